@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.demo.scenes import Scene, render
@@ -12,9 +12,7 @@ from sira_cli.models.lvlm import Lvlm
 TIMED = 20  # scenes, unless fewer are measured; one more warms up
 
 
-def caption_costs(
-    methods: Mapping[str, Lvlm], scenes: Sequence[Scene], on_progress: Callable[[int], None] = lambda done: None
-) -> dict[str, Spread]:
+def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, Spread]:
     """Return the time of a caption over the first method's of the same scene: A B C A B C ..., a scene a round.
 
     The first round only warms up. Captions are as long as the method makes them.
@@ -22,7 +20,6 @@ def caption_costs(
     Args:
         methods: the bundled model under each.
         scenes: at least two.
-        on_progress: called with the number of rounds that are done.
     """
     ratios: dict[str, list[float]] = {name: [] for name in methods}
     for number, scene in enumerate(scenes):
@@ -35,5 +32,4 @@ def caption_costs(
         for name, each in seconds.items():
             if number:
                 ratios[name].append(each / base)
-        on_progress(number + 1)
     return {name: Spread.of(row) for name, row in ratios.items()}

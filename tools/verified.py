@@ -154,12 +154,7 @@ def rewritten(method: str, verify: Verify) -> str:
     return f"{method} + {verify.mode}"
 
 
-def caption_seconds(
-    methods: Mapping[str, Lvlm],
-    scenes: Sequence[Scene],
-    verify: Verify,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Spread]:
+def caption_seconds(methods: Mapping[str, Lvlm], scenes: Sequence[Scene], verify: Verify) -> dict[str, Spread]:
     """Return the seconds of a caption with and without a second look, in turn, a scene a round.
 
     The first round only warms up.
@@ -168,7 +163,6 @@ def caption_seconds(
         methods: the bundled model under each.
         scenes: at least two.
         verify: the second look.
-        on_progress: called with the number of rounds that are done.
     """
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     seconds |= {rewritten(name, verify): [] for name in methods}
@@ -180,7 +174,6 @@ def caption_seconds(
                 lvlm.caption(picture, verify=look)
                 if number:
                     seconds[called].append(time.perf_counter() - began)
-        on_progress(number + 1)
     return {name: Spread.of(row) for name, row in seconds.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,12 @@ BATCH = 50  # captions
 SCORES = ("grounding", "delta", "probability")  # the last, of the full stream alone, is the baseline
 
 
-def measure_words(
-    methods: Mapping[str, Lvlm], scenes: Sequence[Scene], on_progress: Callable[[int], None] = lambda done: None
-) -> dict[str, dict[str, Any]]:
+def measure_words(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, dict[str, Any]]:
     """Measure the AUROC of each score over the object words of each decoder's captions.
 
     Args:
         methods: the bundled model under each decoder.
         scenes: to caption.
-        on_progress: called with the number of finished scenes, for each method from 0.
 
     Returns:
         By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each degree of doubt, from
@@ -46,7 +43,6 @@ def measure_words(
                 zip(batch, scored_captions(lvlm, batch), strict=True), start=start
             ):
                 rows += [(number, *row) for row in object_words(scene, *scored)]
-            on_progress(start + len(batch))
         table = np.array(rows, dtype=float).reshape(-1, 2 + len(SCORES))
         degrees = np.array([doubt(grounding) for grounding in table[:, 2]])
         found[name] = {

@@ -28,12 +28,12 @@ def check_format(path: Path) -> None:
         raise SettingsError(f"{path}: a figure needs matplotlib: pip install 'sira-cli[plot]'")
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure, sizes in inches, without a window and without shared state."""
+def new_figure(height: float) -> Figure:
+    """Make an empty figure, 10 inches wide and some inches high, without a window and without shared state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(10, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

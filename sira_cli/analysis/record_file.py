@@ -29,7 +29,6 @@ class RecordFile:
     """Records of `sira caption` or `sira ask`; a torn last line, of a run that was killed, is left out.
 
     Attributes:
-        path: the file.
         identities: hashes of each record's picture: of its name, its path and its content.
     """
 
@@ -39,7 +38,6 @@ class RecordFile:
         Raises:
             DataError: it is not a file of records.
         """
-        self.path = path
         if path.suffix.lower() in _TABLES and path.exists():
             raise DataError(f"{path}: is a table: give the records that it was made from, {path.stem}.jsonl next to it")
         try:

@@ -13,10 +13,10 @@ from sira_cli.cli.console import set_verbosity, waiting
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.option_values import TextLengths
-from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, Verbose
-from sira_cli.cli.output import check_file, save_report, table_console
+from sira_cli.cli.options import AsJson, Depth, ModelOptions, Overwrite, Quiet, Verbose
+from sira_cli.cli.output import check_file, save_report, show_report, table_console
 from sira_cli.cli.progress import Progress
-from sira_cli.cli.throughput import measure_throughput
+from sira_cli.cli.throughput import measure_throughput, print_throughput
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
@@ -54,7 +54,7 @@ def bench(
         int | None,
         typer.Option(metavar="N", help="Use only the first N decoder layers of the shape, if memory is short."),
     ] = None,
-    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
+    k: Depth = None,
     max_new_tokens: Annotated[
         str | None,
         typer.Option(
@@ -134,7 +134,7 @@ def bench(
         longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
         check_file("--output", output, overwrite)
         lvlm = _loaded(shape, layers, model, k)
-        measure_throughput(
+        measured = measure_throughput(
             lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=longest)),
             count=pictures,
             batch_size=size,
@@ -142,9 +142,8 @@ def bench(
             image_tokens=image_tokens,
             compiled=compiled,
             text_lengths=text_lengths,
-            output=output,
-            as_json=as_json,
         )
+        show_report(measured, print_throughput, as_json, output)
         return
     if text_lengths is not None:
         raise SettingsError("--text-lengths is for --throughput; --max-new-tokens gives lengths without it")
@@ -186,10 +185,7 @@ def bench(
             on_request=progress.advance,
             on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
         )
-    if as_json:
-        print(report.to_json())
-    else:
-        print_report(report)
+    show_report(report, print_report, as_json)
 
 
 def _scenes() -> list[Image.Image]:

@@ -18,6 +18,7 @@ from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
+    AllowPrivate,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -65,9 +66,7 @@ class CaptionOptions:
     images: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that these names are relative to (default: the file's).")
     ] = None
-    allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
-    ] = False
+    allow_private: AllowPrivate = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,16 +13,24 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import (
     AsJson,
+    Depth,
     Images,
     ModelOptions,
     Overwrite,
+    Plot,
     Question,
     Quiet,
     ReportFile,
     SelectionOptions,
     Verbose,
 )
-from sira_cli.cli.output import check_report_files, save_plot, save_report, table_console
+from sira_cli.cli.output import (
+    check_file,
+    check_plot,
+    save_plot,
+    show_report,
+    table_console,
+)
 from sira_cli.cli.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
 
@@ -51,7 +58,7 @@ def drift(
     prompt: Annotated[
         str | None, typer.Option("--prompt", help="Prompt, used verbatim (default: the preset's caption prompt).")
     ] = None,
-    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")] = None,
+    k: Depth = None,
     blur: Annotated[
         float,
         typer.Option(
@@ -64,9 +71,7 @@ def drift(
     model: ModelOptions,
     selection: SelectionOptions,
     output: ReportFile = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
-    ] = None,
+    plot: Plot = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -85,7 +90,8 @@ def drift(
     from sira_cli.pictures.perturb import Perturbations
 
     perturbations = Perturbations(blur, patches, seed)
-    check_report_files(output, plot, overwrite)
+    check_file("--output", output, overwrite)
+    check_plot(plot, overwrite)
     pictures = chosen_pictures(paths or [], selection)
     if not pictures:
         note(f"--shard {selection.shard} holds none of the pictures")
@@ -100,12 +106,7 @@ def drift(
         from sira_cli.analysis.drift.profiles import DriftReport
 
         report = DriftReport.of(lvlm, text, perturbations, measured, failures)
-        if as_json:
-            print(report.to_json())
-        else:
-            _print(report)
-        if output is not None:
-            save_report(report, output)
+        show_report(report, _print, as_json, output)
         if plot is not None:
             from sira_cli.analysis.drift.plot import draw
 

@@ -49,6 +49,21 @@ BatchSizeOption = Annotated[
     batch_size_option("Pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1)."),
 ]
 
+Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")]
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
+AllowPrivate = Annotated[
+    bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
+]
+QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
+QuestionScenes = Annotated[
+    bool,
+    typer.Option("--scenes", help="Ask about drawn validation scenes, without files (default with the bundled model)."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
+
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed in an earlier run.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
@@ -122,7 +137,7 @@ class ModelOptions:
     revision: Annotated[
         str | None, typer.Option(metavar="REVISION", help="Model's branch, tag or commit (default: main).")
     ] = None
-    offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False
+    offline: Offline = False
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -139,7 +154,7 @@ class PathOptions:
 
     title: ClassVar[str] = "Pictures"
 
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False
+    recursive: Recursive = False
     files_from: Annotated[
         str | None,
         typer.Option("--files-from", metavar="FILE", help="Read more paths from FILE, one per line; - is stdin."),
@@ -165,9 +180,7 @@ class SelectionOptions(PathOptions):
     id_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column that names the rows (default: row numbers).")
     ] = None
-    allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
-    ] = False
+    allow_private: AllowPrivate = False
 
 
 @dataclass(frozen=True)

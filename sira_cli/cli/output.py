@@ -49,6 +49,20 @@ def save_report(report: Any, path: Path) -> None:
     write_whole(path, report.to_json().encode() + b"\n")
 
 
+def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, path: Path | None = None) -> None:
+    """Print a report, as JSON or with `print_table`, and write it to a file, if one is given.
+
+    Raises:
+        SiraError: the file cannot be written.
+    """
+    if path is not None:
+        save_report(report, path)
+    if as_json:
+        print(report.to_json())
+    else:
+        print_table(report)
+
+
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
     """Check that a file can be written, before a model is loaded.
 
@@ -63,18 +77,17 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
         raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
 
 
-def check_report_files(output: Path | None, plot: Path | None, overwrite: bool) -> None:
-    """Check the files of a report and of its figure, before anything is measured.
+def check_plot(path: Path | None, overwrite: bool) -> None:
+    """Check the file of --plot, before anything is measured.
 
     Raises:
-        SettingsError: one exists, or the figure's format is not supported.
+        SettingsError: it exists, or its format is not supported.
     """
     from sira_cli.analysis.plots import check_format
 
-    for option, file in (("--output", output), ("--plot", plot)):
-        check_file(option, file, overwrite)
-    if plot is not None:
-        check_format(plot)
+    check_file("--plot", path, overwrite)
+    if path is not None:
+        check_format(path)
 
 
 def check_preset_file(path: Path | None, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ModelOptions
+from sira_cli.cli.options import ModelOptions, Offline
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def check(
 def new(
     model: Annotated[str, typer.Argument(help="Hugging Face model id or folder.")],
     revision: Annotated[str, typer.Option(help="Branch, tag or commit of the model.")] = "main",
-    offline: Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")] = False,
+    offline: Offline = False,
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)

@@ -13,7 +13,7 @@ from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.listening import LOOPBACK, address_of, listening
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ModelOptions, Quiet, Verbose
+from sira_cli.cli.options import Host, ModelOptions, Port, Quiet, Verbose
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """
@@ -27,10 +27,8 @@ def serve(
     *,
     model: ModelOptions,
     decoding: DecodingOptions,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")
-    ] = 8000,
+    host: Host = LOOPBACK[0],
+    port: Port = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(

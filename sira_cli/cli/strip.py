@@ -54,8 +54,8 @@ def print_words(
         console.print(_legend(color_by))
 
 
-def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = "grounding", shown: int = 3) -> None:
-    """Print a table of token lines: the picked token, and the best candidates of each view.
+def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy) -> None:
+    """Print a table of token lines: the picked token, and the three best candidates of each view.
 
     Grounding is a score of words, so it colours no tokens.
     """
@@ -63,7 +63,7 @@ def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy = "groundin
     for line in tokens:
         views = []
         for view in ("full", "cf", "contrast"):
-            best = sorted(line["top"], key=lambda row: row[view]["rank"])[:shown]
+            best = sorted(line["top"], key=lambda row: row[view]["rank"])[:3]
             views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
         chosen = Text(repr(line["token"]), style=delta_style(line["delta"]) if color_by == "delta" else "")
         table.add_row(str(line["step"]), chosen, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)

@@ -13,8 +13,17 @@ from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import resumable, say, set_verbosity
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AsJson, ModelOptions, Quiet, Verbose, batch_size_option
-from sira_cli.cli.output import check_file, check_preset_file, save_plot, save_preset
+from sira_cli.cli.options import (
+    AsJson,
+    ModelOptions,
+    Plot,
+    QuestionImages,
+    QuestionScenes,
+    Quiet,
+    Verbose,
+    batch_size_option,
+)
+from sira_cli.cli.output import check_file, check_plot, check_preset_file, save_plot, save_preset, show_report
 from sira_cli.cli.stages import show_stages
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.errors import SettingsError
@@ -43,14 +52,8 @@ def sweep(
         list[Path] | None,
         typer.Argument(metavar="FILE", help="POPE's question files, one per split.", show_default=False),
     ] = None,
-    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")] = None,
-    scenes: Annotated[
-        bool,
-        typer.Option(
-            "--scenes",
-            help="Ask about drawn validation scenes, without files (default with the bundled model).",
-        ),
-    ] = False,
+    images: QuestionImages = None,
+    scenes: QuestionScenes = False,
     k: Annotated[
         str | None,
         typer.Option(
@@ -107,9 +110,7 @@ def sweep(
             help="Start again: replace existing answers, figures and presets.",
         ),
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")
-    ] = None,
+    plot: Plot = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the best setting.")
     ] = None,
@@ -129,7 +130,9 @@ def sweep(
 
     given = None if k is None or k == "all" else parse_ks(k)
     alphas = parse_alphas(alpha)
-    _check_targets(output, plot, write_preset, overwrite)
+    check_file("--output", output)  # a sweep resumes in its file, and its figure is drawn again
+    check_plot(plot, overwrite or output is not None)
+    check_preset_file(write_preset, overwrite)
     preset = choose_preset(model, k=given[-1] if given else None)
     drawn = scenes or (not files and preset.model == BUNDLED)
     questions = _questions(files or [], images, drawn, suffix, limit)
@@ -161,10 +164,7 @@ def sweep(
     if sweep.failures and len(questions.pictures) > 1:
         say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
     if report is not None:
-        if as_json:
-            print(report.to_json())
-        else:
-            print_report(report)
+        show_report(report, print_report, as_json)
         if plot is not None:
             from sira_cli.analysis.sweep.plot import draw
 
@@ -173,19 +173,6 @@ def sweep(
             _write_preset(report, preset, write_preset)
     if sweep.failures:
         raise typer.Exit(3)
-
-
-def _check_targets(output: Path | None, plot: Path | None, write_preset: Path | None, overwrite: bool) -> None:
-    """Check the files to write, before anything is measured."""
-    from sira_cli.analysis.plots import check_format
-
-    for option, file in (("--output", output), ("--plot", plot)):
-        # A sweep resumes in its file, and its figure is drawn again.
-        goes_on = option == "--output" or (option == "--plot" and output is not None)
-        check_file(option, file, overwrite or goes_on)
-    if plot is not None:
-        check_format(plot)
-    check_preset_file(write_preset, overwrite)
 
 
 def _questions(

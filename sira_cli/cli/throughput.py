@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.option_values import TextLengths
-from sira_cli.cli.output import save_report, table_console
+from sira_cli.cli.output import table_console
 from sira_cli.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -25,10 +24,8 @@ def measure_throughput(
     image_tokens: int,
     compiled: bool,
     text_lengths: TextLengths | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure, write and print.
+) -> ThroughputReport:
+    """Measure, and show how far it is.
 
     Args:
         lvlm: the model under SIRA. The bundled one sees validation scenes, others see noise.
@@ -37,8 +34,6 @@ def measure_throughput(
         image_tokens: image tokens of the largest noise picture.
         compiled: also measure compiled steps.
         text_lengths: the model's own or drawn ones; None: own for the bundled model, else drawn.
-        output: file of the report.
-        as_json: print it as JSON.
     """
     from sira_cli.analysis.bench.measure import pictures
     from sira_cli.analysis.bench.throughput import COMPILED, CONTESTANTS, throughput
@@ -52,7 +47,7 @@ def measure_throughput(
     else:
         images = pictures(lvlm.processor, image_tokens, count)
     with Progress.shown("turns", (runs + 1) * len(CONTESTANTS + COMPILED * compiled)) as progress:
-        report = throughput(
+        return throughput(
             lvlm,
             images,
             batch_size=batch_size,
@@ -61,12 +56,6 @@ def measure_throughput(
             compile=compiled,
             on_turn=progress.advance,
         )
-    if output is not None:
-        save_report(report, output)
-    if as_json:
-        print(report.to_json())
-    else:
-        print_throughput(report)
 
 
 def print_throughput(report: ThroughputReport) -> None:

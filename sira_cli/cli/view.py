@@ -16,7 +16,7 @@ import typer
 
 from sira_cli.cli.console import note, say, set_verbosity, verbosity
 from sira_cli.cli.listening import LOOPBACK, address_of, listening
-from sira_cli.cli.options import Verbose
+from sira_cli.cli.options import Host, Port, Recursive, Verbose
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def view(
         Path | None,
         typer.Option(metavar="FILE", help="Write the corrected captions to FILE.jsonl and exit, without a page."),
     ] = None,
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")] = False,
+    recursive: Recursive = False,
     caption_extension: Annotated[
         str, typer.Option(metavar=".EXT", help="File extension of text files next to pictures.")
     ] = ".txt",
@@ -70,10 +70,8 @@ def view(
         Path | None,
         typer.Option(metavar="DIR", help="Folder that picture names are relative to (default: the file's)."),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = LOOPBACK[0],
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")
-    ] = 8765,
+    host: Host = LOOPBACK[0],
+    port: Port = 8765,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show errors and the address only.")] = False,
     verbose: Verbose = 0,

@@ -55,11 +55,6 @@ class RowBatch:
         self._cache: RowCache | None = None
         self._next: dict[str, Tensor] = {}  # other inputs of each row's next token: [..., R, 1]
 
-    @property
-    def columns(self) -> int:
-        """Number of columns of the longest row; 0 without rows."""
-        return 0 if self._cache is None else max(self._cache.full.lengths, default=0)
-
     @torch.no_grad()
     def join(self, inputs: Mapping[str, Tensor], new_tokens: int = 0) -> Tensor:
         """Run G prompts, append them as new rows, and return their logits `[G, V]` in float32.

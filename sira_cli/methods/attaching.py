@@ -15,7 +15,7 @@ from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import GenerationSettingsWarning, SettingsError
 from sira_cli.methods import find, require
-from sira_cli.methods.base import Ability, Method, TwoPasses
+from sira_cli.methods.base import Ability, Method, PromptBatch, TwoPasses
 
 if TYPE_CHECKING:
     from sira_cli.core.forward_pass import OnStep
@@ -93,9 +93,8 @@ def attach(
     elif isinstance(decoder, TwoPasses):
         if inputs is None:
             raise SettingsError(f"method {decoder.name} prepares its contrast stream from the prompts: give `inputs`")
-        maker = _ModelAlone(model, config)
         seeds = [seed + row for row in range(len(inputs["input_ids"]))]
-        branch = decoder.branch_inputs(maker, [], [], inputs, seeds)
+        branch = decoder.branch_inputs(PromptBatch(_ModelAlone(model, config), inputs, seeds))
         context = decoder.attach(model, config, inputs["input_ids"], branch)
     else:
         prompts = torch.empty(0) if inputs is None else inputs["input_ids"]

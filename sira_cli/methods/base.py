@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import SettingsError
-from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting_of
+from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting, setting_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +45,29 @@ class PromptMaker(Protocol):
     ) -> Mapping[str, Tensor]:
         """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU."""
         ...
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """B prompts, of which a method makes the inputs of its contrast stream.
+
+    Attributes:
+        maker: the loaded model.
+        inputs: the processor's output for them, left-padded, on the CPU.
+        seeds: for noise, one per picture.
+        images, prompts: B of each, of which `inputs` were made; none under `sira_cli.attach`.
+    """
+
+    maker: PromptMaker
+    inputs: Mapping[str, Tensor]
+    seeds: Sequence[int]
+    images: Sequence[Shown] = ()
+    prompts: Sequence[Prompt] = ()
+
+    @property
+    def image_tokens(self) -> Tensor:
+        """P_img, bool `[B, S]`."""
+        return self.maker.find_image(self.inputs["input_ids"])
 
 
 @dataclass(frozen=True)
@@ -159,22 +183,8 @@ class Method:
         """
         return self
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
-        """Return the contrast stream's inputs, if this stream is a pass of its own.
-
-        Args:
-            maker: the loaded model.
-            images, prompts: B of each.
-            inputs: the processor's output for them, left-padded, on the CPU.
-            seeds: for noise, one per picture.
-        """
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
+        """Return the contrast stream's inputs, if this stream is a pass of its own."""
         return {}
 
     def attach(
@@ -268,3 +278,20 @@ class TwoPasses(Method):
         from sira_cli.core.families import find_backbone
 
         find_backbone(model)
+
+
+@dataclass(frozen=True)
+class CutContrast(TwoPasses):
+    """(1 + alpha) z - alpha z' with APC, VCD's rule; subclasses define the inputs of z'.
+
+    Args:
+        alpha: contrast strength.
+        beta: plausibility cut-off.
+    """
+
+    alpha: float = setting(1.0, "contrast strength", low=0)
+    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+
+    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
+        """Contrast, then cut off."""
+        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sira_cli.core.rules import contrast, plausible
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sira_cli.methods.prompts import Prompt, Shown
 
 # One of the five disturbances that the authors published.
 ROLE = "You are a confused objects detector to provide a fuzzy overview or impression of the image."
 
 
 @dataclass(frozen=True)
-class Icd(TwoPasses):
+class Icd(CutContrast):
     """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, with a disturbing instruction.
 
     Args:
@@ -31,21 +27,8 @@ class Icd(TwoPasses):
     """
 
     name = "icd"
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     role: str = setting(ROLE, "instruction of the contrast stream")
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same pictures and prompts with the role."""
-        return dict(maker.chat_inputs(images, prompts, system=self.role))
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Apply VCD's rule."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+        return dict(batch.maker.chat_inputs(batch.images, batch.prompts, system=self.role))

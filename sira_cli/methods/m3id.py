@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import plausible
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
 from sira_cli.methods.text_only import without_image
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sira_cli.methods.prompts import Prompt, Shown
 
 LARGEST = 80.0  # limit of decay * t: float32 cannot hold e^88
 
@@ -36,16 +33,9 @@ class M3id(TwoPasses):
     decay: float = setting(0.02, "growth of the contrast from token to token", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Delete the image tokens, as `text-only` does."""
-        return without_image(inputs, maker.find_image(inputs["input_ids"]))
+        return without_image(batch.inputs, batch.image_tokens)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Apply the rule, with (1 - g) / g = exp(decay t) - 1."""

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.core.hooks import Removable
-    from sira_cli.methods.prompts import Prompt, Shown
-
 MASS = "image_mass"  # tensor of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
 
 
 @dataclass(frozen=True)
-class MaskCd(TwoPasses, Calibrated):
+class MaskCd(CutContrast, Calibrated):
     """(1 + alpha) z - alpha z' with APC; z' from the same inputs, without the output of the image heads.
 
     Image heads attend to the image much more than other heads of their layer: their attention mass on image tokens,
@@ -42,8 +39,6 @@ class MaskCd(TwoPasses, Calibrated):
     """
 
     name = "maskcd"
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     threshold: float | None = setting(
         None,
         "minimum z-score of an image head (none: 2.5, less below 32 heads per layer)",
@@ -91,20 +86,9 @@ class MaskCd(TwoPasses, Calibrated):
             )
         return found
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same inputs."""
-        return dict(inputs)
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Contrast, then cut off."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+        return dict(batch.inputs)
 
     def attach(
         self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]

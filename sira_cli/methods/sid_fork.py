@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.fork import Fork, attached
-from sira_cli.core.forward_pass import OnStep, Pass
+from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import text_rows
@@ -41,12 +41,11 @@ def attach_sid(
     alpha: float,
     beta: float,
     visible: Callable[[int], int],
-    on_step: OnStep | None = None,
 ) -> Iterator[Fork]:
     """Decode `model` with SID inside this context; otherwise as `sira_cli.attach`.
 
     Args:
-        model, on_step: as for `attach`.
+        model: as for `attach`.
         image_tokens: which positions belong to the image.
         alpha, beta: contrast strength and plausibility cut-off.
         visible: returns the number of visible image tokens, from the picture's number.
@@ -56,21 +55,19 @@ def attach_sid(
         UnsupportedModelError: as `attach`, or the model's first layers do not allow the ranking or the fork.
     """
     config = SiraConfig(alpha=alpha, beta=beta, image_tokens=image_tokens)
-    with attached(_SidFork(model, config, visible, on_step)) as fork:
+    with attached(_SidFork(model, config, visible)) as fork:
         yield fork
 
 
 class _SidFork(Fork):
     """A fork at layer 2 whose contrast stream has image rows, most of them hidden."""
 
-    def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int], on_step: OnStep | None) -> None:
+    def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int]) -> None:
         check_columns(model, "method sid")
         backbone = find_backbone(model)
         layers = len(backbone.decoder_layers)
         _check_first_layers(model, layers, backbone.first_boundary)
-        super().__init__(
-            model, SiraConfig(layers - BOUNDARY, None, config.alpha, config.beta, config.image_tokens), on_step
-        )
+        super().__init__(model, SiraConfig(layers - BOUNDARY, None, config.alpha, config.beta, config.image_tokens))
         self._visible_of = visible
         self._visible = torch.empty(0)  # [B]
         self._ranking: Any = backbone.decoder_layers[BOUNDARY - 1].self_attn

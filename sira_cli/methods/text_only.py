@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import contrast
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sira_cli.methods.prompts import Prompt, Shown
 
 
 @dataclass(frozen=True)
@@ -27,16 +25,9 @@ class TextOnly(TwoPasses):
     name = "text-only"
     alpha: float = setting(0.5, "contrast strength", low=0)
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Delete the image tokens from the prompts."""
-        return without_image(inputs, maker.find_image(inputs["input_ids"]))
+        return without_image(batch.inputs, batch.image_tokens)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Return SIRA's contrast, without a cut-off."""

@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import PromptMaker, TwoPasses
+from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.methods.prompts import Prompt, Shown
-
 STEPS = 1000
 
 
 @dataclass(frozen=True)
-class Vcd(TwoPasses):
+class Vcd(CutContrast):
     """(1 + alpha) z - alpha z' with APC; z' from the picture under `noise_step` steps of diffusion noise.
 
     Args:
@@ -34,27 +31,14 @@ class Vcd(TwoPasses):
 
     name = "vcd"
     uses_seed = True
-    alpha: float = setting(1.0, "contrast strength", low=0)
-    beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
-    def branch_inputs(
-        self,
-        maker: PromptMaker,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        inputs: Mapping[str, Tensor],
-        seeds: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
-        tokens = maker.find_image(inputs["input_ids"]).sum(dim=1)
-        counts = [len(pictures_of(shown)) for shown in images] or [1] * len(tokens)
-        copies = getattr(maker.model.config.vision_config, "temporal_patch_size", 1)
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, seeds, counts)}
-
-    def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Contrast, then cut off."""
-        return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+        inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
+        counts = [len(pictures_of(shown)) for shown in batch.images] or [1] * len(tokens)
+        copies = getattr(batch.maker.model.config.vision_config, "temporal_patch_size", 1)
+        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, batch.seeds, counts)}
 
 
 def signal_share(step: int) -> float:

@@ -78,21 +78,14 @@ class Keys:
         answer: Answer,
         milliseconds: float = 0.0,
         warnings: Sequence[str] = (),
-        *,
-        k: int = 0,
-        layers: int = 0,
-        alpha: float = 0.0,
-        method_settings: dict[str, Any] | None = None,
-        picture_settings: dict[str, Any] | None = None,
     ) -> Result:
-        """Return the record of a picture; a failed picture's record has the same keys and types.
+        """Return the record of a picture, without what only a loaded model knows: K, L, alpha, other settings.
 
         Args:
             task, file_name, image_sha256, prompt: fields of the record.
             answer: about the picture.
             milliseconds: that it took.
             warnings: about the picture.
-            k, layers, alpha, method_settings, picture_settings: fields of the record; of a model elsewhere unknown.
         """
         preset = self.preset
         return Result(
@@ -107,9 +100,9 @@ class Keys:
             model=preset.model,
             revision=self.settings["revision"],
             method=self.method.name,
-            k=k,
-            layers=layers,
-            alpha=alpha,
+            k=0,
+            layers=0,
+            alpha=0.0,
             max_new_tokens=preset.generation.max_new_tokens,
             temperature=preset.generation.temperature,
             seed=preset.generation.seed,
@@ -120,9 +113,7 @@ class Keys:
             duration_ms=round(milliseconds, 1),
             image_sha256=image_sha256,
             sira_version=__version__,
-            method_settings=method_settings,
             text_settings=preset.text.given() or None,
-            picture_settings=picture_settings,
             warnings=[*warnings, *answer.warnings] or None,
             reasoning=answer.reasoning,
             words=answer.words,

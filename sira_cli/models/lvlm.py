@@ -228,10 +228,6 @@ class Lvlm(AnsweringModel):
         """The keys of its records."""
         return Keys.of(self.preset, self.decoder, self.revision, self.quantization)
 
-    def key(self, task: str, file_name: str, image_sha256: str, prompt: str) -> str:
-        """Return a hash of everything that decides a picture's text: equal keys mean equal work."""
-        return self.keys.key(task, file_name, image_sha256, prompt)
-
     def result(
         self,
         task: str,
@@ -243,8 +239,8 @@ class Lvlm(AnsweringModel):
         warnings: Sequence[str] = (),
     ) -> Result:
         """Return the record of a picture; a failed picture's record has the same keys and types."""
-        return self.keys.result(
-            *(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
+        return replace(
+            self.keys.result(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sira_cli.errors import LongPromptError, SettingsError
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.image_size import pad_to_square
 from sira_cli.models.preset import Preset
@@ -137,7 +137,8 @@ class PreparingModel:
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
             self._check_context(images, inputs)
-            for name, value in self.decoder.branch_inputs(self, images, prompts, inputs, seeds).items():
+            batch = PromptBatch(self, inputs, seeds, images, prompts)
+            for name, value in self.decoder.branch_inputs(batch).items():
                 inputs[BRANCH + name] = value
         return inputs
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from sira_cli.language.listed import Asked
-from sira_cli.language.things import OBJECTS, Thing
-from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
-from sira_cli.models.look.kinds import KINDS
+from sira_cli.language.things import Thing
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
+from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.captioned import CaptionedPicture
@@ -78,26 +77,25 @@ class EndpointChecks(EndpointTask[CheckRequest]):
     def __init__(self, endpoint: Endpoint, request: CheckRequest, preset: Preset) -> None:
         super().__init__(endpoint, request, preset)
         how = request.how
-        self._wording, self._objects = how.wording(preset), how.finder(preset)
-        self._kinds = {name: KINDS[name] for name in how.kinds(preset)}
+        self._words = ClaimFinder(how, preset)
         self.looked = how.settings(preset)
         self._lines = how.lines(preset)
         self._mender = EndpointRewriter(endpoint, preset, how)
 
     def begin(self) -> None:
         """Ask about an object, to learn whether the server tells probabilities."""
-        some = self._objects.things("a dog") or [Thing("dog", (), "dog")]
-        self.looked["source"] = self._endpoint.begin(self._wording.about_presence(some[0]))
+        some = self._words.objects.things("a dog") or [Thing("dog", (), "dog")]
+        self.looked["source"] = self._endpoint.begin(self._words.wording.about_presence(some[0]))
         if self.request.how.rewrites:
             self._endpoint.check_continues(self._preset.prompts.caption)
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask about each claim of a caption; each picture by itself."""
-        caption, known, others = cast(CaptionedPicture, picture), dict[str, Claim](), {*self._kinds} != {OBJECTS}
+        caption, known = cast(CaptionedPicture, picture), dict[str, Claim]()
 
         def look(text: str) -> Check:
-            named = self._named(urls, text)
-            return check_of(text, named, known, ask, words=self._objects.name, others=others)
+            named = self._words.named(text, lambda prompt: self._endpoint.reply(urls[:1], prompt, LIST_TOKENS).text)
+            return self._words.check(text, named, known, ask)
 
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([[self._claim(url, thing) for thing in new] for url in urls])
@@ -109,19 +107,10 @@ class EndpointChecks(EndpointTask[CheckRequest]):
         new = self._mender.rewrite(urls, check, look)
         return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
 
-    def _named(self, urls: Sequence[str], text: str) -> list[Thing]:
-        """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self._objects, Asked):
-            listed = self._endpoint.reply(urls[:1], self._objects.request(text), LIST_TOKENS).text
-            objects = self._objects.found(listed, text)
-        else:
-            objects = self._objects.things(text)
-        return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
-
     def _claim(self, url: str, thing: Thing) -> Claim:
-        kind = self._kinds[thing.kind]
-        question, answers = kind.question(self._wording, thing), kind.answers(self._wording)
-        shares, neither = self._endpoint.ask(url, question, answers, single=kind.single)
+        kind = self._words.kinds[thing.kind]
+        answers = kind.answers(self._words.wording)
+        shares, neither = self._endpoint.ask(url, self._words.question(thing), answers, single=kind.single)
         share = shares[[*answers].index(thing.value)]
         return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value)
 

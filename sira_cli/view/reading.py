@@ -13,7 +13,6 @@ from sira_cli.view.items import CaptionItem, error_of, things_of, warnings_of
 from sira_cli.view.rows import CaptionLine
 
 Signature = tuple[Any, ...]
-_OPEN = 64  # files that stay open at once
 
 
 class Reading(ABC):

@@ -33,11 +33,6 @@ class Thumbnails:
         self._size = 0
         self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(_AT_ONCE)
 
-    @property
-    def size(self) -> int:
-        """Number of bytes kept now."""
-        return self._size
-
     def jpeg(self, number: int, side: int) -> bytes:
         """Return a picture as JPEG.
 

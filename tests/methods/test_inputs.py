@@ -260,13 +260,13 @@ def test_the_seed_of_vcd_matters_at_temperature_0():
     first, second = (load("demo", method="vcd", seed=seed) for seed in (0, 1))
     pixels = [branch_of(lvlm, EXAMPLES[:1])[1]["pixel_values"] for lvlm in (first, second)]
     assert not torch.equal(*pixels)
-    assert first.key("caption", "a", "b", "c") != second.key("caption", "a", "b", "c")
+    assert first.keys.key("caption", "a", "b", "c") != second.keys.key("caption", "a", "b", "c")
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("sira", "greedy")])
 def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     def key(**settings):
-        return load(preset, method=method, **settings).key("caption", "a.png", "0", "p")
+        return load(preset, method=method, **settings).keys.key("caption", "a.png", "0", "p")
 
     preset = presets.find("demo")
     known = key()
@@ -288,7 +288,7 @@ def test_own_settings_and_configured_methods():
     assert lvlm.decoder == Vcd(2.0, 0.3, 700)
     assert lvlm.preset.sira.alpha == 0.5
     high = load("demo", method=Dola(bucket="high"))
-    assert high.key("caption", "a", "b", "c") != load("demo", method="dola").key("caption", "a", "b", "c")
+    assert high.keys.key("caption", "a", "b", "c") != load("demo", method="dola").keys.key("caption", "a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
     copy.write_bytes(shipped.read_bytes())
 
     def key(**settings):
-        return load("demo", method="maskcd", **settings).key("caption", "a", "b", "c")
+        return load("demo", method="maskcd", **settings).keys.key("caption", "a", "b", "c")
 
     assert key() == key(calibration=str(copy)) == key(threshold=threshold) != key(threshold=1.2)
     command = ("caption", EXAMPLE, "-p", "demo", "--method", "maskcd", "--max-new-tokens", 4, "--json")

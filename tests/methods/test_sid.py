@@ -125,16 +125,6 @@ def test_how_many_tokens_are_visible():
         Sid(visible=-1)
 
 
-def test_steps_give_both_streams():
-    case, steps = case_of("LLaVA-1.5"), []
-    rule = SiraConfig().image_tokens
-    with attach_sid(case.model, rule, alpha=0.5, beta=0.1, visible=lambda tokens: 5, on_step=steps.append):
-        generate(case.model, case.inputs)
-    for step in steps:
-        torch.testing.assert_close(step.contrast, 1.5 * step.full - 0.5 * step.cf)
-        assert not torch.allclose(step.full, step.cf, atol=1e-2)
-
-
 def test_each_picture_of_a_batch_shows_a_share_of_its_own_tokens():
     """As if the authors' number were 144, which these pictures do not have: a quarter of their tokens."""
     method = SidAsPublished(visible=144)

@@ -83,7 +83,7 @@ def test_in_the_library_it_is_an_error_of_the_picture_and_of_a_setting():
 
 def test_keys_of_dola_hold_the_bucket_in_force():
     def key(task: str, **settings: str) -> str:
-        return load("demo", method=Dola(**settings)).key(task, "a", "b", "c")
+        return load("demo", method=Dola(**settings)).keys.key(task, "a", "b", "c")
 
     assert key("caption") == key("caption", bucket="low") != key("caption", bucket="high")
     assert key("ask") == key("ask", bucket="high") != key("ask", bucket="low")

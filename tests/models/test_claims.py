@@ -100,8 +100,8 @@ def test_objects_are_those_without_other_claims(demo, image):
         )
         for one in alone.objects
     )
-    assert (alone.claims, "claims" in alone.to_json()) == (None, False)
-    assert [claim["value"] for claim in both.to_json()["claims"]] == ["red", "brown"]
+    assert (alone.claims, "claims" in alone.fields()) == (None, False)
+    assert [claim["value"] for claim in both.fields()["claims"]] == ["red", "brown"]
 
 
 def test_answers_of_several_tokens_are_told_apart(demo, image, monkeypatch):

@@ -201,7 +201,7 @@ def test_ones_own_words(demo):
     check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
     assert [claim.thing for claim in check.objects] == ["katze"]
     assert check.words.startswith("deutsch ")
-    assert check.to_json()["objects"][0]["spans"] == [[5, 10]]
+    assert check.fields()["objects"][0]["spans"] == [[5, 10]]
 
 
 def test_a_picture_that_cannot_be_opened(demo, tmp_path):

@@ -314,7 +314,7 @@ def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypat
 
 def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     pictures = named(scenes)
-    keys = {name: demo.key("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
+    keys = {name: demo.keys.key("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
     keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
     run = LocalRun(demo, Request("ask", PROMPT), batch_size=3, done=keys.__getitem__)
     events = list(run.events(pictures))

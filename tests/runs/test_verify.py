@@ -156,7 +156,7 @@ def test_rewritten_records_say_what_was_changed(sira, scenes, tmp_path):
         before = plain[Path(record["file_name"]).name]
         assert record["verify"]["mode"] == "rewrite"
         assert record["verify"]["rounds"] == 3
-        assert record["key"] != lvlm.key("caption", record["file_name"], record["image_sha256"], record["prompt"])
+        assert record["key"] != lvlm.keys.key("caption", record["file_name"], record["image_sha256"], record["prompt"])
         if record["status"] == "error":
             continue
         assert [claim["thing"] for claim in record["objects"] if claim["support"] < 0.5] == []

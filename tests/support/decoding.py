@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.icd import Icd
 from tests.support import tiny
 from tests.support.calibrations import calibrated_for
@@ -36,7 +36,7 @@ def stub(case: Tiny) -> SimpleNamespace:
 def branch_of(method: Method, case: Tiny) -> dict[str, torch.Tensor]:
     """The branch's inputs as the method makes them; icd's by hand."""
     if not isinstance(method, Icd):
-        return method.branch_inputs(stub(case), [], [], case.inputs, [0] * len(case.inputs["input_ids"]))
+        return method.branch_inputs(PromptBatch(stub(case), case.inputs, [0] * len(case.inputs["input_ids"])))
     return with_role(case.inputs)
 
 

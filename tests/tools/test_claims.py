@@ -15,7 +15,6 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.demo.world import COLORS
 from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models import presets
-from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.second_look import SecondLook, Verify
 from tools.claims import SEEDS, SWAPPED, caption, colors_of, file_of, measure_claims, shown, swapped, to_json
 from tools.support import SEEDS as OTHERS
@@ -67,12 +66,11 @@ def test_every_colour_counts_with_the_support_of_a_look_at_its_text():
     assert (support[true] < line).mean() <= 0.03 < (support[true] < line + 0.001).mean()
 
 
-def test_the_table_of_kinds_has_the_measured_figures():
+def test_the_measured_figures_meet_the_aim():
     """The aim, an AUROC of 85, is met for colours from elsewhere and for the model's own."""
     content = json.loads(file_of("test").read_text(encoding="utf-8"))
     assert content["line"] == presets.find("demo").verify.lines["colors"]
     figures = [content["claims"][name]["auroc"]["value"] for name in (SWAPPED, "own, sira")]
-    assert KINDS["colors"].auroc == tuple(round(each, 1) for each in figures)
     assert min(figures) >= 85
     table = shown(file_of("test").read_text(encoding="utf-8"))
     assert f"| {SWAPPED} " in table

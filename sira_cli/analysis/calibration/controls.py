@@ -20,7 +20,7 @@ from sira_cli.errors import DataError
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language.things import Thing, Words
 
-PER_PICTURE = 8
+PER_PICTURE = 8  # controls of each caption, if the others name so many
 PERCENTILE = 98
 DOUBTFUL = 0.25  # share of named things below the line from which on support means little
 
@@ -32,19 +32,18 @@ class WithControls(Words):
         name: of the vocabulary, for the record.
     """
 
-    def __init__(self, words: Words, texts: Iterable[str], seed: int = 0, per_picture: int = PER_PICTURE) -> None:
+    def __init__(self, words: Words, texts: Iterable[str], seed: int = 0) -> None:
         """Take the captions.
 
         Args:
             words: finds the things.
             texts: all captions.
             seed: of the choice of controls.
-            per_picture: maximum number of controls per caption; fewer if the other captions name fewer objects.
 
         Raises:
             DataError: there is one caption only, or none has a control.
         """
-        self._words, self._seed, self._number = words, seed, per_picture
+        self._words, self._seed = words, seed
         every = list(texts)
         if len(every) < 2:
             raise DataError(
@@ -56,7 +55,7 @@ class WithControls(Words):
             self._pool.setdefault(thing.group, thing.name)
         if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
             raise DataError("the captions name no different things of a list: controls are what other captions name")
-        which = json.dumps([seed, per_picture, *self._pool.values()])
+        which = json.dumps([seed, PER_PICTURE, *self._pool.values()])
         self.name = f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}"
 
     def group(self, name: str) -> str:
@@ -70,7 +69,7 @@ class WithControls(Words):
         controls = sorted(
             (group for group in self._pool if group not in own), key=lambda group: self._rank(text, group)
         )
-        return [*named, *(Thing(self._pool[group], (), group) for group in controls[: self._number])]
+        return [*named, *(Thing(self._pool[group], (), group) for group in controls[:PER_PICTURE])]
 
     def _rank(self, text: str, group: str) -> bytes:
         return hashlib.sha256(json.dumps([self._seed, text, group]).encode()).digest()

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 BLUR = 5.0  # radius of the Gaussian, in pixels of the picture as it is opened
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
-QUESTIONS = 1_500  # as the authors have
 KINDS = ("clean", *LEVELS)
 LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the published code takes them
 

@@ -30,7 +30,7 @@ def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
         file: where to write it.
         ending: one of `plots.FORMATS`.
     """
-    figure = new_figure(10, 4)
+    figure = new_figure(4)
     layers, divergence = figure.subplots(1, 2, width_ratios=(2, 1))
     _draw_drift(layers, report)
     _draw_kl(divergence, report.references)

@@ -35,7 +35,7 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     k = min(ks, key=lambda value: abs(value - report.best.k))
     alpha = min(alphas, key=lambda value: abs(value - report.best.alpha))
     rows = panels(report)
-    figure = new_figure(10, 1 + 3.2 * len(rows))
+    figure = new_figure(1 + 3.2 * len(rows))
     for number, (title, lines) in enumerate(rows.items()):
         over_k = figure.add_subplot(len(rows), 2, 2 * number + 1)
         over_alpha = figure.add_subplot(len(rows), 2, 2 * number + 2, sharey=over_k)

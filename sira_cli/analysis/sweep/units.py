@@ -23,17 +23,13 @@ SCHEMA = "sira.sweep.units/1"
 
 
 class Units:
-    """Texts of finished units by the unit's name.
-
-    Attributes:
-        path: the file, locked against other processes; None: texts are only kept in memory.
-    """
+    """Texts of finished units by the unit's name."""
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
         """Open or create the file, and read it.
 
         Args:
-            path: the file.
+            path: the file, locked against other processes; None: texts are only kept in memory.
             overwrite: start again: the file is not read, and `begin` empties it.
 
         Raises:
@@ -41,7 +37,6 @@ class Units:
             SettingsError: another process writes to it.
             SiraError: the file cannot be opened.
         """
-        self.path = path
         self._texts: dict[str, list[str]] = {}
         self._file = None if path is None else _UnitFile(path, self._texts, overwrite=overwrite)
 

@@ -26,10 +26,6 @@ class StepRows:
         """float32 `[3, V]`, in the order of `VIEWS`."""
         return self._logits
 
-    def logprob(self, token: int) -> dict[str, float]:
-        """Return a token's log probability in each view, in nats."""
-        return dict(zip(VIEWS, self._logprobs[:, token].tolist(), strict=True))
-
     def rows(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """Describe each token in all views: logit, logprob, rank (1 + number of larger logits)."""
         ids = torch.tensor(list(tokens), device=self._logits.device)

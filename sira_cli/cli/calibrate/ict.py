@@ -12,7 +12,7 @@ from sira_cli.cli.choosing import choose_preset
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ModelOptions, Overwrite, Quiet, Verbose
+from sira_cli.cli.options import ModelOptions, Overwrite, QuestionImages, QuestionScenes, Quiet, Verbose
 from sira_cli.cli.stages import show_stages
 from sira_cli.errors import SettingsError
 
@@ -36,17 +36,12 @@ def ict(
         list[Path] | None,
         typer.Option(metavar="FILE...", help="Files of yes/no questions with labels, in POPE's format."),
     ] = None,
-    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")] = None,
+    images: QuestionImages = None,
     annotations: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="COCO's instances, for the object level: a file, or a folder of them."),
     ] = None,
-    scenes: Annotated[
-        bool,
-        typer.Option(
-            "--scenes", help="Ask about drawn validation scenes, without files (default with the bundled model)."
-        ),
-    ] = False,
+    scenes: QuestionScenes = False,
     limit: Annotated[
         int | None,
         typer.Option(

@@ -16,7 +16,7 @@ from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
-from sira_cli.cli.output import check_file, check_preset_file, save_preset, save_report, table_console
+from sira_cli.cli.output import check_file, check_preset_file, save_preset, show_report, table_console
 from sira_cli.cli.progress import Progress
 from sira_cli.cli.verifying import Objects, TextLanguage
 from sira_cli.errors import SettingsError
@@ -133,12 +133,7 @@ def support(
         )
     if write_preset is not None:
         preset.verify.wording(report.source.language)  # one that the preset lacks is refused
-    if as_json:
-        print(report.to_json())
-    else:
-        _print(report)
-    if output is not None:
-        save_report(report, output)
+    show_report(report, _print, as_json, output)
     if write_preset is not None:
         language = report.source.language
         verify = preset.verify.model_copy(update={"min_support": report.line, "language": language})

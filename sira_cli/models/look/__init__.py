@@ -2,6 +2,7 @@
 
 verify          settings of the second look (`Verify`), and their checks
 claims          what a text claims, with its support (`Claim`, `Check`)
+finding         the claims of a text (`ClaimFinder`)
 kinds           the kinds of claims: how a text makes them, the questions, the answers
 answer_words    the words of answers, as tokens
 second_look     the questions about each claim of a text, and their answers

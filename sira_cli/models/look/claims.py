@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sira_cli.language.things import OBJECTS, Thing, key_of
+from sira_cli.language.things import OBJECTS, key_of
 from sira_cli.models.records import Answer
 
 YES = ("Yes", "yes", "YES")
@@ -104,37 +104,6 @@ class Check:
         """Return the claims as keys of a record."""
         parts = {"objects": self.objects} | ({} if self.claims is None else {"claims": self.claims})
         return {name: [claim.to_json() for claim in part] for name, part in parts.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"text": self.text, "objects": [], "words": self.words, **self.fields()}
-
-
-def check_of(
-    text: str,
-    named: Sequence[Thing],
-    known: dict[str, Claim],
-    ask: Callable[[Sequence[Thing]], Sequence[Claim]],
-    *,
-    words: str,
-    others: bool,
-) -> Check:
-    """Return the check of a text; what an earlier text about the picture claimed is not asked about again.
-
-    Args:
-        text: the text.
-        named: its claims.
-        known: the claims asked about before, by their keys; new ones are added.
-        ask: asks about claims.
-        words: the name of the word list.
-        others: whether claims of other kinds than objects are asked about.
-    """
-    new = [thing for thing in named if thing.key not in known]
-    known |= {claim.key: claim for claim in ask(new)}
-    claims = [replace(known[thing.key], spans=thing.spans) for thing in named]
-    objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
-    rest = tuple(claim for claim in claims if claim.kind != OBJECTS)
-    return Check(text, objects, words, rest if others else None)
 
 
 def shown(claim: Mapping[str, Any]) -> str:

@@ -67,13 +67,13 @@ def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: T
 def _things(string: str, look: PictureLook, place: int = 0) -> list[Thing]:
     """Return the claims of a string at a place of a text; a short one is a noun, as if it had an article."""
     short = len(string.split()) <= TAG
-    if look.asks and not short:
+    if look.words.asks and not short:
         return []
-    article = "a " if short and not look.asks else ""
+    article = "a " if short and not look.words.asks else ""
     moved = place - len(article)
     return [
         replace(thing, spans=tuple((start + moved, end + moved) for start, end in thing.spans))
-        for thing in look.things(article + string)
+        for thing in look.words.alone(article + string)
     ]
 
 

@@ -28,8 +28,6 @@ class Kind:
         question: returns the question about a claim.
         answers: returns the spellings of every answer, by the value that it stands for (`Thing.value`).
         single: only spellings that are one token count, if an answer has any; else the first tokens of all spellings.
-        auroc: how often the support of a true claim is above that of a false one on the bundled model, in percent, for
-            texts from other sources and for its own (under SIRA); None: see the documents.
     """
 
     find: Callable[[str, Sequence[Thing], Wording], Sequence[Thing]]
@@ -37,7 +35,6 @@ class Kind:
     question: Callable[[Wording, Thing], str]
     answers: Callable[[Wording], Mapping[str, Sequence[str]]]
     single: bool = False
-    auroc: tuple[float, float] | None = None
 
 
 KINDS = {
@@ -53,7 +50,6 @@ KINDS = {
         template=lambda wording: wording.colors,
         question=Wording.about_color,
         answers=colors.answers,
-        auroc=(99.7, 89.9),  # by tools/claims.py, on test scenes
     ),
 }
 

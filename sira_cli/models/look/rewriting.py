@@ -89,18 +89,19 @@ class Rewriter:
         self.look = SecondLook(lvlm, verify)
         self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.rounds
 
-    def rewrite(self, image: Shown, text: str, prompt: str | None = None) -> Rewritten:
+    def rewrite(self, image: Shown, text: str) -> Rewritten:
         """Rewrite a text from any source.
 
         Args:
             image: the picture, or those of a group, RGB.
             text: the text about it; the part before the first unsupported object is not changed.
-            prompt: the prompt for decoding; None: the preset's caption prompt.
         """
         at = PictureLook(self.look, image)
         draft = _Draft(0, at, at.check(text), lambda plain, reason, begins: (plain, 0), text, head=text, at_once=True)
         if self._first(draft) is not None:
-            inputs = self._prepared(image, prompt)
+            prompt = self._lvlm.preset.prompts.caption
+            self._lvlm.check_prompt(prompt)
+            inputs = self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))
             self._rewrite([draft], Decoded(self._lvlm, inputs, [0], words=self.look.words), inputs["input_ids"])
         return Rewritten(draft.check.text, draft.removed(), draft.check)
 
@@ -148,11 +149,6 @@ class Rewriter:
             draft=first.text,
             removed=[claim.removed() for claim in draft.removed()],
         )
-
-    def _prepared(self, image: Shown, prompt: str | None) -> Any:
-        prompt = self._lvlm.preset.prompts.caption if prompt is None else prompt
-        self._lvlm.check_prompt(prompt)
-        return self._lvlm.to_device(self._lvlm.prepare([image], [prompt], at_once=True))
 
     def _finished(self, plain: str, reason: FinishReason, begins: int) -> tuple[str, int]:
         """Return a decoded text in its final form, and the place of the decoded part in it."""

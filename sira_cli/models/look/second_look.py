@@ -13,7 +13,7 @@ about them may name what any of them shows, and so the question and its line are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,14 +22,13 @@ from torch import Tensor
 
 from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import PictureSettingsError, SettingsError
-from sira_cli.language.listed import Asked
-from sira_cli.language.things import OBJECTS, Thing, Words
+from sira_cli.language.things import Thing
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.decoding import DecodingModel
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of, check_of
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
+from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.look.forbidding import GivenTokens
-from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.starts import Trail
@@ -59,16 +58,12 @@ class SecondLook:
             SettingsError: the language is not known, or has no question of a kind.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        verify = verify or Verify()
         self._lvlm = lvlm
-        self._wording = verify.wording(lvlm.preset)
-        self._kinds = {name: KINDS[name] for name in verify.kinds(lvlm.preset)}
+        self.words = ClaimFinder(verify or Verify(), lvlm.preset)
         self._answers = {
-            name: AnswerWords(lvlm.vocabulary, kind.answers(self._wording), single=kind.single)
-            for name, kind in self._kinds.items()
+            name: AnswerWords(lvlm.vocabulary, kind.answers(self.words.wording), single=kind.single)
+            for name, kind in self.words.kinds.items()
         }
-        self._objects = verify.finder(lvlm.preset)
-        self.words = Claims(self._objects, self._named)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -98,31 +93,13 @@ class SecondLook:
             for row, image in enumerate(images)
         ]
 
-    @property
-    def others(self) -> bool:
-        """Whether claims of other kinds than objects are asked about."""
-        return {*self._kinds} != {OBJECTS}
-
-    @property
-    def asks(self) -> bool:
-        """Whether the model is asked for the objects of a text."""
-        return isinstance(self._objects, Asked)
-
     def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
-        if isinstance(self._objects, Asked):
-            return self._named(text, self._objects.found(self._answer(image, self._objects.request(text)), text))
-        return self.words.things(text)
-
-    def things(self, string: str) -> list[Thing]:
-        """Return the claims of a string by itself; where the model is asked for objects, the string is one."""
-        if isinstance(self._objects, Asked):
-            return self._named(string, self._objects.found(string, string))
-        return self.words.things(string)
+        return self.words.named(text, lambda prompt: self._answer(image, prompt))
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
         """Return the question about each claim."""
-        return [self._kinds[thing.kind].question(self._wording, thing) for thing in named]
+        return [self.words.question(thing) for thing in named]
 
     @torch.no_grad()
     def last_logits(
@@ -181,10 +158,6 @@ class SecondLook:
             for row, thing, (share, none) in zip(rows, some, numbers, strict=True):
                 found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value)
         return [found[row] for row in range(len(named))]
-
-    def _named(self, text: str, objects: Sequence[Thing]) -> list[Thing]:
-        """Return the claims of a text about some objects."""
-        return [thing for kind in self._kinds.values() for thing in kind.find(text, objects, self._wording)]
 
     def _answer(self, image: Image.Image, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily.
@@ -247,37 +220,17 @@ class SecondLook:
         return int(self._lvlm.find_image(ids[None])[0].nonzero().max()) + 1
 
 
-class Claims(Words):
-    """The claims of a text as what it names: `Words`, for decoding without some of them."""
-
-    def __init__(self, objects: Words, named: Callable[[str, Sequence[Thing]], list[Thing]]) -> None:
-        """Take the finder of objects, and the function that returns the claims of a text about objects."""
-        self.name, self._objects, self._named = objects.name, objects, named
-
-    def group(self, name: str) -> str:
-        """Return the head of an object's synonyms."""
-        return self._objects.group(name)
-
-    def things(self, text: str) -> list[Thing]:
-        """Return the claims of a text."""
-        return self._named(text, self._objects.things(text))
-
-
 class PictureLook:
-    """A second look at one picture, or at a group: an object that several texts name is asked about once."""
+    """A second look at one picture, or at a group: an object that several texts name is asked about once.
+
+    Attributes:
+        words: as of the `SecondLook`.
+    """
 
     def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
         self._look, self._images, self._prefix = look, pictures_of(image), prefix
+        self.words = look.words
         self._known: dict[str, Claim] = {}
-
-    @property
-    def asks(self) -> bool:
-        """Whether the model is asked for the objects of a text."""
-        return self._look.asks
-
-    def things(self, string: str) -> list[Thing]:
-        """Return the claims of a string by itself, as `SecondLook.things`."""
-        return self._look.things(string)
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
@@ -285,9 +238,8 @@ class PictureLook:
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
 
-        look = self._look
-        named = look.named(self._images[0], text) if named is None else named
-        return check_of(text, named, self._known, ask, words=look.words.name, others=look.others)
+        named = self._look.named(self._images[0], text) if named is None else named
+        return self.words.check(text, named, self._known, ask)
 
     def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
         """Return the keys of the claims asked about so far whose support is not below the line of their kind."""
