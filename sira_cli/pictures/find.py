@@ -18,7 +18,7 @@ from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN, StdinPicture
 from sira_cli.pictures.sources import has_scheme, located
-from sira_cli.pictures.tables import Table, is_table
+from sira_cli.pictures.tables import Table, is_table, is_table_of_records
 from sira_cli.pictures.webdataset import COMPRESSED, ENDING, TarShard
 
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -66,7 +66,7 @@ def find_pictures(
         paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. Missing files
             are also listed: each becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow
             files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files
-            in it.
+            in it, but tables of sira's records.
         recursive: include subfolders, after the files of a folder; links to folders are not followed.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep at most this many; the rest is not looked at.
@@ -86,16 +86,22 @@ def find_pictures(
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
-    containers, any_place = 0, False
+    containers, any_place, records = 0, False, ""
+    named = {path for given in paths for path in expand_ranges(given)}
     for place in _places(paths, recursive, image_column, id_column, allow_private):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
+            continue
+        if isinstance(place, Table) and place.location not in named and is_table_of_records(Path(place.location)):
+            records = place.location
             continue
         containers += isinstance(place, Container)
         for picture in place.pictures() if isinstance(place, Container) else (place,):
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return list(found.values())
+    if records and not found:
+        raise SettingsError(f"{_shown(paths)}: holds no pictures, but records of sira: give {one_line(records)} itself")
     if containers and not found:
         raise SettingsError(f"{_shown(paths)}: no pictures inside")
     if not any_place:

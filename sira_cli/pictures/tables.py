@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, PictureError
@@ -165,6 +166,21 @@ class Table(Container):
 def is_table(name: str) -> bool:
     """Return whether a file of this name is a table of pictures."""
     return name.lower().endswith(ENDINGS)
+
+
+def is_table_of_records(path: Path) -> bool:
+    """Return whether a file is a table of sira's records (`-o captions.parquet`), not a data set with pictures inside.
+
+    Raises:
+        SettingsError: pyarrow is missing.
+    """
+    if not is_table(path.name) or not path.is_file():
+        return False
+    try:
+        schema = rows.schema(str(path))
+        return "schema" in schema.names and picture_columns(path.name, schema, None) == ("file_name",)
+    except (DataError, OSError, ValueError):
+        return False
 
 
 def picture_columns(shown: str, schema: Any, name: str | None) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS, metadata_in
-from sira_cli.analysis.check.record_tables import is_table_of_records
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.tables import is_table_of_records
 from sira_cli.view.items import CaptionItem
 from sira_cli.view.line_reading import LineReading
 from sira_cli.view.reading import Reading, WholeReading, signature_of
@@ -93,7 +93,9 @@ def _files_in(folder: Path) -> list[Path]:
     """Return the metadata of a folder; without any, its files of records."""
     if (metadata := metadata_in(folder)) is not None:
         return [metadata]
-    return sorted(file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS))
+    lines = [file for file in folder.glob("*.jsonl") if not file.name.endswith(_NO_RECORDS)]
+    tables = [file for file in folder.glob("*.parquet") if file.with_suffix(".jsonl") not in lines]
+    return sorted([*lines, *filter(is_table_of_records, tables)])
 
 
 def _of_data_set(picture: Picture) -> CaptionItem:

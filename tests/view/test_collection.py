@@ -13,8 +13,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.compare import compare
 from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import decode_picture, small_picture
 from sira_cli.runs.tables import write_table
 from sira_cli.view import Collection, Edits, OtherCaptions, export
@@ -160,6 +162,25 @@ def test_a_table_of_records_is_what_its_records_are(folder):
         ("pictures/2.png", "A horse."),
     ]
     assert rows[0]["objects"] == found[0]["objects"]
+
+
+@pytest.mark.parametrize("lines_too", [False, True])
+def test_a_table_of_records_in_a_folder_is_no_data_set(folder, lines_too):
+    """Next to the lines that it was made from only these count; a table of other data is one of pictures."""
+    lines = write(folder / "captions.jsonl", [record(number) for number in range(3)])
+    write_table(lines.read_bytes().splitlines(keepends=True), folder / "captions.parquet", set())
+    if lines_too:
+        write(lines, [record(number) for number in range(2)])
+    else:
+        lines.unlink()
+    shown = [item.name for item in Collection.read(folder).items]
+    assert shown == [f"pictures/{number}.png" for number in range(2 if lines_too else 3)]
+    for find in (find_captions, lambda path: find_pictures([str(path)])):
+        with pytest.raises(SettingsError, match=r"no pictures, but records of sira: give .*captions\.parquet itself"):
+            find(folder)
+        assert len(getattr(found := find(folder / "captions.parquet"), "pictures", found)) == 3
+    pyarrow.parquet.write_table(pyarrow.table({"file_name": ["pictures/1.png"]}), folder / "data.parquet")
+    assert [picture.relative for picture in find_pictures([str(folder)])] == ["data.parquet/0"]
 
 
 def test_records_of_shards_elsewhere_are_found_from_the_folder_that_is_given(folder):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.check.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
-from sira_cli.analysis.check.record_tables import is_table_of_records
 from sira_cli.analysis.check.texts import is_prose, no_captions, text_of_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
@@ -28,6 +27,7 @@ from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
+from sira_cli.pictures.tables import is_table_of_records
 from sira_cli.runs.sidecars import Sidecars
 
 

@@ -11,22 +11,6 @@ from typing import Any
 from sira_cli.errors import DataError
 from sira_cli.models.records import OPTIONAL
 from sira_cli.pictures import rows
-from sira_cli.pictures.tables import is_table, picture_columns
-
-
-def is_table_of_records(path: Path) -> bool:
-    """Return whether a file is a table of sira's records (`-o captions.parquet`), not a data set with pictures inside.
-
-    Raises:
-        SettingsError: pyarrow is missing.
-    """
-    if not is_table(path.name) or not path.is_file():
-        return False
-    try:
-        schema = rows.schema(str(path))
-        return "schema" in schema.names and picture_columns(path.name, schema, None) == ("file_name",)
-    except (DataError, OSError, ValueError):
-        return False
 
 
 def table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
