@@ -29,6 +29,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
 from sira_cli.runs.sidecars import Sidecars
+from sira_cli.runs.targets import Targets
 
 
 @dataclass
@@ -96,8 +97,34 @@ class Captions:
         if not target.parent.is_dir():
             raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
 
+    def check_own(self, target: Path, targets: Targets) -> None:
+        """Check that `write` replaces nothing but files that an earlier run with the same records has written.
+
+        Args:
+            target: of `write`.
+            targets: of this run.
+
+        Raises:
+            SettingsError: a file is there that holds something else.
+        """
+        if self.files:
+            foreign = target if target.exists() and not targets.wrote(target) else None
+        else:
+            places = Sidecars(self.pictures, extension=self._extension, output_dir=target)
+            there = ((places.place(picture), picture) for picture in self.pictures if places.keeps(picture))
+            foreign = next((file for file, each in there if not _holds(file, _fixed(each, targets))), None)
+        if foreign is not None:
+            raise SettingsError(
+                f"`fixed=` {foreign}: exists, and is not as an earlier run of these records wrote it: give another, "
+                "remove it, or `overwrite=`"
+                if targets.any
+                else f"`fixed=` {foreign}: exists: give another, or `overwrite=`"
+            )
+
     def write(self, target: Path, texts: Mapping[str, str]) -> None:
         """Write captions in their original form, with other texts; the originals stay as they are.
+
+        Existing files are replaced: see `check_own`.
 
         Args:
             target: a file like that of the captions, or a folder for text files.
@@ -225,6 +252,22 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
                 "text files with captions are found by their pictures"
             )
     return tables, rest
+
+
+def _fixed(picture: Picture, targets: Targets) -> str | None:
+    """Return the new caption of a picture in the record of an earlier run; None without one."""
+    name = picture.id or targets.name(picture)
+    if targets.store is None or not targets.store.key(name):
+        return None
+    return str(targets.store.record(name)["fixed"])
+
+
+def _holds(file: Path, text: str | None) -> bool:
+    """Return whether a text file can be read and holds a text."""
+    try:
+        return text is not None and file.read_bytes().strip() == text.strip().encode()
+    except OSError:
+        return False
 
 
 def _same(one: Path, other: Path) -> bool:
