@@ -200,7 +200,7 @@ def check(
         terminal.sum_up(run)
         if look.fixed is not None and not run.stopped:
             found.write(look.fixed, terminal.fixed)
-            terminal.say_fixed(look.fixed)
+            terminal.say_fixed(look.fixed, found)
             if found.files:
                 job.targets.note_file(look.fixed)
     if run.counts.failed:

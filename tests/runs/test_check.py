@@ -24,6 +24,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
+from sira_cli.pictures.find import Shard
 from sira_cli.runs.check_request import EMPTY, NOT_PROSE, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
 from sira_cli.runs.check_task import TOO_LONG
 from sira_cli.runs.events import Failed, Finished, Skipped
@@ -346,7 +347,8 @@ def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_p
     code, _, err = sira(*command)
     assert (code, "none.png: no such file" in err) == (3, True)
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
-    assert sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")[0] == 3
+    code, _, err = sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
+    assert (code, "leaves out" in err) == (3, False)
     with (tmp_path / "new.csv").open(newline="") as file:
         assert [*csv.reader(file)] == [
             ["id", "image", "caption"],
@@ -359,6 +361,12 @@ def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_p
     assert [float(row["support"]) for row in rows] == [
         record["support"] for record in records(tmp_path / "a.jsonl").values()
     ]
+    _, _, err = sira(*command, "--limit", 2, "--fix", "drop-sentences", "--fixed", tmp_path / "two.csv")
+    assert f"{tmp_path / 'two.csv'} has 2 of 3 rows: --limit or --shard leaves out the others" in err
+    assert len((tmp_path / "two.csv").read_text().splitlines()) == 3
+    parts = [find_captions(scenes / "x.csv", shard=Shard(index, 2)) for index in (1, 2)]
+    assert [part.rows + part.left_out for part in parts] == [3, 3]
+    assert sum(part.rows for part in parts) == 3
     fix = ("--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
     (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n9,none.png,A dog.\n")
     assert sira(*command)[0] == 3

@@ -41,12 +41,14 @@ class Captions:
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
         files: the files of captions that were read.
+        left_out: number of their rows that `shard` and `limit` leave out, also of what `write` makes.
     """
 
     pictures: list[CaptionedPicture] = field(default_factory=list)
     without: int = 0
     failed: int = 0
     files: list[CaptionFile] = field(default_factory=list)
+    left_out: int = 0
     _rows: list[tuple[CaptionRow, CaptionedPicture | None]] = field(default_factory=list)
     _numbers: Counter[str] = field(default_factory=Counter)
     _extension: str = ".txt"
@@ -60,6 +62,11 @@ class Captions:
         number, prose = self._numbers[picture.identity], is_prose(text, values)
         self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose))
         return self.pictures[-1]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that `write` makes of a file of captions."""
+        return len(self._rows)
 
     def check_target(self, target: Path) -> None:
         """Check that changed captions can be written to a target, before a model is loaded.
@@ -194,6 +201,7 @@ def find_captions(
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)
         for row in file.rows:
+            found.left_out += 1
             is_enough = limit is not None and len(found.pictures) >= limit
             if is_enough and shard is None and row.text is not None:
                 continue
@@ -211,6 +219,7 @@ def find_captions(
         found.pictures = found.pictures[:limit]
         kept = {picture.identity for picture in found.pictures}
         found._rows = [(row, picture) for row, picture in found._rows if picture is None or picture.identity in kept]
+    found.left_out -= len(found._rows)
     return found
 
 
