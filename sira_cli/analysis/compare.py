@@ -24,7 +24,7 @@ import numpy as np
 
 from sira_cli.analysis.record_file import Record, RecordFile, Records, aligned, name_of
 from sira_cli.errors import DataError
-from sira_cli.models.records import configuration_of
+from sira_cli.models.records import configuration_of, flat
 
 SCHEMA = "sira.compare/1"
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.
@@ -194,8 +194,8 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """The settings that differ: their values in both."""
-        a, b = self.a.settings, self.b.settings
+        """The settings that differ: their values in both; parts of settings by name, such as `verify.mode`."""
+        a, b = flat(self.a.settings), flat(self.b.settings)
         names = dict.fromkeys([*a, *b])
         return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
 

@@ -91,7 +91,7 @@ class LookOptions:
     ] = None
     fixed: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Target of --fix: a file like the captions' own, or a folder."),
+        typer.Option(metavar="FILE", help="Target of --fix: a new file like the captions' own, or a folder."),
     ] = None
     rounds: Annotated[
         int | None,
@@ -121,7 +121,10 @@ class RecordOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing records.")] = False
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Start again: replace existing records and the target of --fix."),
+    ] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
@@ -185,6 +188,8 @@ def check(
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as job:
+        if look.fixed is not None and not output.overwrite:
+            found.check_own(look.fixed, job.targets)
         terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
         engine = endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions(**asdict(worker))).of(job)
@@ -192,9 +197,11 @@ def check(
         with resumable(job.targets.any), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
-    if look.fixed is not None and not run.stopped:
-        found.write(look.fixed, terminal.fixed)
-        terminal.say_fixed(look.fixed)
+        if look.fixed is not None and not run.stopped:
+            found.write(look.fixed, terminal.fixed)
+            terminal.say_fixed(look.fixed, found)
+            if found.files:
+                job.targets.note_file(look.fixed)
     if run.counts.failed:
         raise typer.Exit(3)
 

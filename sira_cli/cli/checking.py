@@ -135,10 +135,13 @@ class CheckTerminal:
         kinds = self._verify.get("claims", {"objects": self._verify})
         return {kind: float(each["min_support"]) for kind, each in kinds.items()}
 
-    def say_fixed(self, target: Path) -> None:
-        """Report the number of changed captions."""
+    def say_fixed(self, target: Path, captions: Captions) -> None:
+        """Report the number of changed captions, and the rows that are not in the new file."""
         empty = f", {self._summary.emptied} of them empty now" if self._summary.emptied else ""
         note(f"{self._changed} of {len(self.fixed)} captions changed{empty}: {target}")
+        if captions.left_out:
+            rows, every = captions.rows, captions.rows + captions.left_out
+            note(f"{target} has {rows} of {every} rows: --limit or --shard leaves out the others")
 
 
 def _number(count: int, what: str) -> str:

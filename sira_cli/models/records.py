@@ -179,6 +179,17 @@ def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn `{"a": {"b": 1}}` into `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
 def hash_of(**decisive: Any) -> str:
     """Return the SHA-256, in hexadecimal, of the arguments as canonical JSON."""
     canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, allow_nan=False)

@@ -108,7 +108,7 @@ class MemberPicture(ContainedPicture):
 
 @dataclass
 class _Sample:
-    """The members of one key, as they come."""
+    """The members of one key, in the order of the shard."""
 
     key: str
     pictures: list[tuple[str, Member]] = field(default_factory=list)  # name, place
@@ -141,28 +141,24 @@ class TarShard(Container):
     image: str | None = None
 
     def pictures(self) -> Iterator[Picture]:
-        """Yield one picture per key. Only the shard's headers are read; in a store all of it, once."""
-        keys: set[str] = set()
-        last = ""
+        """Yield one picture per key. Only the shard's headers are read; in a store all of it, once.
+
+        All of them are read first: the members of a key may be far apart.
+        """
+        samples: dict[str, _Sample] = {}
+        fault = ""
         try:
-            for sample in self._samples():
-                last = sample.key
-                if not (sample.pictures or (sample.other and self.image is None)):
-                    continue
-                if sample.key in keys:
-                    yield self._broken(sample.key, "the key stands twice in the shard, and its pictures apart")
-                    continue
-                keys.add(sample.key)
-                yield self._picture(sample)
+            self._gather(samples)
         except (tarfile.TarError, OSError, EOFError, SettingsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            if not last and isinstance(error, tarfile.TarError):
-                yield self._broken(
-                    "", f"is not a tar file: {reason}; compressed ones are not read: unpack them with gunzip"
-                )
-            else:
-                where = f" after {one_line(last)}" if last else ""
-                yield self._broken("", f"cannot be read{where}: {reason}")
+            fault = f"cannot be read{f' after {one_line(next(reversed(samples)))}' if samples else ''}: {reason}"
+            if not samples and isinstance(error, tarfile.TarError):
+                fault = f"is not a tar file: {reason}; compressed ones are not read: unpack them with gunzip"
+        for sample in samples.values():
+            if sample.pictures or (sample.other and self.image is None):
+                yield self._picture(sample)
+        if fault:
+            yield self._broken("", fault)
 
     def _picture(self, sample: _Sample) -> Picture:
         wanted = self._extensions or tuple(place.extension for _, place in sample.pictures)[:1]
@@ -188,31 +184,21 @@ class TarShard(Container):
         below = f"/{member}" if member else ""
         return BrokenPicture(self.location + below, self.relative + below, self.location, member, fault)
 
-    def _samples(self) -> Iterator[_Sample]:
-        sample: _Sample | None = None
-        try:
-            for name, offset, size in list_members(self.location):
-                found = key_and_extension(name)
-                if found is None:
-                    continue
-                key, extension = found
-                if sample is None or sample.key != key:
-                    if sample is not None:
-                        yield sample
-                    sample = _Sample(key)
-                place = Member(extension, offset, size)
-                if self._is_picture(extension):
-                    sample.pictures.append((name, place))
-                elif extension.rpartition(".")[2] in PICTURES:
-                    sample.other.append(extension)
-                elif extension.rpartition(".")[2] in TEXTS:
-                    sample.texts.append(place)
-        except (tarfile.TarError, OSError, EOFError):
-            if sample is not None:
-                yield sample
-            raise
-        if sample is not None:
-            yield sample
+    def _gather(self, samples: dict[str, _Sample]) -> None:
+        """Put the members of the shard to the samples of their keys."""
+        for name, offset, size in list_members(self.location):
+            found = key_and_extension(name)
+            if found is None:
+                continue
+            key, extension = found
+            sample = samples.setdefault(key, _Sample(key))
+            place = Member(extension, offset, size)
+            if self._is_picture(extension):
+                sample.pictures.append((name, place))
+            elif extension.rpartition(".")[2] in PICTURES:
+                sample.other.append(extension)
+            elif extension.rpartition(".")[2] in TEXTS:
+                sample.texts.append(place)
 
     def _is_picture(self, extension: str) -> bool:
         return extension in (self._extensions or PICTURES)

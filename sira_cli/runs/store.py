@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.models.preset import ONLY_IF_SET
-from sira_cli.models.records import Result
+from sira_cli.models.records import Result, flat
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.continued_file import check_same
 from sira_cli.runs.ledger import Ledger
@@ -161,14 +161,3 @@ class RecordFile(Store):
     def close(self) -> None:
         """Release the lock."""
         self.ledger.close()
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn `{"a": {"b": 1}}` into `{"a.b": 1}`."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing
+from sira_cli.files import make_folder, relative, replacing
 from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
@@ -56,6 +57,8 @@ class Targets:
         self.store, self._sinks, self._task, self._retry_errors = store, sinks, task, retry_errors
         self.output = output or (None if store is None else store.path)
         self._texts = next((sink.sidecars for sink in sinks if isinstance(sink, TextFiles)), None)
+        files = read_report(self._report).get("files")
+        self._files: dict[str, str] = files if isinstance(files, dict) else {}  # SHA-256 by name
 
     def close(self) -> None:
         """Release the files."""
@@ -80,6 +83,20 @@ class Targets:
         """Return the facts of an earlier run's report about the model, the device and the memory."""
         before = read_report(self._report)
         return {name: before[name] for name in FACTS if name in before}
+
+    def wrote(self, file: Path) -> bool:
+        """Return whether a file is as an earlier run of these records has left it, by the run's report."""
+        return self._report is not None and self._files.get(relative(file, self._report.parent)) == _sha256(file)
+
+    def note_file(self, file: Path) -> None:
+        """Note in the run's report that a file was made of its records; `wrote` knows it by its content.
+
+        Raises:
+            SiraError: the report cannot be written.
+        """
+        if self._report is not None:
+            self._files[relative(file, self._report.parent)] = _sha256(file)
+            self.write_report(read_report(self._report))
 
     def name(self, picture: Picture) -> str:
         """Return a picture's public name in its record."""
@@ -179,6 +196,7 @@ class Targets:
             SiraError: the file cannot be written.
         """
         if self._report is not None:
+            report = report | ({"files": self._files} if self._files else {})
             with replacing(self._report) as file:
                 file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
 
@@ -264,3 +282,12 @@ def is_split(pictures: Sequence[Picture], output: Path | None, output_format: st
     if not pictures:
         return output_format in ENDINGS
     return any(isinstance(picture, ContainedPicture) for picture in pictures)
+
+
+def _sha256(file: Path) -> str:
+    """Return the SHA-256 of a file's content; empty if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return ""

@@ -161,6 +161,20 @@ def test_both_texts_can_be_read_from_the_marked_one():
         assert (first.split(), second.split()) == (a.split(), b.split())
 
 
+def test_settings_that_have_parts_differ_part_by_part(sira, tmp_path):
+    look = {"mode": "flag", "min_support": 0.8, "claims": {"objects": {"question": "Is there a {thing}?"}}}
+    a = write(tmp_path / "a.jsonl", record("1", "A dog."))
+    b, c = (
+        write(tmp_path / f"{mode}.jsonl", record("1", "A dog.", verify=look | {"mode": mode}))
+        for mode in ("flag", "rewrite")
+    )
+    assert compare(b, c).settings == {"verify.mode": ("flag", "rewrite")}
+    assert list(compare(a, c).settings) == ["verify.mode", "verify.min_support", "verify.claims.objects.question"]
+    out = sira("compare", a, c, "--summary")[1]
+    assert re.search(r"^ *verify\.mode +rewrite *$", out, re.MULTILINE)
+    assert "{'" not in out
+
+
 def test_sums(tmp_path):
     a = write(
         tmp_path / "a.jsonl",

@@ -24,6 +24,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
+from sira_cli.pictures.find import Shard
 from sira_cli.runs.check_request import EMPTY, NOT_PROSE, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
 from sira_cli.runs.check_task import TOO_LONG
 from sira_cli.runs.events import Failed, Finished, Skipped
@@ -284,6 +285,14 @@ def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scene
         assert demo.check(scenes / f"{name}.png", texts[name]).below(demo.preset.verify.min_support) == []
     record = records(tmp_path / "a.jsonl")["scenes/0.png"]
     assert (record["fixed"], record["dropped"]) == (texts["0"], ["A dog stands there."])
+    (tmp_path / "fixed" / "3.txt").unlink()
+    assert sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)[0] == 3  # its own files
+    (tmp_path / "fixed" / "1.txt").write_text("mine")
+    (tmp_path / "fixed" / "3.txt").unlink()
+    code, _, err = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)
+    assert (code, "fixed/1.txt: exists, and is not as an earlier run" in err) == (2, True)
+    assert (tmp_path / "fixed" / "1.txt").read_text() == "mine"
+    assert not (tmp_path / "fixed" / "3.txt").exists()
 
 
 def test_captions_are_decoded_anew_from_what_is_unsupported_on(sira, demo, scenes, tmp_path):
@@ -338,7 +347,8 @@ def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_p
     code, _, err = sira(*command)
     assert (code, "none.png: no such file" in err) == (3, True)
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
-    assert sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")[0] == 3
+    code, _, err = sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
+    assert (code, "leaves out" in err) == (3, False)
     with (tmp_path / "new.csv").open(newline="") as file:
         assert [*csv.reader(file)] == [
             ["id", "image", "caption"],
@@ -351,6 +361,21 @@ def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_p
     assert [float(row["support"]) for row in rows] == [
         record["support"] for record in records(tmp_path / "a.jsonl").values()
     ]
+    _, _, err = sira(*command, "--limit", 2, "--fix", "drop-sentences", "--fixed", tmp_path / "two.csv")
+    assert f"{tmp_path / 'two.csv'} has 2 of 3 rows: --limit or --shard leaves out the others" in err
+    assert len((tmp_path / "two.csv").read_text().splitlines()) == 3
+    parts = [find_captions(scenes / "x.csv", shard=Shard(index, 2)) for index in (1, 2)]
+    assert [part.rows + part.left_out for part in parts] == [3, 3]
+    assert sum(part.rows for part in parts) == 3
+    fix = ("--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
+    (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n9,none.png,A dog.\n")
+    assert sira(*command)[0] == 3
+    assert sira(*command, *fix)[0] == 3  # its own file may be made again, also of other captions
+    assert len((tmp_path / "new.csv").read_text().splitlines()) == 3
+    (tmp_path / "new.csv").write_text("mine")
+    code, _, err = sira(*command, *fix)
+    assert (code, (tmp_path / "new.csv").read_text()) == (2, "mine")
+    assert "new.csv: exists, and is not as an earlier run of these records wrote it: give another" in err
 
 
 def test_what_caption_wrote_can_be_checked(sira, scenes, tmp_path):
@@ -412,6 +437,16 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
             2,
             "--fixed y.csv: the captions are JSON or tags, not sentences: caption the pictures again",
         ),
+        (
+            ["x.jsonl", "--fix", "drop-sentences", "--fixed", "z.jsonl"],
+            2,
+            "--fixed z.jsonl: exists: give another, or --overwrite",
+        ),
+        (
+            ["scenes", "-o", "y.jsonl", "--fix", "drop-sentences", "--fixed", "texts"],
+            2,
+            "--fixed texts/0.txt: exists, and is not as an earlier run of these records wrote it: give another, remove",
+        ),
         (["x.jsonl", "--text-column", "no"], 2, "no column 'no' (--text-column), but image, text"),
         (
             ["x.jsonl", "--images", "nowhere"],
@@ -430,11 +465,15 @@ def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
     (scenes.parent / "x.jsonl").write_text('{"image": "scenes/0.png", "text": "A dog."}\n')
     (scenes.parent / "notes.md").write_text("A dog.")
+    (scenes.parent / "z.jsonl").write_text("mine")
+    (scenes.parent / "texts").mkdir()
+    (scenes.parent / "texts/0.txt").write_text("mine")
     (scenes.parent / "tags.csv").write_text(
         "schema,file_name,status,text,json_schema\nsira.caption/1,scenes/0.png,ok,dog,tags@0 as text\n"
     )
     found, _, err = sira("check", *arguments, "-p", "demo")
     assert (found, message in err) == (code, True), err
+    assert {(scenes.parent / name).read_text() for name in ("z.jsonl", "texts/0.txt")} == {"mine"}
 
 
 # --- data sets

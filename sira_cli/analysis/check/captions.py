@@ -29,6 +29,7 @@ from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
 from sira_cli.pictures.tables import is_table_of_records
 from sira_cli.runs.sidecars import Sidecars
+from sira_cli.runs.targets import Targets
 
 
 @dataclass
@@ -40,12 +41,14 @@ class Captions:
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
         files: the files of captions that were read.
+        left_out: number of their rows that `shard` and `limit` leave out, also of what `write` makes.
     """
 
     pictures: list[CaptionedPicture] = field(default_factory=list)
     without: int = 0
     failed: int = 0
     files: list[CaptionFile] = field(default_factory=list)
+    left_out: int = 0
     _rows: list[tuple[CaptionRow, CaptionedPicture | None]] = field(default_factory=list)
     _numbers: Counter[str] = field(default_factory=Counter)
     _extension: str = ".txt"
@@ -59,6 +62,11 @@ class Captions:
         number, prose = self._numbers[picture.identity], is_prose(text, values)
         self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose))
         return self.pictures[-1]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that `write` makes of a file of captions."""
+        return len(self._rows)
 
     def check_target(self, target: Path) -> None:
         """Check that changed captions can be written to a target, before a model is loaded.
@@ -96,8 +104,34 @@ class Captions:
         if not target.parent.is_dir():
             raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
 
+    def check_own(self, target: Path, targets: Targets) -> None:
+        """Check that `write` replaces nothing but files that an earlier run with the same records has written.
+
+        Args:
+            target: of `write`.
+            targets: of this run.
+
+        Raises:
+            SettingsError: a file is there that holds something else.
+        """
+        if self.files:
+            foreign = target if target.exists() and not targets.wrote(target) else None
+        else:
+            places = Sidecars(self.pictures, extension=self._extension, output_dir=target)
+            there = ((places.place(picture), picture) for picture in self.pictures if places.keeps(picture))
+            foreign = next((file for file, each in there if not _holds(file, _fixed(each, targets))), None)
+        if foreign is not None:
+            raise SettingsError(
+                f"`fixed=` {foreign}: exists, and is not as an earlier run of these records wrote it: give another, "
+                "remove it, or `overwrite=`"
+                if targets.any
+                else f"`fixed=` {foreign}: exists: give another, or `overwrite=`"
+            )
+
     def write(self, target: Path, texts: Mapping[str, str]) -> None:
         """Write captions in their original form, with other texts; the originals stay as they are.
+
+        Existing files are replaced: see `check_own`.
 
         Args:
             target: a file like that of the captions, or a folder for text files.
@@ -167,6 +201,7 @@ def find_captions(
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)
         for row in file.rows:
+            found.left_out += 1
             is_enough = limit is not None and len(found.pictures) >= limit
             if is_enough and shard is None and row.text is not None:
                 continue
@@ -184,6 +219,7 @@ def find_captions(
         found.pictures = found.pictures[:limit]
         kept = {picture.identity for picture in found.pictures}
         found._rows = [(row, picture) for row, picture in found._rows if picture is None or picture.identity in kept]
+    found.left_out -= len(found._rows)
     return found
 
 
@@ -225,6 +261,22 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
                 "text files with captions are found by their pictures"
             )
     return tables, rest
+
+
+def _fixed(picture: Picture, targets: Targets) -> str | None:
+    """Return the new caption of a picture in the record of an earlier run; None without one."""
+    name = picture.id or targets.name(picture)
+    if targets.store is None or not targets.store.key(name):
+        return None
+    return str(targets.store.record(name)["fixed"])
+
+
+def _holds(file: Path, text: str | None) -> bool:
+    """Return whether a text file can be read and holds a text."""
+    try:
+        return text is not None and file.read_bytes().strip() == text.strip().encode()
+    except OSError:
+        return False
 
 
 def _same(one: Path, other: Path) -> bool:
