@@ -102,10 +102,14 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, unless it exists.
 
     Raises:
+        SettingsError: something else has its name.
         SiraError: the folder cannot be made.
     """
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise SettingsError(f"{folder}: exists, but a folder is needed here: give another path") from None
 
 
 def too_long(path: Path) -> bool:

@@ -6,11 +6,12 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import SiraError
-from sira_cli.files import replacing
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.files import make_folder, replacing
 
 KILLED = """
 import os, signal, sys
@@ -66,3 +67,9 @@ def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     with pytest.raises(SiraError, match="folder: cannot be written"), replacing(tmp_path / "folder") as file:
         file.write(b"x")
     assert names(tmp_path) == ["folder", "plain", "x" * 255]
+
+
+def test_a_folder_where_something_else_is_says_so():
+    make_folder(Path(os.devnull).parent)
+    with pytest.raises(SettingsError, match=f"{os.devnull}: exists, but a folder is needed here: give another path"):
+        make_folder(Path(os.devnull))

@@ -100,7 +100,7 @@ def main() -> None:
 def _run() -> int | str | None:
     """Run the command line, report errors, and return the exit code."""
     try:
-        app()
+        app(prog_name="sira")  # also under `python -m`
     except SystemExit as stop:
         return stop.code
     except SiraError as error:

@@ -176,7 +176,6 @@ def _with_settings(
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
     """Report options that have no effect under any of the methods."""
     seeded = any(find(name).uses_seed for name in method_names(decoding.method))
-    if preset.generation.temperature == 0 and (
-        decoding.top_p is not None or (decoding.seed is not None and not seeded)
-    ):
-        note(f"--top-p {'changes' if seeded else 'and --seed change'} nothing at temperature 0")
+    idle = ["--top-p"] * (decoding.top_p is not None) + ["--seed"] * (decoding.seed is not None and not seeded)
+    if preset.generation.temperature == 0 and idle:
+        note(f"{' and '.join(idle)} {'change' if idle[1:] else 'changes'} nothing at temperature 0")

@@ -166,6 +166,6 @@ class AnsweringModel(DecodingModel):
 
     def _unfinished(self, tokens: int, reason: FinishReason) -> str:
         """Return the message for a text whose thoughts have not ended."""
-        ways = ["use `max_new_tokens=`"] if reason == "length" else []
+        ways = ["raise max_new_tokens"] if reason == "length" else []
         ways += ["switch thinking off"] if self.preset.generation.think else []
         return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 8  # pictures, as an automatic batch size
 STILL = "objects that could not be removed"
-TOO_LONG = "the unsupported objects come after `max_new_tokens=`: nothing is removed"
+TOO_LONG = "the unsupported objects come after max_new_tokens: nothing is removed"
 
 
 class CheckTask(PictureTask):

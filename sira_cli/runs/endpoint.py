@@ -169,7 +169,7 @@ class Endpoint:
 
     def only_reasons(self, reply: Reply, question: str) -> NoAnswerError:
         """Return the error that a reply holds reasoning, and no answer."""
-        longer = "raise `max_new_tokens=`, or " * (reply.finish_reason == "length")
+        longer = "raise max_new_tokens, or " * (reply.finish_reason == "length")
         return NoAnswerError(
             f"{self._model} sends reasoning alone, expected an answer to {question!r}: {longer}{_NOT_REASONING}"
         )

@@ -302,8 +302,15 @@ class JobText:
             job.sent_logprobs += 1
             job.sent_bytes += len(data)
             if data:
-                found.append(logprob | {"token": data.decode("utf-8", "replace"), "bytes": list(data)})
+                found.append(_shown_as(data, logprob))
         return found
+
+
+def _shown_as(data: bytes, logprob: Logprob) -> Logprob:
+    """Return a log-probability with the bytes of its token that are in the text, also among its alternatives."""
+    shown = {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+    top = [other | shown if other["bytes"] == logprob["bytes"] else other for other in logprob["top_logprobs"]]
+    return logprob | shown | {"top_logprobs": top}
 
 
 class Done(StoppingCriteria):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import torch
 
 from sira_cli.analysis.proof import compare_twin, prove
+from sira_cli.analysis.proof.compared import compare
 from sira_cli.analysis.proof.shrunk import kept_layers, shrunk
 from sira_cli.analysis.proof.twin import build_twin
 from sira_cli.core import families, reference
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.forward_pass import Step
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.models import presets
@@ -159,6 +162,17 @@ def test_a_wrong_fork_is_not_exact(qwen, monkeypatch):
     assert proof.verdict == "not exact"
     assert proof.twin is not None
     assert proof.twin.worst_full < 1e-4 < proof.twin.limit < proof.twin.worst_cf
+
+
+def test_the_limit_is_that_of_the_front_page(llava):
+    """In float32, as a share of the largest logit."""
+    page = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    share = float(re.findall(r"does so for yours, within (\S+) of the largest logit in float32", page)[0])
+    slow = reference.decode(llava, 4, 0.5, 1)
+    largest = max(float(slow.full.abs().max()), float(slow.cf.abs().max()))
+    for factor, exact in ((0.9, True), (1.1, False)):
+        step = Step(slow.full + factor * share * largest, slow.cf, slow.full)
+        assert compare(llava, 4, 0.5, slow.tokens, [step], torch.float32).exact == exact
 
 
 def test_options_that_do_not_go_together(sira, qwen_folder):

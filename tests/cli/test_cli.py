@@ -19,6 +19,8 @@ import pytest
 from PIL import Image
 
 from sira_cli import __version__
+from sira_cli.cli.choosing import note_idle
+from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.models import presets
 from sira_cli.models.loading import load
 from sira_cli.pictures.names import as_text
@@ -268,9 +270,18 @@ def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
     assert "bad.yaml: `model` is missing" in err
 
 
-def test_sampling_options_at_temperature_zero_are_remarked_on(sira, photos):
-    _, _, err = sira("caption", photos["chelsea"], *FAST, "--top-p", "0.5")
-    assert "--top-p and --seed change nothing at temperature 0" in err
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"top_p": 0.5}, "--top-p changes"),
+        ({"seed": 5}, "--seed changes"),
+        ({"top_p": 0.5, "seed": 5}, "--top-p and --seed change"),
+        ({"top_p": 0.5, "seed": 5, "method": "vcd"}, "--top-p changes"),  # its noise has a seed
+    ],
+)
+def test_sampling_options_at_temperature_zero_are_remarked_on(options, expected, capsys):
+    note_idle(DecodingOptions(**options), presets.find("demo"))
+    assert capsys.readouterr().err == f"sira: {expected} nothing at temperature 0\n"
 
 
 def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, photos):

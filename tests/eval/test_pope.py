@@ -122,8 +122,12 @@ def test_figures_by_hand(file):
     )
 
 
-def test_neither_is_told_whatever_the_rule(file):
-    assert figures(Pope([file(rows("yes", "no"))]), texts("Maybe", "No"))["neither"] == 50
+@pytest.mark.parametrize("rule", RULES)
+def test_neither_is_told_by_the_first_word_whatever_the_rule(file, rule):
+    """Most rules take hedging for yes, so that only this figure shows it."""
+    answers = ("Yes, there is.", "No.", "no", "I am not sure", "There isn't a dog", "Know? Yes", "Maybe", "YES")
+    benchmark = Pope([file(rows(*["yes", "no"] * 4))], rule=rule)
+    assert figures(benchmark, texts(*answers))["neither"] == 50
 
 
 @pytest.mark.parametrize("name", ["answer", "text"])

@@ -166,7 +166,7 @@ def test_a_thought_that_is_cut_off_is_an_error_of_that_picture(loaded, photos, m
     image.resize((96, 96)).save(small)  # fewer image tokens: the plan goes by the length of the prompt
     _, (length,) = lvlm.lengths(lvlm.prepare([image], [lvlm.preset.prompts.caption]))
     script(monkeypatch, lambda prompt: whole if prompt == length else inner * 20)
-    expected = f"{small}: ended inside its reasoning after 60 tokens; use `max_new_tokens=`"
+    expected = f"{small}: ended inside its reasoning after 60 tokens; raise max_new_tokens"
     with pytest.raises(UnfinishedReasoningError, match=re.escape(expected)):
         lvlm.caption(small)
     for batch_size in (1, 2):
@@ -189,7 +189,7 @@ def test_an_answer_that_is_cut_off_before_its_first_word_is_none(loaded, photos,
     lvlm = loaded("switch", True)
     script(monkeypatch, lambda length: [*plan(lvlm, THOUGHT)[:-1], *written(lvlm.processor.tokenizer, "</think>\n\n")])
     short = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=len(plan(lvlm, THOUGHT))))
-    with pytest.raises(UnfinishedReasoningError, match=r"use `max_new_tokens=` or switch thinking off$"):
+    with pytest.raises(UnfinishedReasoningError, match=r"raise max_new_tokens or switch thinking off$"):
         short.caption(photos["chelsea"])
 
 

@@ -142,7 +142,7 @@ def test_questions_of_a_file_go_on_where_they_stopped(sira, photos, tmp_path):
 
 
 def test_reasoning_without_an_answer_fails(sira, photos):
-    for reason, advice in (("length", "raise --max-new-tokens, or choose a"), ("stop", "'What?': choose a model")):
+    for reason, advice in (("length", "raise max_new_tokens, or choose a"), ("stop", "'What?': choose a model")):
         answer = {"choices": [{"message": {"content": "", "reasoning": "Let me"}, "finish_reason": reason}]}
         with scripted(lambda number, body, answer=answer: (200, answer)) as (_, address):
             code, _, err = sira("ask", photos / "0.png", "What?", "--endpoint", address, "-m", "m")

@@ -128,6 +128,7 @@ def test_logprobs_are_those_of_the_contrast(client, lvlm):
             assert row.logprob == pytest.approx(scores[token].item(), abs=1e-4)
             assert [top.logprob for top in row.top_logprobs] == pytest.approx(scores.topk(3).values.tolist(), abs=1e-4)
             assert bytes(row.bytes).decode("utf-8", "replace") == row.token
+            assert (row.token, row.bytes) in [(top.token, top.bytes) for top in row.top_logprobs]  # also the first one
 
 
 @pytest.mark.parametrize("stop", [None, " a living", "oom. Th"])

@@ -60,7 +60,7 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
 
 
 def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, rule: str = "official") -> None:
-    """Count an answer.
+    """Count an answer: as the rule reads it, and as `neither` where its first word is neither yes nor no.
 
     Args:
         tally: gets the counts.

@@ -173,7 +173,7 @@ class Schema:
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
         if answer.finish_reason == "length":
-            return f"the JSON was cut off after {answer.output_tokens} tokens: raise `max_new_tokens=`"
+            return f"the JSON was cut off after {answer.output_tokens} tokens: raise max_new_tokens"
         if answer.finish_reason == "loop":
             return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
         if not self._accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
