@@ -13,7 +13,7 @@ from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import ModelOptions, Offline
-from sira_cli.errors import SettingsError
+from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
@@ -116,8 +116,31 @@ def check(
     from sira_cli.models import presets
 
     preset = presets.read(Path(file))
+    _check_structure(file, preset)
     fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
     print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
+
+
+def _check_structure(file: str, preset: Preset) -> None:
+    """Check K against the layers of a model whose config.json is on this machine.
+
+    Raises:
+        SiraError: as `check_structure`.
+    """
+    from sira_cli.models import presets
+    from sira_cli.models.hub import find_config
+
+    name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
+    try:
+        folder = find_config(name, preset.revision, offline=True)
+    except ModelNotFoundError:  # the preset may be for another machine
+        return
+    from sira_cli.models.inspection import check_structure  # imports torch
+
+    try:
+        check_structure(folder, preset, trust_remote_code=True)  # nothing runs: such models are not checked
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from error
 
 
 @app.command(

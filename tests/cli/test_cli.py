@@ -234,6 +234,21 @@ def test_presets_commands(sira, tmp_path, llava_folder):
     assert err == f"sira: {mine}: unknown key `sira.alpa`; did you mean `alpha`?\n"
 
 
+def test_a_preset_is_checked_against_the_layers_of_a_model_that_is_here(sira, tmp_path, llava_folder):
+    mine = tmp_path / "mine.yaml"
+    for model, k, reason in (
+        ("bundled", 7, ""),
+        ("bundled", 99, "k = 99 is out of range: this model has L = 8 decoder layers"),
+        (llava_folder, 8, "k = 8 is out of range: this model has L = 8 decoder layers"),
+        ("not/cached", 99, ""),
+        (tmp_path / "elsewhere", 99, ""),
+    ):
+        mine.write_text(f"model: {model}\nsira: {{k: {k}}}\n")
+        code, out, err = sira("presets", "check", mine)
+        assert (code, bool(out)) == ((2, False) if reason else (0, True))
+        assert err.startswith(f"sira: {mine}: {reason}" if reason else "")
+
+
 def test_presets_without_a_family_come_last(sira, tmp_path):
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "aaa.yaml").write_text("model: a/b\n")
