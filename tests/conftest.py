@@ -59,9 +59,15 @@ def bundled_weights() -> Iterator[None]:
             kept[how] = read(folder, **options)
         return copy.deepcopy(kept[how])
 
+    judge = inspection._without_weights
+    judge_once = functools.cache(judge)
+
+    def without_weights(folder: Path, *args: Any) -> Any:
+        return (judge_once if folder == presets.BUNDLED_FOLDER else judge)(folder, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load_model", load_model)
-        patch.setattr(inspection, "_without_weights", functools.cache(inspection._without_weights))
+        patch.setattr(inspection, "_without_weights", without_weights)
         yield
 
 

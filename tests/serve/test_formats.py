@@ -390,7 +390,7 @@ def test_no_reference_is_fetched(address, tmp_path):
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": "labels"}}}, "json_schema.schema"),
         ({"response_format": {"type": "grammar", "grammar": "root ::= a"}}, "response_format.type"),
-        ({"sira": {"words": True}}, "sira.words scores the words of a text, but response_format makes JSON"),
+        ({"sira": {"words": True}}, "sira.words scores words of a text, but response_format makes JSON"),
         ({"sira": {"verify": "rewrite"}}, 'sira.verify: "rewrite" is for texts in words; take "flag"'),
         ({"sira": {"method": "opera"}}, "response_format rules out tokens one by one, but method opera"),
     ],
