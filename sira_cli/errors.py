@@ -82,7 +82,7 @@ class PictureMemoryError(PictureError):
 
 
 class LongPromptError(PictureError):
-    """The prompt about some pictures is longer than the model's context. The message does not name the pictures.
+    """The prompt about a picture, or several, is longer than the model's context. The message does not name them.
 
     Attributes:
         tokens: of the prompt, those of its pictures included.

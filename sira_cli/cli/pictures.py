@@ -265,7 +265,11 @@ class _Terminal:
             speed = f" in {in_words(run.seconds)} ({rate:.2f}/s)"
             parts.append(f"{counts.ok} of {counts.total} pictures done{speed}")
         if counts.ok_before:
-            parts.append(f"{counts.ok_before} of {counts.total} pictures were done before")
+            before = f"{counts.ok_before} of {counts.total} pictures"
+            if self._targets.store is None:  # text files do not say how they were made
+                parts.append(f"{before} have a text file already (--overwrite replaces it)")
+            else:
+                parts.append(f"{before} were done before")
         if self._suspicious:
             parts.append(f"{self._suspicious} with warnings in their records")
         if self._rewritten:

@@ -72,7 +72,7 @@ class AnsweringModel(DecodingModel):
             other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
             again = other._decoded(inputs, None, seeds, words, task, schemas)
             answers = [
-                replace(new, warnings=(RETRIED,)) if old.finish_reason == "loop" else old
+                replace(new, warnings=(*new.warnings, RETRIED)) if old.finish_reason == "loop" else old
                 for old, new in zip(answers, again, strict=True)
             ]
         return answers
@@ -140,8 +140,15 @@ class AnsweringModel(DecodingModel):
             reasoning=ended.reasoning if ended.reasoning or self.parser.expects else None,
             reasoning_tokens=ended.reasoning_tokens,
             tokens=tuple(ended.tokens),
+            warnings=self._past_context(prompt_tokens + len(ended.tokens)),
         )
         return answer if schema is None else schema.answer(answer)
+
+    def _past_context(self, tokens: int) -> tuple[str, ...]:
+        """Return the warning about a prompt and a text of this many tokens together, if there is one."""
+        if self.context is None or tokens <= self.context:
+            return ()
+        return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
 
     def ended(self, row: list[int], *, at_once: bool = False) -> TextEnd:
         """Return the text of new tokens.

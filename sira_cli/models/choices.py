@@ -29,7 +29,7 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
         `probability` (its share among the given ones).
 
     Raises:
-        SettingsError: fewer than two choices, a choice without tokens, or a method without a CF stream.
+        SettingsError: fewer than two choices, equal ones, a choice without tokens, or a method without a CF stream.
     """
     require(lvlm.decoder, Ability.TRACES, "choosing among given answers")
     inputs = lvlm.to_device(inputs)
@@ -37,6 +37,8 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     tokens = [lvlm.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
     if len(choices) < 2 or not all(tokens):
         raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more answers, such as Yes,No")
+    if len({*map(tuple, tokens)}) < len(tokens):
+        raise SettingsError(f"choices {', '.join(choices)!r}: two of them are the same tokens; give each answer once")
     sums = torch.stack([torch.stack(_logprobs(lvlm, inputs, ids)) for ids in tokens])  # [C, 3, B]
     shares = sums.softmax(dim=0)
     best = sums[:, 2].argmax(dim=0).tolist()

@@ -128,7 +128,7 @@ class PreparingModel:
             at_once: as for `chat_inputs`.
 
         Raises:
-            LongPromptError: a prompt with several pictures is longer than the model's context.
+            LongPromptError: a prompt, with its pictures, is longer than the model's context.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
@@ -145,17 +145,27 @@ class PreparingModel:
     @property
     def context(self) -> int | None:
         """Tokens that the model was made for; None: its config does not say."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        config = self.model.config.get_text_config()
+        stated: int | None = getattr(config, "max_position_embeddings", None)
+        rope = getattr(config, "rope_parameters", None) or {}
+        if stated is None or not rope.get("factor"):
+            return stated
+        # Some configs state the length before the positions are stretched.
+        return max(stated, int(rope["factor"] * rope.get("original_max_position_embeddings", stated)))
 
     def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
+        context = self.context
         for shown, tokens in zip(images, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
+            if context is None or tokens <= context:
+                continue
             pictures = len(pictures_of(shown))
-            if pictures > 1 and tokens > (self.context or tokens):
-                raise LongPromptError(
-                    f"a prompt with {pictures} pictures has {tokens:,} tokens, and the model's context holds "
-                    f"{self.context:,}: give fewer pictures, or make them smaller",
-                    tokens=tokens,
-                )
+            who, remedy = "a picture", "shorten it, or make the picture smaller"
+            if pictures > 1:
+                who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
+            raise LongPromptError(
+                f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}: {remedy}",
+                tokens=tokens,
+            )
 
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""

@@ -51,8 +51,10 @@ class Prompts(Strict):
         """Return the prompt for a question.
 
         Raises:
-            SettingsError: the question is not valid text.
+            SettingsError: the question is empty, or not valid text.
         """
+        if not question.strip():
+            raise SettingsError("the question is empty: give one, such as 'Is there a cat?'")
         check_text("the question", question)
         return self.ask.replace("{question}", question)
 

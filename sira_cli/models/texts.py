@@ -57,6 +57,11 @@ class TextSettings(BaseModel):
             ]
         return replace(answer, text=f"{self.prefix}{text}{self.suffix}", words=words)
 
+    def written(self, text: str) -> tuple[int, int]:
+        """Return the start and the end of the decoded part of a text in its final form."""
+        first = len(self.prefix) if text.startswith(self.prefix) else 0
+        return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
+
     def around_nothing(self) -> str:
         """Return the text around tags of which none is left, without the commas that led to them."""
         return ", ".join(filter(None, (self.prefix.strip(", "), self.suffix.strip(", "))))

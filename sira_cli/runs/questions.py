@@ -196,8 +196,7 @@ def _id(where: str, row: dict[str, Any]) -> str | int | None:
 
 def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
     for name in names:
-        if isinstance(row.get(name), str) and row[name]:
+        if isinstance(row.get(name), str) and row[name].strip():
             return str(row[name])
-    raise DataError(
-        f"{where}: expected {' or '.join(names)}, found {some([name for name in row if row[name]]) or 'nothing'}"
-    )
+    found = [name for name in row if row[name] and str(row[name]).strip()]
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(found) or 'nothing'}")

@@ -93,6 +93,10 @@ class Request:
             require(method, Ability.TRACES, "`choices=`")
             if len(choices) < 2 or not all(choices):
                 raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+            if repeated := next((each for each in choices if choices.count(each) > 1), None):
+                raise SettingsError(
+                    f"`choices=` {','.join(choices)!r}: {repeated!r} stands twice; give each answer once"
+                )
             check_text("`choices=`", ",".join(choices))
             if preset.generation.think:
                 raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")

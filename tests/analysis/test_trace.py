@@ -242,6 +242,8 @@ def test_choices_have_the_probabilities_of_forced_answers(demo, sira, tmp_path):
     assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes,No", "-o", output)[0] == 0
     assert '""choice"": ""Yes""' in output.read_text()
     assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes")[0] == 2
+    assert sira("ask", EXAMPLES[0], question, "--preset", "demo", "--choices", "Yes,No, Yes")[0] == 2
+    assert "the question is empty" in sira("ask", EXAMPLES[0], " ", "--preset", "demo")[2]
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -173,4 +175,36 @@ def test_a_group_that_is_longer_than_the_context_is_refused(demo):
     with pytest.raises(LongPromptError, match=message) as refused:
         demo.prepare([image, [image] * (most + 1)], [QUESTION] * 2)
     assert refused.value.tokens == length
-    demo.prepare([image], ["a " * 2000])  # one picture, as ever
+
+
+def test_a_prompt_with_one_picture_is_refused_too_if_it_is_longer_than_the_context(demo):
+    image, long = Image.open(EXAMPLES[0]).convert("RGB"), "a " * 2000
+    with pytest.raises(LongPromptError, match=r"with a picture has 2,\d+ tokens, .* holds 1,024: shorten it, or"):
+        demo.prepare([image], [long])
+    (result,) = demo.caption_many([EXAMPLES[0]], long)
+    assert (result.status, result.text) == ("error", "")
+
+
+def test_the_context_of_a_config_that_stretches_its_positions_or_states_none(demo):
+    lvlm = copy.copy(demo)
+    for rope, context in (
+        ({"factor": 4.0}, 4096),
+        ({"factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"factor": 4.0, "original_max_position_embeddings": 8}, 1024),
+        ({"full_attention": {"factor": 4.0}}, 1024),
+        (None, 1024),
+    ):
+        config = SimpleNamespace(max_position_embeddings=1024, rope_parameters=rope)
+        lvlm.model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda config=config: config))
+        assert lvlm.context == context
+    del config.max_position_embeddings
+    assert lvlm.context is None
+    assert lvlm.answer_of([5] * 10, 64, 10**6).warnings == ()
+
+
+def test_a_text_past_the_context_has_a_warning(demo):
+    row = [5] * 10
+    assert demo.answer_of(row, 64, 1014).warnings == ()
+    assert demo.answer_of(row, 64, 1015).warnings == (
+        "prompt and text have 1,025 tokens, past the model's context of 1,024",
+    )

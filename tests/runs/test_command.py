@@ -215,7 +215,7 @@ def test_text_files_that_are_all_there_need_no_model(sira, folder):
     for picture in folder.glob("*.png"):
         picture.with_suffix(".txt").write_text("mine\n")
     command = ("caption", folder, "-m", "no/model-of-this-name", "--offline", "--sidecar")
-    assert sira(*command) == (0, "", "sira: 7 of 7 pictures were done before\n")
+    assert sira(*command) == (0, "", "sira: 7 of 7 pictures have a text file already (--overwrite replaces it)\n")
     (folder / "003.txt").write_text("")
     code, _, err = sira(*command)
     assert (code, "is not in the cache and offline mode is on" in err) == (1, True)

@@ -176,6 +176,7 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
     ("content", "expected"),
     [
         ('{"image": "0.png"}', "line 1: expected text or question, found image"),
+        ('{"image": "0.png", "text": " "}', "line 1: expected text or question, found image"),
         ('{"question": "?"}', "line 1: expected image or file_name, found question"),
         ("[1]", "row 1: expected a JSON object, got 1"),
         ("{?", "line 1 is not JSON"),

@@ -257,3 +257,16 @@ def test_sampled_texts_are_made_again_the_same(scenes):
     assert one.text == two.text
     assert one.draft == lvlm.caption(path).text
     assert one.draft is not None
+
+
+@pytest.mark.parametrize("mode", ["flag", "rewrite"])
+def test_the_prefix_and_the_suffix_claim_nothing(scenes, mode):
+    """The user wrote them, such as the trigger word of a training set."""
+    path = scenes / f"{FIRST + 1}.png"
+    plain = load("demo", max_new_tokens=12).caption(path, verify=mode)
+    around = load("demo", max_new_tokens=12, prefix="ohwx dog, ", suffix=" A zebra.").caption(path, verify=mode)
+    assert around.text == f"ohwx dog, {plain.text} A zebra."
+    assert plain.objects
+    assert around.objects == [
+        {**claim, "spans": [[start + 10, end + 10] for start, end in claim["spans"]]} for claim in plain.objects
+    ]

@@ -37,6 +37,7 @@ class ClaimFinder(Words):
         self.wording, self.objects = verify.wording(preset), verify.finder(preset)
         self.kinds = {name: KINDS[name] for name in verify.kinds(preset)}
         self.name, self.asks = self.objects.name, isinstance(self.objects, Asked)
+        self._around = preset.text
 
     def group(self, name: str) -> str:
         """Return the head of an object's synonyms."""
@@ -47,19 +48,23 @@ class ClaimFinder(Words):
         return self._claims(text, self.objects.things(text))
 
     def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
-        """Return the claims of a text.
+        """Return the claims of a text, but not those of the preset's prefix and suffix, which the model did not write.
 
         Args:
             text: the text.
             ask: returns the model's answer to a prompt; called if the model is asked for the objects.
         """
-        if isinstance(self.objects, Asked):
-            return self._claims(text, self.objects.found(ask(self.objects.request(text)), text))
-        return self.things(text)
+        first, last = self._around.written(text)
+        found = []
+        for thing in self._named(text, ask):
+            spans = tuple(span for span in thing.spans if first <= span[0] and span[1] <= last)
+            if spans or not thing.spans:
+                found.append(replace(thing, spans=spans))
+        return found
 
     def alone(self, string: str) -> list[Thing]:
         """Return the claims of a string by itself; where the model is asked for objects, the string is one."""
-        return self.named(string, lambda prompt: string)
+        return self._named(string, lambda prompt: string)
 
     def question(self, thing: Thing) -> str:
         """Return the question about a claim."""
@@ -86,6 +91,11 @@ class ClaimFinder(Words):
         objects = tuple(claim for claim in claims if claim.kind == OBJECTS)
         rest = tuple(claim for claim in claims if claim.kind != OBJECTS)
         return Check(text, objects, self.name, None if {*self.kinds} == {OBJECTS} else rest)
+
+    def _named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+        if isinstance(self.objects, Asked):
+            return self._claims(text, self.objects.found(ask(self.objects.request(text)), text))
+        return self.things(text)
 
     def _claims(self, text: str, objects: Sequence[Thing]) -> list[Thing]:
         return [thing for kind in self.kinds.values() for thing in kind.find(text, objects, self.wording)]
