@@ -362,7 +362,7 @@ def test_sidecars(sira, folder, tmp_path):
         f"00{number}": lvlm.caption(folder / f"00{number}.png").text + "\n" for number in (0, 2, 3, 4, 5)
     }
     code, _, err = sira("caption", folder, *FAST, "--sidecar")
-    assert err.splitlines()[-1].endswith("6 of 7 pictures were done before, 1 failed")
+    assert err.splitlines()[-1].endswith("6 of 7 pictures have a text file already (--overwrite replaces it), 1 failed")
     sira("caption", folder, *FAST, "--sidecar", "--overwrite")
     assert (folder / "001.txt").read_text() == lvlm.caption(folder / "001.png").text + "\n"
     assert not list(folder.glob(".sira-*"))

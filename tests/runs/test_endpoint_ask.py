@@ -202,7 +202,6 @@ def test_a_token_counts_for_the_choice_that_it_begins(top, choices, expected):
         ("dark red,dark blue", "'dark red' and 'dark blue'"),
         ("No,Yes,yes there is", "'Yes' and 'yes there is'"),
         ("light,dark-red,Dark blue", "'dark-red' and 'Dark blue'"),
-        ("Yes,Yes", "'Yes' and 'Yes'"),
     ],
 )
 def test_choices_that_a_first_word_does_not_tell_apart_are_refused_before_asking(sira, photos, tmp_path, choices, same):
