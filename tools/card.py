@@ -68,7 +68,7 @@ On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by t
 ## Figures
 
 On {scenes:,} test scenes; in every second one the objects are not typical of the place. In percent,
-± half a 95 % bootstrap interval over scenes. SIRA with {sira}.
+± half a 95 % interval over scenes. SIRA with {sira}.
 `python -m tools.card` measured these tables and wrote this card, with torch {torch} and transformers {transformers} on
 {machine}.
 

@@ -29,7 +29,7 @@ from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.demo.world import COLORS
 from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.models.look.second_look import SecondLook, Verify
 from sira_cli.models.lvlm import Lvlm

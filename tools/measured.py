@@ -4,6 +4,7 @@ docs/bench/demo-support.json          `sira calibrate support -p demo --scenes -
 docs/bench/cpu-demo-second-look.json  `sira bench -p demo --method sira --second-look -o`
 docs/bench/ledger.json                `python -m tools.ledger -o`
 docs/bench/cpu-demo-schema.json       `python -m tools.schema_cost -o`
+docs/bench/coverage.json              `python -m tools.coverage -o`
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from sira_cli.demo.scene_report import CAPTION_FIGURES, markdown
 from tools.chosen import read_chosen
 from tools.comparison import value_text
+from tools.coverage import table
 from tools.docs import BENCH, bench_report
 from tools.ledger import LedgerReport
 
@@ -21,6 +23,11 @@ from tools.ledger import LedgerReport
 def ledger_table() -> str:
     """Return the cost of resuming with a file of a million records."""
     return LedgerReport.from_json((BENCH / "ledger.json").read_text(encoding="utf-8")).table()
+
+
+def coverage() -> str:
+    """Return how often 95 % intervals hold the true value."""
+    return table(_record("coverage"))
 
 
 def line_figures() -> str:

@@ -24,7 +24,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER

@@ -14,7 +14,7 @@ from sira_cli.demo.questions import hallucinated
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.word_scores import WordScores
 
@@ -31,7 +31,7 @@ def measure_words(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[
 
     Returns:
         By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each degree of doubt, from
-        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % bootstrap interval over scenes: 100
+        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % interval over scenes: 100
         separates all true words from hallucinated ones, 50 is chance. None if the captions have words of one kind only.
     """
     found: dict[str, dict[str, Any]] = {}

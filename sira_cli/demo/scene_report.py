@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from sira_cli.demo.questions import SPLITS
-from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.compared import MethodFigures
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import FIGURES
 from sira_cli.eval.stats.tally import Counts, Tally
@@ -24,7 +24,7 @@ CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 
 @dataclass(frozen=True)
 class SceneReport:
-    """The measurements. Intervals are 95 % bootstrap intervals over scenes; differences are paired.
+    """The measurements. Intervals are 95 % intervals over scenes; differences are paired.
 
     Attributes:
         scenes: their number.

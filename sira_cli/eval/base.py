@@ -83,6 +83,10 @@ class Benchmark(ABC):
         A ratio with a zero denominator is 0.
         """
 
+    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Make the same figures without rounding, from which intervals are made."""
+        return self.figures(group, total)
+
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means of groups that are meaningful: the groups of each, by its name."""
         return {}

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Mapping
 
 from sira_cli.eval.report import LOWER_IS_BETTER, NO_DIRECTION, EvalReport, MethodRow, p_text
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 
 _ESCAPES = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}

@@ -22,6 +22,7 @@ from sira_cli.runs.rows import brief, read_rows, text_of
 
 KEY = ("category", "subcategory", "set_id", "figure_id", "question_id")
 EVERYTHING = "all questions"  # the part with those that have no picture; only answers of other tools have it
+CAUSES = ("LH", "VI", "mixed")
 LETTERS = {"right": "1", "wrong": "0", "unclear": "2"}  # as utils.py writes them
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _PERIODS = 32  # vlmeval/smp/misc.py passes re.UNICODE where re.sub expects the number of replacements
@@ -106,7 +107,7 @@ class Hallusion(YesNo):
             "true yes": sum(each.expected == "yes" for each in questions),
             "false": len(wrong),
             "false yes": sum(each.expected == "no" for each in wrong),
-            **{name: causes[name] for name in ("LH", "VI", "mixed")},
+            **{name: causes[name] for name in CAUSES},
             "neither": sum(not each for each in said.values()),
             "words": sum(len(texts[each.id].split()) for each in questions),
             "answers": len(questions),
@@ -118,7 +119,7 @@ class Hallusion(YesNo):
         LH, VI and mixed (language hallucination, visual illusion) compare an answer with that about the set's first
         figure: of VS they need the questions without a picture.
         """
-        causes = sum(total[name] for name in ("LH", "VI", "mixed"))
+        causes = sum(total[name] for name in CAUSES)
         shares = {
             "qAcc": ratio(total["pairs right"], total["pairs"]),
             "fAcc": ratio(total["figures right"], total["figures"]),
@@ -132,11 +133,11 @@ class Hallusion(YesNo):
             "FP ratio": ratio(total["false yes"], total["false"]),
         }
         if group.startswith(("VD", EVERYTHING)):
-            shares |= {name: ratio(total[name], causes) for name in ("LH", "VI", "mixed")}
+            shares |= {name: ratio(total[name], causes) for name in CAUSES}
         return {name: 100 * share for name, share in shares.items()} | shared_figures(total)
 
     def denominators(self, group: str) -> Denominators:
-        """Return the counts that shares divide by, where these are of questions, figures or pairs."""
+        """Return the counts that each share divides by; the difference of yes is not a share."""
         return {
             "qAcc": ("pairs",),
             **dict.fromkeys(("fAcc", "inconsistent", "wrong", "per figure"), ("figures",)),
@@ -144,6 +145,8 @@ class Hallusion(YesNo):
             "hard": ("hard pairs",),
             "aAcc": ("answers",),
             "neither": ("answers",),
+            "FP ratio": ("false",),
+            **dict.fromkeys(CAUSES, CAUSES),
         }
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:

@@ -71,7 +71,8 @@ class NaturalBench(YesNo):
 
     def denominators(self, group: str) -> Denominators:
         """Return the counts that each share divides by."""
-        return dict.fromkeys(("Acc", "Q_Acc", "I_Acc", "G_Acc", "yes", "neither"), ("answers",))
+        found: dict[str, Sequence[str]] = dict.fromkeys(("Acc", "yes", "neither"), ("answers",))
+        return found | {"Q_Acc": ("groups", "groups"), "I_Acc": ("groups", "groups"), "G_Acc": ("groups",)}
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
         """Also find a question by `Index`, as in the script's rows, or by VLMEvalKit's `index`."""

@@ -13,11 +13,12 @@ from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
-from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, Figure
 from sira_cli.eval.stats.compared import MethodFigures
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.mcnemar import McNemarTest, compare_pairs
 from sira_cli.eval.stats.tally import Counts, common
 
+INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 LOWER_IS_BETTER = frozenset(
     {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
 )
@@ -34,9 +35,9 @@ class MethodRow:
         failed: number of the others, whose pictures failed under this method or another: methods are compared on
             the same pictures.
         counts: sums over pictures, of which figures are ratios; empty for a mean.
-        figures: in percent but for `words`, `length` and `rating`, with 95 % bootstrap intervals over pictures.
-        differences: of the figures to those of the first method, on the same draws of pictures; empty for the first
-            method, or where it has no answers.
+        figures: in percent but for `words`, `length` and `rating`, with 95 % intervals over pictures.
+        differences: of the figures to those of the first method, paired; empty for the first method, or where it has
+            no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
         paper_mark: set if these do not compare with greedy decoding of the model; a key of the report's `notes`.
         published: the figures that the model's authors print, if the paper's were asked for.
@@ -77,7 +78,7 @@ class EvalReport:
         not_run: methods whose answers are taken from another one, because they cannot differ.
         paper: the model whose figures in the paper are shown for comparison, if any.
         notes: of marks in the rows: why these figures of the paper do not compare, and sources.
-        bootstrap: how intervals were made.
+        intervals: how they were made.
     """
 
     benchmark: str
@@ -90,7 +91,7 @@ class EvalReport:
     tests: tuple[McNemarTest, ...]
     failures: tuple[FailedAnswer, ...]
     notes: dict[str, str] = field(default_factory=dict)
-    bootstrap: dict[str, Any] = field(default_factory=lambda: {"draws": RESAMPLES, "of": "pictures", "seed": SEED})
+    intervals: str = INTERVALS
 
     @classmethod
     def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "") -> EvalReport:
@@ -113,9 +114,12 @@ class EvalReport:
             for group in part.groups:
                 counted = common({name: tallies[name][group] for name in tallies}, pictures)
                 compared = groups[group] = MethodFigures.of(
-                    counted, functools.partial(benchmark.figures, group), benchmark.denominators(group)
+                    counted,
+                    functools.partial(benchmark.figures, group),
+                    benchmark.denominators(group),
+                    functools.partial(benchmark.smooth, group),
                 )
-                pairs = compare_pairs(group, counted, compared.exact)
+                pairs = compare_pairs(group, counted, compared.estimates)
                 p = {pair.second: pair.p for pair in pairs if pair.first == first}
                 tests += pairs
                 rows += [
@@ -132,7 +136,7 @@ class EvalReport:
                         p=p.get(name),
                         **_of_others(paper, benchmark.name, group, name),
                     )
-                    for name in compared.exact
+                    for name in compared.estimates
                 ]
             for name, over in benchmark.means(part).items():
                 if len(over) > 1:
@@ -167,10 +171,9 @@ class EvalReport:
 
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
-        draws, of, seed = (self.bootstrap[name] for name in ("draws", "of", "seed"))
         rated = any("rating" in row.figures for row in self.rows)
         half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
-        said = [f"{half}: {draws:,} bootstrap draws of {of} (seed {seed}), Wilson's where all agree on 0 or 100"]
+        said = [f"{half} over {self.intervals}"]
         if len(self.settings) > 1:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"
             said.append(f"p: McNemar's exact test, {which}, taken as independent")
@@ -254,7 +257,7 @@ def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first
             differences=compared.differences(name, first),
             label=next(row.label for row in rows if row.method == name),
         )
-        for name in compared.exact
+        for name in compared.estimates
     ]
 
 

@@ -30,8 +30,8 @@ class Question:
         prompt: as it is asked.
         expected: the true answer: `yes`, `no`, or a letter.
         group: that has figures of its own.
-        together: questions of one `together` are drawn together by the bootstrap, and make figures together; the
-            picture, unless given.
+        together: questions of one `together` are one unit of intervals, and make figures together; the picture,
+            unless given.
     """
 
     id: str

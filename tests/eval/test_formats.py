@@ -13,7 +13,7 @@ from rich.console import Console
 from sira_cli.cli.eval_table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport, MethodRow
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 from tests.support.eval.made import Made, said, share
 
 
@@ -133,9 +133,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
         facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
     )
     lines = printed(report, monkeypatch, 200).splitlines()
-    assert lines[-5].startswith(
-        "in percent but for words and length, ± half a 95 % interval: 1,000 bootstrap draws of "
-    )
+    assert lines[-5] == f"in percent but for words and length, ± half a 95 % interval over {report.intervals}"
     assert lines[-4:] == [
         "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
         "other: not run, because without sampling its answers equal those of base",
@@ -156,18 +154,28 @@ def test_latex_of_one_method_has_no_best():
 
 
 def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
-    print_report(EvalReport.of(Named("share"), [said("base", "11", "11"), said("[red]new", "10", "11")]))
+    report = EvalReport.of(Named("share"), [said("base", "11", "11"), said("[red]new", "10", "11")])
+    print_report(report)
     out = capsys.readouterr().out
     assert "only: NOT the official figures: a coin" in out
-    assert [line.split()[-1] for line in out.splitlines() if "[red]new" in line] == ["1.000", "1.000", "±25.0"]
+    assert [line.split()[-1] for line in out.splitlines() if "[red]new" in line] == ["1.000", "1.000", mean(report)]
     report = EvalReport.of(Made(), [said("base", "1" * 40, "1" * 40), said("new", "0" * 40, "1" * 40)])
     print_report(report)
     out = capsys.readouterr().out
     assert "NOT the official" not in out
-    assert [line.split()[-1] for line in out.splitlines() if line.split()[:1] == ["new"]] == ["<0.001", "1.000", "±0.0"]
+    assert [line.split()[-1] for line in out.splitlines() if line.split()[:1] == ["new"]] == [
+        "<0.001",
+        "1.000",
+        mean(report),
+    ]
 
 
-@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±50.0"), (24, "50.0")])
+def mean(report: EvalReport) -> str:
+    """The last row's interval."""
+    return f"±{report.rows[-1].figures['share'].half:.1f}"
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±42.4"), (24, "50.0")])
 def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
     out = printed(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
     row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from sira_cli.eval.answers.texts import FailedAnswer
 from sira_cli.eval.report import EvalReport
-from sira_cli.eval.stats.bootstrap import draws, interval, resample
+from sira_cli.eval.stats.compared import MethodFigures
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.mcnemar import mcnemar
+from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.stats.wilson import wilson
 from tests.support.eval.made import Made, said, share
 
 
@@ -25,23 +27,21 @@ def test_mcnemar_is_the_binomial_test_of_discordant_answers(only_first: int, onl
     assert mcnemar(only_second, only_first) == mcnemar(only_first, only_second)
 
 
-def counts(right: list[bool], times: int = 1) -> list[dict[str, float]]:
-    return [{"right": times * one, "all": times} for one in right]
+def interval(right: list[bool], times: int = 1) -> Figure:
+    """The interval of a share, with so many equal answers about each picture."""
+    counts = {f"{number:06}": {"right": times * one, "all": times} for number, one in enumerate(right)}
+    return MethodFigures.of({"one": Tally(counts)}, share, {"share": ("all",)}).figures("one")["share"]
 
 
-def test_an_interval_is_as_wide_as_that_of_a_mean():
-    right = [number % 10 < 7 for number in range(500)]
-    found = interval(70.0, resample(counts(right), share)["share"])
-    error = 100 * np.sqrt(0.7 * 0.3 / 500)
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.1)
-    assert (found.high + found.low) / 2 == pytest.approx(70, abs=0.3)
+def test_the_interval_of_independent_answers_is_wilsons():
+    found = interval([number % 10 < 7 for number in range(500)])
+    assert [found.low / 100, found.high / 100] == pytest.approx(wilson(0.7, 500), abs=2e-4)
 
 
-def test_questions_about_one_picture_are_drawn_together():
-    """Ten equal answers about a picture tell as much as one."""
+def test_ten_equal_answers_about_a_picture_tell_as_much_as_one():
     right = [number % 3 > 0 for number in range(90)]
-    one, ten = (resample(counts(right, times), share)["share"] for times in (1, 10))
-    assert np.array_equal(one, ten)
+    one, ten = (interval(right, times) for times in (1, 10))
+    assert [ten.low, ten.high] == pytest.approx([one.low, one.high], rel=1e-3)
 
 
 def test_methods_side_by_side():
@@ -56,7 +56,7 @@ def test_methods_side_by_side():
     assert found["mean", "new"].differences["share"].value == 0
     for group in ("a", "b", "mean"):
         nothing = found[group, "same"].differences["share"]
-        assert (nothing.value, nothing.low, nothing.high) == (0, 0, 0)
+        assert (nothing.value, nothing.low, nothing.high) == (0, -100 * wilson(0, 4)[1], 100 * wilson(0, 4)[1])
     tests = {
         (test.group, test.first, test.second): (test.only_first, test.only_second, test.p) for test in report.tests
     }
@@ -75,38 +75,13 @@ def test_a_mean_is_of_methods_with_answers_in_all_groups():
     assert [row.method for row in report.rows if row.group == "mean"] == ["base"]
 
 
-def test_draws_do_not_depend_on_the_order_of_answers():
-    """Pictures are drawn by name."""
+def test_intervals_do_not_depend_on_the_order_of_answers():
     made = Made()
     mixed = Made()
     (part,) = mixed.parts
     mixed.parts = (dataclasses.replace(part, asks=part.asks[::-1]),)
     first, second = (EvalReport.of(one, [said("base", "10010" * 8, "1" * 40)]) for one in (made, mixed))
     assert first.rows == second.rows
-
-
-class Sized(Made):
-    """Pictures that weigh more, the higher their number is."""
-
-    def score(self, part, texts):
-        tallies = super().score(part, texts)
-        for tally in tallies.values():
-            for picture, counts in tally.counts.items():
-                size = 1 + int(picture.removesuffix(".jpg"))
-                tally.counts[picture] = {name: size * count for name, count in counts.items()}
-        return tallies
-
-
-def test_pictures_are_drawn_in_the_order_of_their_names():
-    """So the same draws are made in every process, whatever it hashes strings to."""
-    right = "10010" * 8
-    row = EvalReport.of(Sized(), [said("base", right, right)]).rows[0]
-    numbers = sorted(range(40), key=str)
-    sizes = np.array([1 + number for number in numbers])
-    hits = sizes * np.array([right[number] == "1" for number in numbers])
-    expected = np.percentile(100 * (draws(40) @ hits) / (draws(40) @ sizes), [2.5, 97.5])
-    figure = row.figures["share"]
-    assert [figure.low, figure.high] == pytest.approx(expected)
 
 
 def test_a_difference_is_paired():
@@ -116,7 +91,7 @@ def test_a_difference_is_paired():
     row = next(row for row in report.rows if (row.group, row.method) == ("a", "new"))
     figure, difference = row.figures["share"], row.differences["share"]
     assert difference.value == pytest.approx(2.5)
-    assert difference.high - difference.low < (figure.high - figure.low) / 3
+    assert difference.high - difference.low < 0.7 * (figure.high - figure.low)
 
 
 def test_what_failed_under_one_method_counts_for_none():
@@ -132,28 +107,27 @@ def test_what_failed_under_one_method_counts_for_none():
     assert (test.only_first, test.only_second) == (2, 0)
 
 
-@pytest.mark.parametrize("first", ["base", "new"])
-def test_differences_are_of_the_same_draws_when_a_picture_failed(first: str):
-    """What was drawn is reckoned again, picture by picture."""
+@pytest.mark.parametrize(("first", "second"), [("base", "new"), ("new", "base")])
+def test_a_difference_is_of_the_pictures_that_no_method_failed_at(first: str, second: str):
+    """As Newcombe's: the ends of gains and of losses, put together."""
     rows = {"base": "1101", "new": "-011"}
-    second = next(name for name in rows if name != first)
     answers = [said(name, rows[name], "1111") for name in (first, second)]
     row = next(row for row in EvalReport.of(Made(4), answers).rows if (row.group, row.method) == ("a", second))
-    drawn = {}
-    for name, texts in rows.items():
-        known = list(zip(draws(3).T, texts[1:], strict=True))  # the first picture counts for none
-        right = sum(weights for weights, text in known if text == "1")
-        drawn[name] = 100 * right / 3
-    expected = np.percentile(drawn[second] - drawn[first], [2.5, 97.5])
-    difference = row.differences["share"]
-    assert [difference.low, difference.high] == pytest.approx(expected)
+    without = [said(name, rows[name][1:], "111") for name in (first, second)]
+    alone = next(row for row in EvalReport.of(Made(3), without).rows if (row.group, row.method) == ("a", second))
+    assert row.differences == alone.differences
+    assert row.differences["share"].value == 0
 
 
-def test_a_mean_is_drawn_by_picture():
-    """Where one group is right about a picture and the other wrong, the mean is the same in every draw."""
-    report = EvalReport.of(Made(4), [said("base", "1100", "0011")])
-    mean = next(row for row in report.rows if row.group == "mean").figures["share"]
-    assert (mean.value, mean.low, mean.high) == (50, 50, 50)
+def test_a_mean_is_of_pictures():
+    """Where one group is right about a picture and the other wrong, all pictures say the same of the mean."""
+    halves = {
+        b: next(row for row in EvalReport.of(Made(), [said("base", "10" * 20, b)]).rows if row.group == "mean")
+        for b in ("01" * 20, "10" * 20)
+    }
+    against, along = (row.figures["share"] for row in halves.values())
+    assert against.value == along.value == 50
+    assert 4 * against.half < along.half == pytest.approx(100 * (wilson(0.5, 40)[1] - 0.5), rel=0.02)
 
 
 def test_differences_are_to_the_first_method_or_none():

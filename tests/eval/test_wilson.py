@@ -1,4 +1,4 @@
-"""Intervals at 0 and 100 %, where all draws of the bootstrap agree."""
+"""Wilson's interval, and those at 0 and 100 %, which are of the number of pictures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import pytest
 from scipy import stats
 
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import EvalReport
-from sira_cli.eval.stats.bootstrap import RESAMPLES, SEED, draws
 from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.eval.stats.wilson import wilson
-from tests.support.eval.made import Made, said
 
 
 @pytest.mark.parametrize("trials", [1, 2, 30, 500])
@@ -34,14 +31,17 @@ def test_it_counts_the_pictures_that_a_figure_is_about():
     counts = {"a": row(TP=3, TN=3), "b": row(TP=1), "c": row(TP=2, TN=1), "d": row(TN=2)}
     compared = MethodFigures.of({"sira": Tally(counts)}, pope_figures, DENOMINATORS)
     found = compared.figures("sira")
-    for name, value, pictures in (("accuracy", 100, 4), ("recall", 100, 3), ("FPR", 0, 3), ("neither", 0, 4)):
-        low, high = wilson(value / 100, pictures)
-        assert (found[name].value, found[name].low, found[name].high) == (value, 100 * low, 100 * high), name
-    assert found["yes"].low < found["yes"].value < found["yes"].high < 100  # from the draws, as ever
+    for name, value, sizes in (
+        ("accuracy", 100, [6, 1, 3, 2]),
+        ("recall", 100, [3, 1, 2]),
+        ("FPR", 0, [3, 1, 2]),
+        ("neither", 0, [6, 1, 3, 2]),
+    ):
+        low, high = wilson(value / 100, sum(sizes) ** 2 / sum(size**2 for size in sizes))  # fewer, if one has most
+        assert [found[name].low, found[name].high] == pytest.approx([100 * low, 100 * high]), name
+        assert found[name].value == value
+    assert found["yes"].low < found["yes"].value < found["yes"].high < 100
     assert found["words"].low == found["words"].high == 0  # no share
-    plain = MethodFigures.of({"sira": Tally(counts)}, pope_figures).figures("sira")
-    assert plain["yes"] == found["yes"]
-    assert plain["accuracy"].low == plain["accuracy"].high == 100
 
 
 def test_what_nothing_is_known_about_has_no_width():
@@ -64,9 +64,3 @@ def test_all_figures_of_the_benchmarks_that_are_shares_have_a_denominator(tmp_pa
                 named = benchmark.denominators(group)
                 assert {*benchmark.figures(group, total)} - {*named} <= {"words", "length"}
                 assert {count for counts in named.values() for count in counts} <= {*total}
-
-
-def test_the_report_says_how_intervals_were_made():
-    report = EvalReport.of(Made(4), [said("base", "1111", "1010")])
-    assert report.bootstrap == {"draws": RESAMPLES, "of": "pictures", "seed": SEED}
-    assert draws(4).shape == (report.bootstrap["draws"], 4)

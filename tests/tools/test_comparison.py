@@ -14,7 +14,7 @@ from sira_cli.demo.questions import SPLITS, SceneQuestion, held_out
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene
 from sira_cli.errors import SettingsError
-from sira_cli.eval.stats.bootstrap import Figure
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
 from sira_cli.models.answering import AnsweringModel

@@ -152,6 +152,10 @@ class Amber(Benchmark):
         """
         return figures_of(group, total)
 
+    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Return the same figures, not rounded."""
+        return figures_of(group, total, digits=None)
+
     def denominators(self, group: str) -> Denominators:
         """Return the denominators of the script's figures, without the constants that it adds to them."""
         return DENOMINATORS["generative" if group == "generative" else "discriminative"]

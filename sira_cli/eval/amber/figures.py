@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sira_cli.eval.amber.data import Annotated, PartName
 from sira_cli.eval.amber.words import Judged
@@ -81,33 +81,37 @@ def answer_counts(annotated: Annotated, response: str) -> Counts:
     }
 
 
-def figures_of(group: str, total: Mapping[str, float]) -> dict[str, float]:
-    """Make the figures of a group from sums of counts."""
+def figures_of(group: str, total: Mapping[str, float], digits: int | None = 1) -> dict[str, float]:
+    """Make the figures of a group from sums of counts, rounded as the script rounds; None does not round."""
     # plain floats: numpy's round differently; missing counts are 0
     counts = defaultdict(float, {name: float(count) for name, count in total.items()})
-    return _of_captions(counts) if group == "generative" else _of_answers(group, counts)
+
+    def rounded(percent: float) -> float:
+        return percent if digits is None else round(percent, digits)
+
+    return _of_captions(counts, rounded) if group == "generative" else _of_answers(group, counts, rounded)
 
 
-def _of_captions(counts: Counts) -> dict[str, float]:
+def _of_captions(counts: Counts, rounded: Callable[[float], float]) -> dict[str, float]:
     return {
-        "CHAIR": round(_percent(counts["hallucinated mentions"], counts["mentions"], START), 1),
-        "Cover": round(_percent(counts["covered truth"], counts["truth"], START), 1),
-        "Hal": round(100 - _percent(counts["clean answers"], counts["answers"], START), 1),
-        "Cog": round(_percent(counts["marked hallu words"], counts["hallu words"], START), 1),
+        "CHAIR": rounded(_percent(counts["hallucinated mentions"], counts["mentions"], START)),
+        "Cover": rounded(_percent(counts["covered truth"], counts["truth"], START)),
+        "Hal": rounded(100 - _percent(counts["clean answers"], counts["answers"], START)),
+        "Cog": rounded(_percent(counts["marked hallu words"], counts["hallu words"], START)),
         "words": counts["words"] / counts["answers"] if counts["answers"] else 0.0,
     }
 
 
-def _of_answers(group: str, counts: Counts) -> dict[str, float]:
+def _of_answers(group: str, counts: Counts, rounded: Callable[[float], float]) -> dict[str, float]:
     start = STARTS.get(group, START)
-    precision = round(_percent(counts["rightly no"], counts["answered no"], start), 1)
-    recall = round(_percent(counts["rightly no"], counts["no"], start), 1)
+    precision = rounded(_percent(counts["rightly no"], counts["answered no"], start))
+    recall = rounded(_percent(counts["rightly no"], counts["no"], start))
     p, r = precision / 100, recall / 100  # rounded before they become F1
     return {
-        "accuracy": round(_percent(counts["right"], counts["answers"], start), 1),
+        "accuracy": rounded(_percent(counts["right"], counts["answers"], start)),
         "precision": precision,
         "recall": recall,
-        "F1": round(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100, 1),
+        "F1": rounded(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100),
         "yes": _percent(counts["answered yes"], counts["answers"]),
         "neither": _percent(counts["neither"], counts["answers"]),
     }

@@ -2,8 +2,9 @@
 
 tally        counts by picture
 pope, chair  counts of an answer or a caption, and the figures of their sums
-bootstrap    resampled pictures and intervals
-wilson       the interval of a share of 0 or 100 %, where all resampled pictures agree
+influence    how much each picture moves a figure
+intervals    Wilson's of an effective number of answers, of shares and of paired differences
+wilson       the interval of a share of independent answers
 compared     figures of several methods over the same pictures, with differences
 mcnemar      a paired test
 auroc        how well a score separates true words from wrong ones

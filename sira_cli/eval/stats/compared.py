@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sira_cli.eval.stats.bootstrap import Figure, interval, resample
-from sira_cli.eval.stats.tally import Counts, Denominators, Tally
-from sira_cli.eval.stats.wilson import wilson
+from sira_cli.eval.stats.influence import Figures, estimates
+from sira_cli.eval.stats.intervals import Estimate, Figure, Share, mean
+from sira_cli.eval.stats.tally import Denominators, Tally
 
 
 @dataclass(frozen=True)
@@ -18,22 +17,20 @@ class MethodFigures:
     """The figures of methods in one group: a split, a length, a dimension.
 
     Attributes:
-        exact: by method and name.
-        drawn: the same of resampled pictures, `[RESAMPLES]` each; a draw takes the same pictures for all methods.
-        informed: by method and name, how many pictures have something in the figure's denominator; none for figures
-            whose denominators are not known.
+        pictures: names of N pictures, sorted: the same for all methods.
+        estimates: by method and name.
     """
 
-    exact: dict[str, dict[str, float]]
-    drawn: dict[str, dict[str, np.ndarray]]
-    informed: dict[str, dict[str, int]] = field(default_factory=dict)
+    pictures: list[str]
+    estimates: dict[str, dict[str, Estimate]]
 
     @classmethod
     def of(
         cls,
         tallies: Mapping[str, Tally],
-        figures: Callable[[Mapping[str, float]], dict[str, float]],
+        figures: Figures,
         denominators: Denominators | None = None,
+        smooth: Figures | None = None,
     ) -> MethodFigures:
         """Compare methods that answered about the same pictures; those without answers are left out.
 
@@ -41,65 +38,62 @@ class MethodFigures:
             tallies: by method.
             figures: makes figures from sums of counts.
             denominators: of the figures that are shares in percent.
+            smooth: the same figures without rounding, where `figures` rounds.
         """
         given = {name: tally for name, tally in tallies.items() if tally.counts}
         pictures = sorted({picture for tally in given.values() for picture in tally.counts})
-        rows: dict[str, list[Counts]] = {
-            name: [tally.counts[picture] for picture in pictures] for name, tally in given.items()
-        }
-        return cls(
-            {name: figures(tally.total()) for name, tally in given.items()},
-            {name: resample(counts, figures) for name, counts in rows.items()},
-            {
-                name: {
-                    figure: sum(any(row[count] for count in of) for row in counts)
-                    for figure, of in (denominators or {}).items()
-                }
-                for name, counts in rows.items()
-            },
-        )
+        found = {}
+        for name, tally in given.items():
+            names = list(tally.counts[pictures[0]])
+            rows = np.array([[tally.counts[picture][of] for of in names] for picture in pictures], dtype=float)
+            found[name] = estimates(names, rows, figures, denominators or {}, smooth)
+        return cls(pictures, found)
 
     @classmethod
     def mean(cls, groups: Sequence[MethodFigures]) -> MethodFigures:
-        """Return means over groups, of the methods that are in all; groups of the same pictures share their draws."""
-        names = [name for name in groups[0].exact if all(name in group.exact for group in groups)]
-        exact = _means([group.exact for group in groups], names)
+        """Return means over groups, of the methods that are in all; a picture may be in several groups."""
+        names = [name for name in groups[0].estimates if all(name in group.estimates for group in groups)]
+        pictures = sorted({picture for group in groups for picture in group.pictures})
+        places = [np.searchsorted(pictures, group.pictures) for group in groups]
         return cls(
-            {name: {key: float(value) for key, value in row.items()} for name, row in exact.items()},
-            _means([group.drawn for group in groups], names),
+            pictures,
             {
-                name: {key: min(group.informed[name][key] for group in groups) for key in groups[0].informed[name]}
+                name: {
+                    key: mean(
+                        [
+                            _among(len(pictures), place, group.estimates[name][key])
+                            for group, place in zip(groups, places, strict=True)
+                        ]
+                    )
+                    for key in groups[0].estimates[name]
+                }
                 for name in names
             },
         )
 
     def figures(self, name: str) -> dict[str, Figure]:
-        """Return a method's figures with their intervals.
-
-        Where all pictures agree on 0 or 100 %, so do all draws, and the interval is Wilson's: as if each picture were
-        one trial, which is on the safe side where several answers are about one picture.
-        """
-        found = {key: interval(value, self.drawn[name][key]) for key, value in self.exact[name].items()}
-        for key, pictures in self.informed.get(name, {}).items():
-            figure = found[key]
-            if pictures and figure.value in (0, 100) and figure.low == figure.high == figure.value:
-                low, high = wilson(figure.value / 100, pictures)
-                found[key] = Figure(figure.value, 100 * low, 100 * high)
-        return found
+        """Return a method's figures with their intervals."""
+        return {key: estimate.figure() for key, estimate in self.estimates[name].items()}
 
     def differences(self, name: str, first: str) -> dict[str, Figure]:
-        """Return a method's figures less those of the first, on the same draws; empty for the first, or without it."""
-        if name == first or first not in self.exact:
+        """Return a method's figures less those of the first, paired; empty for the first, or without it."""
+        if name == first or first not in self.estimates:
             return {}
-        return {
-            key: interval(value - self.exact[first][key], self.drawn[name][key] - self.drawn[first][key])
-            for key, value in self.exact[name].items()
-        }
+        others = self.estimates[first]
+        return {key: estimate.minus(others[key]) for key, estimate in self.estimates[name].items()}
 
 
-def _means(groups: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the mean over groups of everything, by method and name."""
-    return {
-        name: {key: np.mean([group[name][key] for group in groups], axis=0) for key in groups[0][name]}
-        for name in names
-    }
+def _among(size: int, places: np.ndarray, estimate: Estimate) -> Estimate:
+    """Return the same estimate among `size` pictures, its own at the given places."""
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        wide = np.zeros(size)
+        wide[places] = values
+        return wide
+
+    share = estimate.share
+    return replace(
+        estimate,
+        influence=spread(estimate.influence),
+        share=share and Share(share.answers, spread(share.weight)),
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sira_cli.eval.stats import chair, pope
-from sira_cli.eval.stats.bootstrap import Figure
 from sira_cli.eval.stats.chair import chair_figures
 from sira_cli.eval.stats.compared import MethodFigures
+from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.pope import FIGURES, pope_figures
 from sira_cli.eval.stats.tally import Tally, ratio
 

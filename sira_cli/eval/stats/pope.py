@@ -10,7 +10,7 @@ from sira_cli.eval.stats.tally import Tally, ratio
 CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
 DENOMINATORS = {
     "accuracy": CELLS,
-    "F1": ("TP", "FP", "FN", "unanswered yes"),
+    "F1": ("TP", "TP", "FP", "FN", "unanswered yes"),
     "precision": ("TP", "FP"),
     "recall": ("TP", "FN", "unanswered yes"),
     "FPR": ("FP", "TN", "unanswered no"),

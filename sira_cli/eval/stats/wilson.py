@@ -7,12 +7,12 @@ import math
 Z = 1.959963984540054  # 97.5 % of the normal distribution lies below
 
 
-def wilson(share: float, trials: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, both from 0 to 1; unlike the bootstrap's it has a width at 0 and 1.
+def wilson(share: float, trials: float) -> tuple[float, float]:
+    """Return the 95 % interval of a share, both from 0 to 1; it has a width at 0 and 1.
 
     Args:
         share: of the trials.
-        trials: their number, independent of each other; at least one.
+        trials: their number, independent of each other; above 0.
     """
     squared = Z**2 / trials
     middle = (share + squared / 2) / (1 + squared)

@@ -38,6 +38,9 @@ class Made(Benchmark):
     def figures(self, group, total):
         return share(total)
 
+    def denominators(self, group):
+        return {"share": ("all",)}
+
     def reduce(self, part, text):
         return text.rstrip(".")
 

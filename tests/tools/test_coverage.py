@@ -1,0 +1,74 @@
+"""How often intervals hold the true value, on cases where those of a percentile bootstrap fail."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sira_cli.eval.stats.influence import estimates
+from sira_cli.eval.stats.intervals import student
+from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
+from tools.coverage import CELLS, Case, cases, coverage, measure, table
+from tools.docs import BENCH
+
+RUNS = 400
+HARD = (  # and the percentile bootstrap's coverage
+    Case("accuracy", 50, 1, 0.0, 0.97),  # 0.79
+    Case("accuracy", 10, 6, 0.3, 0.97),  # 0.64
+    Case("F1", 10, 6, 0.3, 0.97),
+    Case("CHAIRi", 10, 0, 0.3, 0.97),
+    Case("- accuracy", 50, 6, 0.3, 0.9, 0.01, 0.0),  # 0.8
+    Case("- accuracy", 50, 1, 0.0, 0.9, 0.01, 0.0),  # 0.39
+    Case("- CHAIRi", 20, 0, 0.3, 0.97),
+)
+EASY = (Case("accuracy", 500, 9, 0.3, 0.8), Case("- accuracy", 500, 6, 0.0, 0.9, 0.05, 0.05))
+
+
+@pytest.mark.parametrize("case", [*HARD, *EASY], ids=str)
+def test_intervals_hold_the_true_value(case):
+    held, _ = coverage(case, RUNS)
+    assert held > 0.92  # 0.95 less three standard errors
+    if case in EASY:
+        assert held < 0.98  # and they are no wider than they must be
+
+
+def test_the_record_is_of_all_cases_and_none_is_below_93_percent():
+    record = json.loads((BENCH / "coverage.json").read_text(encoding="utf-8"))
+    assert len(record["rows"]) == len([*cases()])
+    assert min(row["coverage"] for row in record["rows"]) >= 0.93
+    assert record["runs"] >= 4000
+
+
+def test_a_case_is_drawn_alike_whatever_else_is(monkeypatch):
+    monkeypatch.setattr("tools.coverage.cases", lambda: iter(HARD[:2]))
+    record = measure(20)
+    assert [row["coverage"] for row in record["rows"]] == [coverage(case, 20)[0] for case in HARD[:2]]
+    low, high = sorted(100 * row["coverage"] for row in record["rows"])
+    lines = table(record).splitlines()
+    assert [cell.strip() for cell in lines[0].split("|")[2:4]] == ["50 pictures", "10 pictures"]
+    assert f"{100 * record['rows'][0]['coverage']:.1f} to" in lines[2]
+    assert low <= high
+
+
+def test_the_true_values_are_those_of_many_pictures():
+    for case in (HARD[2], Case("F1", 1, 9, 0.3, 0.8), Case("CHAIRi", 1, 0, 0.0, 0.8), Case("- CHAIRi", 1, 0, 0.3, 0.8)):
+        many = Case(**{**vars(case), "pictures": 200_000})
+        assert many.interval(np.random.default_rng(1)).value == pytest.approx(case.truth, abs=0.3)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 49])
+def test_student_is_scipys(freedom):
+    assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
+
+
+def test_influence_is_the_jackknifes():
+    """A picture's influence is about how much the figure moves when it is left out."""
+    counts = np.random.default_rng(0).integers(0, 4, size=(400, len(CELLS))).astype(float)
+    found = estimates(CELLS, counts, pope_figures, DENOMINATORS)
+    rest = [pope_figures(dict(zip(CELLS, counts.sum(axis=0) - row, strict=True))) for row in counts]
+    for name, estimate in found.items():
+        left = np.array([each[name] for each in rest])
+        assert estimate.influence == pytest.approx(left.mean() - left, abs=0.02 * np.abs(estimate.influence).max())
