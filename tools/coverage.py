@@ -114,7 +114,7 @@ def measure(runs: int, on_case: Callable[[Case], None] = lambda case: None) -> d
         held, half = coverage(case, runs)
         rows.append(asdict(case) | {"truth": round(case.truth, 4), "coverage": held, "half": round(half, 3)})
         on_case(case)
-    return {"runs": runs, "rows": rows}
+    return {"schema": "sira.coverage/1", "runs": runs, "rows": rows}
 
 
 def table(record: dict[str, Any]) -> str:
