@@ -25,7 +25,7 @@ from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k, shown_sizes
 from sira_cli.cli.sweep_table import print_report
 from sira_cli.cli.throughput import print_throughput
-from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
+from sira_cli.core.census import EXACT, NOT_FOLLOWED, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
@@ -87,6 +87,9 @@ def census() -> str:
     reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
     refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
     unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
+    without = [
+        f"| `{name}` | {', '.join(f'`{kind}`' for kind in sorted(kinds))} |" for name, kinds in NOT_FOLLOWED.items()
+    ]
     stack = "`mistral4` is compared inside a `mistral3` model."
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
@@ -95,6 +98,7 @@ def census() -> str:
         f"The tests use another picture tower for {stands_in}, whose own needs timm. {stack}",
         "\n".join(["| refused | reason |", "|---|---|", *refused]),
         "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
+        "\n".join(["| method | refuses, of the exact types above |", "|---|---|", *without]),
     ]
     return "\n\n".join(lines)
 

@@ -107,3 +107,13 @@ UNSETTLED = {"gemma3n": "its picture tower needs timm; the text stack alone is e
 
 # Exact types whose own picture tower needs timm: the tests use another tower.
 STANDS_IN = ("fast_vlm", "perception_lm")
+
+# Exact types that methods to compare with cannot follow: `check_model` refuses them with the reason.
+_DEEPSTACK = ("cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
+_OTHER_LAYERS = ("lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # convolutions and recurrent layers
+NOT_FOLLOWED = {
+    "sid": ("dots3_note", "llama4", *_DEEPSTACK, *_OTHER_LAYERS),
+    "opera": ("dots3_note", "llama4", *_OTHER_LAYERS),
+    "ict": ("fuyu", *_OTHER_LAYERS),
+    "maskcd": ("fuyu", *_OTHER_LAYERS),
+}

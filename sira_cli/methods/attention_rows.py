@@ -39,10 +39,11 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
         mask = mask[:, :, -rows:]  # [B or 1, 1, rows, kv]
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, torch.finfo(hidden.dtype).min)
+    turns = kwargs["position_embeddings"]  # None in layers without positions
     last_rows = {
         **kwargs,
         "hidden_states": hidden[:, -rows:],  # [B, rows, d]
-        "position_embeddings": tuple(part[..., -rows:, :] for part in kwargs["position_embeddings"]),
+        "position_embeddings": None if turns is None else tuple(part[..., -rows:, :] for part in turns),
         "attention_mask": mask,
         "past_key_values": _Stored(stored.keys, stored.values),
     }

@@ -27,7 +27,7 @@ from sira_cli.core.hooks import Removable
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import text_rows
 from sira_cli.core.streams import Streams
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import PictureSettingsError, UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
 
 BOUNDARY = 2
@@ -102,8 +102,19 @@ class _SidFork(Fork):
         raise UnsupportedModelError("method sid needs a cache that grows: leave out cache_implementation")
 
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """After layer b - 1's attention: choose the image tokens that its last row attends to least."""
+        """After layer b - 1's attention: choose the image tokens that its last row attends to least.
+
+        Raises:
+            PictureSettingsError: the layer has a sliding window, which is shorter than prompt and text.
+        """
         self.running()
+        cache = kwargs.get("past_key_values")
+        stored: Any = None if cache is None else cache.layers[attention.layer_idx]
+        if getattr(stored, "is_sliding", False) and stored.get_seq_length() > stored.keys.shape[-2]:
+            raise PictureSettingsError(
+                f"method sid ranks image tokens by the attention of layer {BOUNDARY - 1}, which sees only the last "
+                f"{stored.sliding_window} positions, fewer than prompt and text have: choose another method"
+            )
         weights = attention_rows(attention, kwargs, 1, "sid")  # [B, H, 1, kv]
         attended = weights.mean(dim=1)[:, 0]  # [B, kv]
         assert self.image is not None

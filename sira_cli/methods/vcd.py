@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STEPS = 1000
+PIXELS = ("pixel_values", "high_res_pixel_values")  # the inputs that show a picture; the second in high resolution
+_MARKS = {"pixel_attention_mask", "image_position_ids"}  # inputs that tell a picture's patches from padding
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,15 @@ class Vcd(CutContrast):
         """Return the same prompts with noised pictures."""
         inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
         counts = [len(pictures_of(shown)) for shown in batch.images] or [1] * len(tokens)
-        copies = getattr(batch.maker.model.config.vision_config, "temporal_patch_size", 1)
-        return {**inputs, "pixel_values": noised(inputs, tokens, copies, self.noise_step, batch.seeds, counts)}
+        vision = getattr(batch.maker.model.config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
+        copies = getattr(vision, "temporal_patch_size", 1)
+        branch = dict(inputs)
+        for number, name in enumerate(PIXELS):
+            if name in inputs:
+                pictures = {**inputs, "pixel_values": inputs[name]}
+                seeds = [seed ^ number << 40 for seed in batch.seeds]  # each input has noise of its own
+                branch[name] = noised(pictures, tokens, copies, self.noise_step, seeds, counts)
+        return branch
 
 
 def signal_share(step: int) -> float:
@@ -86,7 +95,7 @@ def noised(
         generator = torch.Generator().manual_seed(seed)
         for part in parts:
             x = pixels[part]
-            if "image_grid_thw" in inputs:  # [patches, 3 * copies * side * side]
+            if "image_grid_thw" in inputs and x.ndim == 2:  # [patches, 3 * copies * side * side]
                 e = torch.randn(len(x), 3, 1, x.shape[1] // (3 * copies), generator=generator)
                 e = e.expand(-1, -1, copies, -1).reshape(x.shape)
             else:
@@ -98,10 +107,23 @@ def noised(
 def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
     """Yield the place of each of `count` pictures, or of each prompt's, in `pixels`: indices of parts, not padding."""
     if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
-        start = 0
-        for patches in inputs["image_grid_thw"].prod(dim=-1).tolist():
-            yield [slice(start, start + patches)]
-            start += patches
+        yield from _following(inputs["image_grid_thw"].prod(dim=-1).tolist())
+    elif "image_num_crops" in inputs:  # [crops, patches, values], one picture after the other (Molmo2)
+        yield from _following(inputs["image_num_crops"].tolist())
+    elif "target_sizes" in inputs:  # [1, 3, side, patches * side], one slice after the other (MiniCPM-V)
+        side = pixels.shape[2]
+        ends = [0, *(side * inputs["target_sizes"].prod(dim=-1).cumsum(0)).tolist()]
+        for part in _in_proportion(pixels.shape[3], image_tokens):
+            if not {part.start, part.stop} <= {*ends}:
+                raise _unclear()
+            yield [(slice(None), slice(None), slice(None), part)]
+    elif pixels.ndim == 2 or (pixels.ndim == 3 and _MARKS.isdisjoint(inputs)):  # patches of all pictures (Fuyu)
+        if count == 1:
+            yield [slice(None)]
+        elif pixels.ndim == 3 and len(pixels) == count:
+            yield from ([row] for row in range(count))
+        else:
+            yield from ([part] for part in _in_proportion(len(pixels), image_tokens))
     elif pixels.ndim == 3:  # [pictures or their tiles, patches, values], padded at the end
         mask = inputs.get("pixel_attention_mask")
         valid = (inputs["image_position_ids"] >= 0).all(dim=-1) if mask is None else mask.bool()  # [rows, patches]
@@ -123,10 +145,31 @@ def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[i
             height, width = pixels.shape[2:] if sizes is None else sizes[row].tolist()
             yield [(row, slice(None), slice(height), slice(width))]
     else:  # [tiles of all pictures, 3, H, W], each as many tokens
-        each = sum(image_tokens) // len(pixels)
-        if [count // each * each for count in image_tokens] != image_tokens:
-            raise UnsupportedModelError("method vcd cannot tell which pixels belong to which picture of a batch")
-        start = 0
-        for tokens in image_tokens:
-            yield [(tile,) for tile in range(start, start + tokens // each)]
-            start += tokens // each
+        for part in _in_proportion(len(pixels), image_tokens):
+            yield [(tile,) for tile in range(part.start, part.stop)]
+
+
+def _following(numbers: Sequence[int]) -> Iterator[list[Any]]:
+    """Yield the rows of each picture, one picture after the other."""
+    start = 0
+    for number in numbers:
+        yield [slice(start, start + number)]
+        start += number
+
+
+def _in_proportion(total: int, image_tokens: Sequence[int]) -> Iterator[slice]:
+    """Yield each prompt's share of `total` parts, as many per image token in all prompts.
+
+    Raises:
+        UnsupportedModelError: the shares are no whole numbers.
+    """
+    start, tokens = 0, sum(image_tokens)
+    for own in image_tokens:
+        if own * total % tokens:
+            raise _unclear()
+        yield slice(start, start + own * total // tokens)
+        start += own * total // tokens
+
+
+def _unclear() -> UnsupportedModelError:
+    return UnsupportedModelError("method vcd cannot tell which pixels belong to which picture of a batch")

@@ -56,6 +56,12 @@ def decode(
     return Texts(tokens, torch.stack(scores))
 
 
+def layers_of(model: Any) -> Any:
+    """The decoder layers; Llama 4's decoder is a model with a head."""
+    decoder = model.get_decoder()
+    return getattr(decoder, "model", decoder).layers
+
+
 def text_only(case: Tiny) -> Inputs:
     """The prompt with its placeholders deleted."""
     text = case.inputs["input_ids"] != IMAGE
@@ -117,7 +123,7 @@ def maskcd(case: Tiny, mass: list[list[float]], threshold: float, **settings: fl
     """MaskCD with alpha 1 and beta 0.1: what the image heads hand on is cut out of the weights of a copy."""
     blind = copy.deepcopy(case.model)
     text = case.model.config.get_text_config()
-    for layer, row in zip(blind.get_decoder().layers, mass, strict=True):
+    for layer, row in zip(layers_of(blind), mass, strict=True):
         weight = layer.self_attn.o_proj.weight  # [d, H * D]
         size = weight.shape[1] // text.num_attention_heads
         for head, value in enumerate(row):
@@ -217,7 +223,7 @@ def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
             mask = torch.full((1, 1, *blocked.shape), lowest).triu(1)
         return args, {**kwargs, "attention_mask": mask.masked_fill(blocked, lowest)}
 
-    handles = [layer.register_forward_pre_hook(block, with_kwargs=True) for layer in model.get_decoder().layers[2:]]
+    handles = [layer.register_forward_pre_hook(block, with_kwargs=True) for layer in layers_of(model)[2:]]
     try:
         logits: Tensor = model(**inputs, use_cache=False).logits
     finally:
@@ -258,7 +264,7 @@ def ict(case: Tiny, vectors: list[list[float]], steps: int = 6, penalty: float =
 
         return add
 
-    layers = case.model.get_decoder().layers
+    layers = layers_of(case.model)
     handles = [
         layer.self_attn.o_proj.register_forward_hook(adding(vector))
         for layer, vector in zip(layers, vectors, strict=True)
