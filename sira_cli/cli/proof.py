@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.choosing import choose_preset
@@ -66,13 +67,18 @@ def _lines(proof: Proof) -> list[str]:
         rows["text"] = repr(real.text)
         rows["time"] = f"{real.seconds_sira:.3g} s, {ratio:.2f} of greedy's {real.seconds_greedy:.3g} s"
     rows["versions"] = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
-    rows["verdict"] = f"{proof.verdict} without --exact" if proof.verdict == "not proven" else proof.verdict
+    unproven = proof.verdict == "not proven" and proof.real is None
+    rows["verdict"] = f"{proof.verdict} without --exact" if unproven else proof.verdict
     return [f"{name:<14}{value}" for name, value in rows.items()]
 
 
 def _shown(compared: Compared) -> str:
+    if not math.isfinite(compared.worst_full + compared.worst_cf):
+        return "nothing was compared: some logits are no finite numbers (are the weights damaged?)"
     same = "the reference's" if compared.equal_tokens else "NOT the reference's"
     return (
         f"{compared.tokens} tokens, {same}; logits differ by {compared.worst_full:.1e} (full), "
         f"{compared.worst_cf:.1e} (CF), limit {compared.limit:.1e}; the streams by {compared.gap:.2g}"
+        + ": nothing was compared"
+        * (compared.verdict == "not proven")
     )

@@ -117,3 +117,38 @@ NOT_FOLLOWED = {
     "ict": ("fuyu", *_OTHER_LAYERS),
     "maskcd": ("fuyu", *_OTHER_LAYERS),
 }
+
+# Text stacks that equal the reference inside `llava`, which takes any.
+# fmt: off
+STACKS = (
+    "afmoe", "apertus", "arcee", "aria_text", "bitnet", "cohere", "cohere2", "cohere2_moe", "cwm", "ernie4_5",
+    "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "flint", "gemma", "gemma2", "gemma3_text",
+    "gemma4_unified_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granite_swa", "granitemoe",
+    "granitemoe_swa", "granitemoeshared", "helium", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "jais2",
+    "kolibri1", "laguna", "lfm2", "lfm3", "llama", "llama4_text", "mellum", "mimo_v2_flash", "minimax_m2",
+    "minimax_m3_vl_text", "ministral3", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid",
+    "olmoe", "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
+    "vaultgemma",
+)
+# fmt: on
+
+# Further text stacks, of the exact types that have them.
+# fmt: off
+OWN_STACKS = (
+    "cohere_compass_text", "cosmos3_edge_text", "deepseek_ocr2_text", "deepseek_v3", "dots3_note_text",
+    "emu3_text_model", "ernie4_5_vl_moe_text", "gemma4_text", "glm4v_moe_text", "glm4v_text", "glm_ocr_text",
+    "granite4_vision_text", "granite_docling_text", "hunyuan_vl_text", "mistral4", "molmo2_text",
+    "muse_glimmer_text", "muse_spark_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text",
+    "qwen2_vl_text", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text", "step3p5",
+)
+# fmt: on
+
+_OWN_MASK = "its attention has a mask of its own on top of the causal one"
+# Text stacks that the fork does not follow, and why; those with other structures are refused by their structure.
+REFUSED_STACKS = {
+    "beam": _OWN_MASK,
+    "diffllama": "its attention splits values after the cache",
+    "doge": _OWN_MASK,
+    "nanochat": "it also applies its final norm to the embeddings",
+}

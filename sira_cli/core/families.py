@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
+from sira_cli.core.census import EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
 from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers, movable_rows
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
@@ -55,6 +55,7 @@ FAMILIES = (
 
 # Types that were compared with the reference.
 TESTED = {*EXACT, *(family.model_type for family in FAMILIES)}
+TESTED_STACKS = {*STACKS, *OWN_STACKS}  # types of text stacks
 # The fork passes each late layer a 4-D mask; other implementations take another kind, or none.
 ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
@@ -121,6 +122,8 @@ def check_config(config: Any, name: str) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
     text_config = config.get_text_config(decoder=True)
+    if text_config.model_type in REFUSED_STACKS:
+        raise _refusal(name, f"its text stack is {text_config.model_type}: {REFUSED_STACKS[text_config.model_type]}")
     if getattr(text_config, "cross_attention_layers", None):
         raise _refusal(name, "it reads the image through cross-attention: there are no image tokens to drop")
     foreign = set(getattr(text_config, "layer_types", None) or ()) - {*LAYER_TYPES, *RECURRENT_TYPES}
@@ -169,7 +172,7 @@ def find_backbone(model: Any) -> Backbone:
             "Load the model with attn_implementation='sdpa' (or 'eager')."
         )
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
-    tested = config.model_type in TESTED
+    tested = config.model_type in TESTED and not _untested_stack(config)
     # eager attention returns weights, possibly of all rows
     few_queries = tested and attention == "sdpa" and mixers[-1].plain
     after_keys = _after_keys(layers[-1], mixers[-1], few_queries) if tested else ()
@@ -187,10 +190,19 @@ def text_stack(model: Any) -> Any:
 
 
 def untested(model: Any) -> str:
-    """Return why it is not known that the fork follows a model exactly; its type is not in `TESTED`."""
+    """Return why it is not known that the fork follows a model exactly: its type, or its text stack, was not tested."""
     kind = model.config.model_type
+    if kind in TESTED:
+        return f"its text stack, {_untested_stack(model.config)}, was not compared with the reference"
     reason = UNSETTLED.get(kind, f"{kind} is not among the {len(TESTED) + len(REFUSED) + len(UNSETTLED)} types tried")
     return f"it was not compared with the reference in full ({reason})"
+
+
+def _untested_stack(config: Any) -> str:
+    """Return the type of a model's text stack, if it was not compared with the reference."""
+    text_config = config.get_text_config(decoder=True)
+    known = text_config is config or text_config.model_type in TESTED_STACKS
+    return "" if known else str(text_config.model_type)
 
 
 def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -127,6 +128,7 @@ class Fork:
             )
         self.norm = backbone.norm
         self.image: Tensor | None = None
+        self._thread = get_ident()  # of the prompt
         self.model = model
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
@@ -200,6 +202,7 @@ class Fork:
         cache: Cache | None = kwargs.get("past_key_values")
         q = input_ids.shape[1]
         if is_prompt(cache, self.boundary, q):
+            self._thread = get_ident()
             if isinstance(cache, StaticCache):
                 self.check_static(model)
             if cache is not None:
@@ -207,6 +210,7 @@ class Fork:
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
             self._pass.recorded = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         elif q == 1:
+            self.check_thread()
             self._pass = Pass(q, None, None)
         else:
             seen = int(cache.get_seq_length()) if cache is not None else 0
@@ -236,7 +240,8 @@ class Fork:
             raise ImageTokenError("the prompts are padded on the right: pad them on the left to generate")
         if bool(self.image[:, -1].any()):
             raise ImageTokenError(
-                "the prompt ends with an image token, so the CF stream has no last row: put text after the image"
+                "the prompt ends with an image token, so the CF stream has no last row: put text after the image, and "
+                "leave out prefill_chunk_size, which cuts the prompt into pieces"
             )
         return self.choose_cf_rows(self.image, valid)
 
@@ -326,12 +331,25 @@ class Fork:
         output.logits = z_cd[:, None]  # [B, 1, V]
         return output
 
+    def check_thread(self) -> None:
+        """Check that the pass is still the one of this thread.
+
+        Raises:
+            AttachError: another thread has called the model meanwhile.
+        """
+        if not torch.compiler.is_compiling() and self._thread != get_ident():
+            raise AttachError(
+                "another thread called the model inside the same `with attach(...)`: threads that share a model must "
+                "take turns, with their own lock, or generate together as one batch"
+            )
+
     def running(self) -> Pass:
         """Return the pass under way.
 
         Raises:
-            AttachError: a part of the model was called by itself, without a known prompt.
+            AttachError: a part of the model was called by itself, without a known prompt; or as `check_thread`.
         """
+        self.check_thread()
         if self._pass is None:
             raise AttachError(
                 "a part of the model was called by itself inside `with attach(...)`: call, and attach, the whole "

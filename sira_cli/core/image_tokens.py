@@ -132,7 +132,8 @@ class ImageTokenFinder:
         if empty:
             raise ImageTokenError(
                 f"no image token found in row {', '.join(map(str, empty))} of the prompt (looked for {self}). "
-                "Pass a prompt with an image, or another image-token rule (`image_tokens`)."
+                "Pass a prompt with an image, or another image-token rule (`image_tokens`); and leave out "
+                "guidance_scale, which also decodes without the prompt."
             )
         return image
 

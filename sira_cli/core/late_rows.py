@@ -45,4 +45,7 @@ class LateRows(DynamicLayer):
         Raises:
             UnsupportedModelError: always.
         """
-        raise UnsupportedModelError("the cache of two streams cannot be cropped: assisted generation is not supported")
+        raise UnsupportedModelError(
+            "the cache of two streams cannot be cropped: assisted generation is not supported, leave out "
+            "assistant_model and prompt_lookup_num_tokens"
+        )

@@ -7,6 +7,7 @@ negative value. Layers, norm and head are the model's own. It shares no code wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,7 +56,14 @@ class Reference:
 
 
 @torch.no_grad()
-def decode(prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None) -> Reference:
+def decode(
+    prompt: Prompt,
+    k: int,
+    alpha: float,
+    steps: int,
+    follow: Sequence[int] | None = None,
+    beta: float | None = None,
+) -> Reference:
     """Decode with greedy Algorithm 1.
 
     Args:
@@ -64,6 +72,7 @@ def decode(prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[in
         alpha: contrast strength.
         steps: number of tokens, T.
         follow: forced text of at least T - 1 tokens; None: the picked tokens.
+        beta: plausibility cut-off; None: none.
     """
     inputs, image = dict(prompt.inputs), prompt.image
     tokens: list[int] = []
@@ -72,6 +81,8 @@ def decode(prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[in
         z_full = prompt.model(**inputs, use_cache=False).logits[0, -1].float()
         z_cf = counterfactual(prompt.model, inputs, image, k)
         z_cd = (1 + alpha) * z_full - alpha * z_cf
+        if beta is not None:
+            z_cd[z_full < z_full.max() + math.log(beta)] = -torch.inf
         z_cd[list(prompt.silent)] = -torch.inf
         tokens.append(int(z_cd.argmax()))
         full.append(z_full)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from sira_cli.analysis.proof import compare_twin, prove
 from sira_cli.analysis.proof.compared import compare
@@ -172,7 +173,42 @@ def test_the_limit_is_that_of_the_front_page(llava):
     largest = max(float(slow.full.abs().max()), float(slow.cf.abs().max()))
     for factor, exact in ((0.9, True), (1.1, False)):
         step = Step(slow.full + factor * share * largest, slow.cf, slow.full)
-        assert compare(llava, 4, 0.5, slow.tokens, [step], torch.float32).exact == exact
+        found = compare(llava, SiraConfig(k=4), slow.tokens, [step], torch.float32).verdict
+        assert found == ("exact" if exact else "not exact")
+
+
+def test_beta_is_compared_too(llava):
+    """A token that the cut-off rules out is picked without it; each of the two is right under its own setting only."""
+    slow = {beta: reference.decode(llava, 4, 20.0, 1, beta=beta) for beta in (None, 1.0)}
+    (free,), (cut,) = (slow[beta].tokens for beta in (None, 1.0))
+    assert free != cut == int(slow[1.0].full.argmax())
+    for beta, token in ((None, free), (1.0, cut)):
+        step = Step(slow[beta].full, slow[beta].cf, slow[beta].full)
+        for picked in (free, cut):
+            found = compare(llava, SiraConfig(k=4, alpha=20.0, beta=beta), [picked], [step], torch.float32)
+            assert found.equal_tokens == (picked == token)
+
+
+def test_late_layers_that_read_nothing_prove_nothing(qwen):
+    proof = prove(presets.for_model(str(qwen)), render(make_scene(1))[0])
+    assert proof.twin is not None
+    equal = dataclasses.replace(proof.twin, worst_cf=0.0, gap=0.0)
+    assert (equal.verdict, dataclasses.replace(proof, twin=equal).verdict) == ("not proven", "not proven")
+    both = dataclasses.replace(equal, worst_cf=1.0)
+    assert both.verdict == "not exact"
+
+
+def test_weights_that_are_no_numbers_are_no_proof(qwen_folder, tmp_path, sira):
+    folder = Path(shutil.copytree(qwen_folder, tmp_path / "damaged"))
+    (path,) = folder.glob("*.safetensors")
+    weights = load_file(path)
+    name = next(name for name in weights if "layers.5" in name and "mlp" in name and "visual" not in name)
+    save_file({**weights, name: torch.full_like(weights[name], torch.nan)}, path, {"format": "pt"})
+    code, out, _ = sira("presets", "check", "-m", folder, "--exact")
+    assert (code, "some logits are no finite numbers" in out) == (1, True)
+    assert out.splitlines()[-1].split() == ["verdict", "not", "proven"]
+    code, out, _ = sira("presets", "check", "-m", folder, "--exact", "--json")
+    assert (code, json.loads(out)["real"]["compared"]["worst_full"]) == (1, None)
 
 
 def test_options_that_do_not_go_together(sira, qwen_folder):
@@ -257,5 +293,5 @@ def test_twins_of_other_types(kind):
     with torch.no_grad():
         twin = build_twin(case.model, boundary, rule, case.inputs)
     compared = compare_twin(twin, 0.5)
-    assert compared.exact
+    assert compared.verdict == "exact"
     assert dataclasses.asdict(compared)["tokens"] == 4

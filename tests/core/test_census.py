@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 
 import pytest
 import torch
 import transformers as hf
 
 from sira_cli.core import families, reference
-from sira_cli.core.census import EXACT, REFUSED, UNSETTLED
+from sira_cli.core.census import EXACT, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, check_config, find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
-from sira_cli.errors import SiraError, UnsupportedModelError
+from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
 from tests.support import census, tiny
 from tests.support.helpers import generate_sira, left_pad
 
@@ -89,6 +90,45 @@ def test_exact_types_in_a_padded_batch(kind: str, monkeypatch: pytest.MonkeyPatc
         for one, other in zip(steps, own, strict=True):
             torch.testing.assert_close(one.full[row], other.full[0], atol=1e-4, rtol=0)
             torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_the_text_stack_of_a_tested_type_is_tested(kind: str):
+    assert find_backbone(case_of(kind).model).tested
+
+
+# Layers of several kinds, experts, states, norms after attention, attention without sdpa, parallel attention.
+@pytest.mark.parametrize("stack", ["cohere", "gemma2", "gpt_oss", "lfm2", "olmo2", "phi3", "qwen3_next"])
+def test_other_text_stacks_in_llava(stack: str):
+    check_stack(stack)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_text_stack_in_llava(stack: str):
+    check_stack(stack)
+
+
+def check_stack(stack: str) -> None:
+    case = census.llava_with(stack)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntestedModelWarning)
+        for k, caches in ((3, (True, False)), (1, (True,)), (5, (True,))):
+            check_exact(case, SiraConfig(k=k), caches)
+
+
+@pytest.mark.parametrize("stack", REFUSED_STACKS)
+def test_refused_text_stacks(stack: str):
+    model = census.llava_with(stack).model
+    with pytest.raises(UnsupportedModelError, match=f"its text stack is {stack}: {REFUSED_STACKS[stack]}"):
+        find_backbone(model)
+
+
+def test_a_text_stack_that_was_not_tried_warns(monkeypatch: pytest.MonkeyPatch):
+    case = census.llava_with("olmo2")
+    monkeypatch.setattr(families, "TESTED_STACKS", families.TESTED_STACKS - {"olmo2"})
+    with pytest.warns(UntestedModelWarning, match="text stack, olmo2, was not compared"), attach(case.model):
+        pass
 
 
 def test_a_type_with_the_class_of_another():

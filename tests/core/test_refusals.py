@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
+from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.cli.console import set_verbosity
 from sira_cli.core.config import SiraConfig
@@ -255,7 +257,45 @@ def test_chunked_prefill(llava: tiny.Tiny):
 
 
 def test_assisted_generation(llava: tiny.Tiny):
-    refused(llava, UnsupportedModelError, "assisted generation", prompt_lookup_num_tokens=2)
+    refused(llava, UnsupportedModelError, "leave out assistant_model and prompt_", prompt_lookup_num_tokens=2)
+
+
+def test_guidance(llava: tiny.Tiny):
+    refused(llava, ImageTokenError, "leave out guidance_scale", guidance_scale=1.5)
+
+
+def test_pieces_of_a_prompt_that_end_in_its_picture(llava: tiny.Tiny):
+    refused(llava, ImageTokenError, "leave out prefill_chunk_size", prefill_chunk_size=8)
+
+
+def test_threads_inside_one_attach(llava: tiny.Tiny):
+    """A thread begins a text while another one writes: one of them gets an error, and no text is wrong."""
+    texts, errors = [], []
+    with attach(llava.model, SiraConfig(k=3)):
+        alone = generate(llava.model, llava.inputs)[0].tolist()
+
+        def write() -> None:
+            try:
+                texts.append(generate(llava.model, llava.inputs)[0].tolist())
+            except SiraError as error:
+                errors.append(error)
+
+        class Meanwhile(BaseStreamer):
+            calls = 0
+
+            def put(self, value: torch.Tensor) -> None:
+                self.calls += 1
+                if self.calls == 2:  # after the prompt itself comes the first token
+                    other = Thread(target=write)
+                    other.start()
+                    other.join()
+
+            def end(self) -> None:
+                pass
+
+        with pytest.raises(AttachError, match="take turns, with their own lock"):
+            generate(llava.model, llava.inputs, streamer=Meanwhile())
+    assert (texts, errors) == ([alone], [])
 
 
 def test_inputs_embeds(llava: tiny.Tiny):

@@ -13,7 +13,7 @@ from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from tests.support.census_own import OWN
-from tests.support.tiny_parts import IMAGE, TEXT, Tiny, build, pixels, prompt, with_mask
+from tests.support.tiny_parts import CLIP, IMAGE, TEXT, Tiny, build, pixels, prompt, with_mask
 
 TYPES = {
     kind: name if isinstance(name, str) else name[0]
@@ -70,6 +70,8 @@ SMALL_TOWER = {
     "codebook_size": 20,
     "num_position_embeddings": 64,
 }
+# Text stacks without sdpa.
+EAGER = ("flint", "gemma2", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash", "vaultgemma")
 # The image token under the names that configs have for it.
 PLACEHOLDERS = ("image_token_id", "image_token_index", "image_patch_id")
 
@@ -232,3 +234,12 @@ def without_weights(kind: str) -> Any:
             return model_class._from_config(config)
     except (AttributeError, ImportError, KeyError, TypeError, ValueError):
         return None
+
+
+def llava_with(stack: str) -> Tiny:
+    """LLaVA with another text stack: the tiny default of a type of causal language models."""
+    text = small(hf.CONFIG_MAPPING[stack](), SMALL_TEXT, {})
+    config = hf.LlavaConfig(vision_config=CLIP, text_config=text, image_token_index=IMAGE, image_seq_length=16)
+    attention = "eager" if stack in EAGER else "sdpa"
+    model = build(config, hf.LlavaForConditionalGeneration, attention, scale=5.0)
+    return Tiny(model, with_mask(prompt(16), pixel_values=pixels(1, 3, 32, 32)))

@@ -11,6 +11,7 @@ print(proof.verdict, proof.to_json())
 from __future__ import annotations
 
 import json
+import math
 import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,12 +71,15 @@ class Proof:
     def verdict(self) -> str:
         """`exact`, `not exact` or `not proven`."""
         real = None if self.real is None else self.real.compared
-        found = [compared.exact for compared in (self.twin, real) if compared is not None]
-        return "not proven" if not found else "exact" if all(found) else "not exact"
+        found = {compared.verdict for compared in (self.twin, real) if compared is not None}
+        if "not exact" in found:
+            return "not exact"
+        return "exact" if found == {"exact"} else "not proven"
 
     def to_json(self) -> str:
-        """Return everything as one JSON object."""
-        return json.dumps({"schema": "sira.proof/1", "verdict": self.verdict, **asdict(self)}, ensure_ascii=False)
+        """Return everything as one JSON object; figures that are no finite numbers are null."""
+        record = {"schema": "sira.proof/1", "verdict": self.verdict, **asdict(self)}
+        return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
 
 
 def prove(
@@ -120,7 +124,7 @@ def prove(
     except Exception as error:  # transformers has hundreds of configurations, and as many ways to refuse a small one
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
     else:
-        compared = compare_twin(twin, preset.sira.alpha)
+        compared = compare_twin(twin, preset.sira.alpha, preset.sira.beta)
     real = None
     if exact:
         real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization)
@@ -146,15 +150,22 @@ def prove(
     )
 
 
-def compare_twin(twin: Twin, alpha: float) -> Compared:
+def compare_twin(twin: Twin, alpha: float, beta: float | None = None) -> Compared:
     """Decode a twin with SIRA, and compare it with the reference."""
     steps: list[Step] = []
-    with fork.attach(twin.model, SiraConfig(k=twin.k, alpha=alpha, image_tokens=twin.rule), on_step=steps.append):
+    config = SiraConfig(k=twin.k, alpha=alpha, beta=beta, image_tokens=twin.rule)
+    with fork.attach(twin.model, config, on_step=steps.append):
         output = twin.model.generate(
             **twin.inputs, do_sample=False, max_new_tokens=TOKENS, suppress_tokens=list(twin.silent)
         )
     tokens = output[0, twin.inputs["input_ids"].shape[1] :].tolist()
-    return compare(twin, twin.k, alpha, tokens, steps, torch.float32)
+    return compare(twin, config, tokens, steps, torch.float32)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _judge(folder: Path, preset: Preset) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sira_cli.core import reference
+from sira_cli.core.config import SiraConfig
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import RULED_OUT
 
@@ -27,7 +29,7 @@ class Compared:
             limit.
         worst_full, worst_cf: largest difference of logits in the two streams.
         limit: largest difference allowed, by the precision and the size of the logits.
-        gap: largest difference between the two streams: with nothing there, nothing was compared.
+        gap: largest difference between the two streams.
     """
 
     tokens: int
@@ -38,30 +40,43 @@ class Compared:
     gap: float
 
     @property
-    def exact(self) -> bool:
-        """Whether SIRA decodes as in Algorithm 1, up to rounding."""
-        return self.equal_tokens and max(self.worst_full, self.worst_cf) <= self.limit < self.gap
+    def verdict(self) -> str:
+        """`exact`: as Algorithm 1, up to rounding; `not exact`; or `not proven`: nothing was compared.
+
+        The latter, if logits are not finite numbers or both streams are equal: late layers read nothing of the image.
+        """
+        if not all(map(math.isfinite, (self.worst_full, self.worst_cf, self.limit, self.gap))):
+            return "not proven"
+        if not self.equal_tokens or max(self.worst_full, self.worst_cf) > self.limit:
+            return "not exact"
+        return "exact" if self.gap > self.limit else "not proven"
 
 
 def compare(
-    prompt: reference.Prompt, k: int, alpha: float, tokens: Sequence[int], steps: Sequence[Step], dtype: torch.dtype
+    prompt: reference.Prompt,
+    config: SiraConfig,
+    tokens: Sequence[int],
+    steps: Sequence[Step],
+    dtype: torch.dtype,
 ) -> Compared:
     """Compare SIRA's decoding with the reference on the same text.
 
     Args:
         prompt: the model and its inputs.
-        k, alpha: of SIRA.
+        config: SIRA's settings, with K as a number of layers.
         tokens: that it has picked, T.
         steps: the logits that they were picked from, T.
         dtype: the precision of the weights.
     """
-    slow = reference.decode(prompt, k, alpha, len(steps), follow=tokens)
+    assert config.k is not None
+    slow = reference.decode(prompt, config.k, config.alpha, len(steps), follow=tokens, beta=config.beta)
     full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])  # [T, V]
     shown = torch.stack([slow.full, slow.cf])
     shown = shown[shown > RULED_OUT]
-    limit = max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps) * float(shown.abs().max())
+    largest = float(shown.abs().max()) if len(shown) else math.nan
+    limit = max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps) * largest
     same = all(
-        token == picked or _tied(one, other, token, picked, alpha, limit)
+        token == picked or _tied(one, other, token, picked, config, limit)
         for token, picked, one, other in zip(tokens, slow.tokens, slow.full, slow.cf, strict=False)
     )
     return Compared(
@@ -74,7 +89,13 @@ def compare(
     )
 
 
-def _tied(full: Tensor, cf: Tensor, one: int, other: int, alpha: float, limit: float) -> bool:
+def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:
     """Return whether rounding alone may decide between two tokens: logits `[V]` of both streams."""
-    contrast: Any = (1 + alpha) * full - alpha * cf
-    return abs(float(contrast[one] - contrast[other])) <= 2 * (1 + 2 * alpha) * limit
+    if config.beta is not None:
+        cut = float(full.max()) + math.log(config.beta)
+        if float(full[one]) < cut - 2 * limit:
+            return False
+        if other != int(full.argmax()) and abs(float(full[other]) - cut) <= 2 * limit:
+            return True  # rounding decides whether it is cut off
+    contrast: Any = (1 + config.alpha) * full - config.alpha * cf
+    return abs(float(contrast[one] - contrast[other])) <= 2 * (1 + 2 * config.alpha) * limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,7 +82,8 @@ def compare_real(
     if _keeps_last(lvlm.model):
         given["logits_to_keep"] = 1  # all S rows of a large vocabulary are gigabytes
     prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
-    compared = compare(prompt, lvlm.k, lvlm.alpha, tokens, steps, lvlm.model.dtype)
+    config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
+    compared = compare(prompt, config, tokens, steps, lvlm.model.dtype)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
     return Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs))
@@ -100,7 +101,7 @@ def _keeps_last(model: Any) -> bool:
 def _greedily(preset: Preset) -> Preset:
     return preset.with_values(
         max_new_tokens=TOKENS, temperature=0.0, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
-        on_loop=None, beta=None,
+        on_loop=None,
     )  # fmt: skip
 
 
