@@ -29,6 +29,7 @@ class Phd(Recalls):
     """PhD's questions."""
 
     name = "phd"
+    own = "answer"
     names: ClassVar = {"both": "PhD Index", "yes": "yes recall", "no": "no recall", "accuracy": "accuracy"}
 
     def said(self, question: Question, text: str) -> str:
