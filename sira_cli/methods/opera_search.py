@@ -161,7 +161,7 @@ class Search:
     def go_back(self, length: int) -> None:
         """Roll back to `length` tokens and ban the tokens chosen there.
 
-        Texts that ended after an earlier return to that place stay, as the published code does not copy its scorer then.
+        Texts that ended since an earlier return to that place stay: the published code does not copy its scorer then.
         """
         if self._returned is not None:
             before = self._before[self._returned]
