@@ -114,6 +114,10 @@ class Judged(Benchmark):
         """Return the counts that the shares of verdicts divide by."""
         return dict.fromkeys(self.rates if group != ALL else (), ("verdicts",))
 
+    def compared(self, part: Part) -> bool:
+        """Return whether a judge has read the answers: others are neither right nor wrong."""
+        return part.name == JUDGED
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read answers of other tools, or a judge's verdicts on answers, or rows with both."""
         found: dict[str, dict[str, str]] = {}
