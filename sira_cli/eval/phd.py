@@ -1,6 +1,7 @@
 """PhD (Liu et al. 2025): five tasks in four modes, each asked once where yes is true and once where no is.
 
-Its authors publish the questions and the index, but no script that reads answers: here the first word decides.
+Its authors publish the questions and the index, but no script that reads answers: here the first word decides, with
+straight apostrophes inside it, as in the rule `strict` of POPE.
 """
 
 from __future__ import annotations
