@@ -138,7 +138,10 @@ def test_a_label_is_never_the_answer(asked, reader: str, tmp_path: Path):
     for label in LABELS:
         if label not in about[0]:
             refused([label], "Yes")
-    refused(["index", "answer"], 7, "Yes")  # tables that harnesses ask from
+    # Tables that harnesses ask from. Benchmarks with a judge take a row without an answer for a verdict.
+    judged = name in ("mmhal", "haloquest")
+    taken = () if judged else ("expected the model's answer in text", ": answer is taken for the label")
+    refused(["index", "answer"], 7, "Yes", naming=taken)
     refused(["category", "answer"], "x", "Yes")
     # Right until the last row, which is cut off.
     if reader != "xlsx":  # there an empty cell is an empty answer

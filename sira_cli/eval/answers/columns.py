@@ -66,7 +66,8 @@ def answer_of(where: str, row: Mapping[str, Any]) -> str:
         DataError: it has none.
     """
     if "text" not in row:
-        raise DataError(f"{where}: expected the model's answer in text, found {some(row) or 'nothing'}")
+        label = next((f": {name} is taken for the label" for name in ("answer", "caption") if name in row), "")
+        raise DataError(f"{where}: expected the model's answer in text, found {some(row) or 'nothing'}{label}")
     return str(row["text"])
 
 
