@@ -58,7 +58,7 @@ def _table(report: EvalReport, rows: list[MethodRow], names: list[str], interval
 
     from sira_cli.eval.report import p_text
 
-    compared = ["p"] if len(report.settings) > 1 else []
+    compared = ["p"] if report.tests else []
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("", overflow="fold", max_width=max(widest, 12))
     for head in [*names, *compared]:

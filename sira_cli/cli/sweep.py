@@ -201,6 +201,11 @@ def _questions(
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
     how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "
     how += "scenes" if report.captions else "questions"
+    if report.best is None:
+        raise SettingsError(
+            f"`write_preset=` {path}: is not written: no setting fulfils the rule, and the paper's was not measured: "
+            "give other values of K and alpha"
+        )
     if report.by_default:
         how = "of the paper: no setting of sira sweep fulfilled its rule"
     best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)

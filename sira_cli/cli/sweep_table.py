@@ -54,13 +54,14 @@ def _cells(report: SweepReport, row: SettingRow) -> list[str]:
 def _remarks(report: SweepReport) -> list[str]:
     from sira_cli.analysis.sweep import best
 
-    chosen, name = report.row(report.best), report.best.name
     remarks = [
         f"{report.questions:,} questions about {report.pictures:,} pictures; in percent, ± half a 95 % interval",
         "yes: answers that count as yes by POPE's rule; neither: number of answers that are neither yes nor no",
     ]
-    if chosen is not None:
-        figure, difference = chosen.figures[report.by], chosen.differences[report.by]
-        name += f": {report.by} {figure}, {best.verdict(difference)}"
     how = "no setting fulfils the rule" if report.by_default else "picked by the rule"
-    return [*remarks, f"best: {name}", f"{how}: {report.rule}"]
+    if report.best is None:
+        return [*remarks, "best: none of these settings", f"{how}: {report.rule}"]
+    chosen = report.row(report.best)
+    figure, difference = chosen.figures[report.by], chosen.differences[report.by]
+    said = f"best: {report.best.name}: {report.by} {figure}, {best.verdict(difference)}"
+    return [*remarks, said, f"{how}: {report.rule}"]

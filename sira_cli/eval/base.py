@@ -91,6 +91,10 @@ class Benchmark(ABC):
         """Return the means of groups that are meaningful: the groups of each, by its name."""
         return {}
 
+    def compared(self, part: Part) -> bool:
+        """Return whether answers are right or wrong, so that methods can be compared by them."""
+        return True
+
     def denominators(self, group: str) -> Denominators:
         """Return the figures of a group that are shares in percent, each with the counts that it divides by."""
         return {}

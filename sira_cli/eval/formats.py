@@ -57,7 +57,7 @@ def to_latex(report: EvalReport) -> str:
 def _tabular(report: EvalReport, part: str) -> str:
     rows = [row for row in report.rows if row.part == part]
     names = list(rows[0].figures)
-    p_column = any(row.differences for row in rows)
+    p_column = any(row.p is not None for row in rows)
     lines = [f"% NOT the official figures: {report.stand_ins[part]}"] if part in report.stand_ins else []
     lines += [f"% {line}" for line in report.how()]
     lines += [

@@ -171,11 +171,6 @@ class Hallusion(YesNo):
             self.parts = (*self.parts, replace(whole.parts[0], name=EVERYTHING, groups=groups))
         return texts
 
-    def rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Also read rows with `model_prediction`, as evaluation.py does."""
-        for where, row in super().rows(path):
-            yield where, ({**row, "text": row["model_prediction"]} if "model_prediction" in row else row)
-
     def official(self, question: Question, text: str) -> dict[str, Any]:
         """Return a row as evaluation.py reads it, without what GPT-4 adds."""
         assert isinstance(question, Figured)

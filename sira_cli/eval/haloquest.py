@@ -45,11 +45,6 @@ class HaloQuest(Judged):
             raise DataError(f"{where}: {VERDICT} must be true or false, got {brief(row[VERDICT])}")
         return text
 
-    def said(self, row: Mapping[str, Any]) -> str | None:
-        """Return the answer in a row."""
-        text = row.get(ANSWER, row.get("text"))
-        return text if isinstance(text, str) else None
-
     def find(self, where: str, row: Mapping[str, Any], number: int) -> str:
         """Find a question by its picture's name and its text."""
         about = (row.get("image_name"), row.get("question"))

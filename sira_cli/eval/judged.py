@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
+from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Counts, Denominators, Tally, ratio
@@ -75,10 +76,6 @@ class Judged(Benchmark):
         """
 
     @abstractmethod
-    def said(self, row: Mapping[str, Any]) -> str | None:
-        """Return the answer in a row; None if it holds none."""
-
-    @abstractmethod
     def find(self, where: str, row: Mapping[str, Any], number: int) -> str:
         """Return the id of the question that a row is about.
 
@@ -117,12 +114,17 @@ class Judged(Benchmark):
         """Return the counts that the shares of verdicts divide by."""
         return dict.fromkeys(self.rates if group != ALL else (), ("verdicts",))
 
+    def compared(self, part: Part) -> bool:
+        """Return whether a judge has read the answers: others are neither right nor wrong."""
+        return part.name == JUDGED
+
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read answers of other tools, or a judge's verdicts on answers, or rows with both."""
         found: dict[str, dict[str, str]] = {}
         for path in paths:
             for number, (where, row) in enumerate(read_answer_rows(path)):
-                id_, verdict, said = self.find(where, row, number), self.verdict(where, row), self.said(row)
+                id_, verdict = self.find(where, row, number), self.verdict(where, row)
+                said = answer_of(where, row) if "text" in row else None
                 if verdict is None and said is None:
                     raise DataError(f"{where}: has neither an answer nor a verdict: is `answers=` right?")
                 for name, text in ((self.name, said), (JUDGED, verdict)):

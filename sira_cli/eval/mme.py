@@ -71,7 +71,7 @@ class Mme(YesNo):
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
         """Find a question by its text and picture: in a line of SUBSET.txt, or in `question_id`, as LLaVA has it."""
         said = str(row.get("question", row.get("prompt", "")))
-        picture = f"{path.stem}/{row['image']}" if "label" in row else str(row.get("question_id"))
+        picture = f"{path.stem}/{row['image']}" if {"image", "label"} <= row.keys() else str(row.get("question_id"))
         fitting = [each for each in self._by_picture.get(picture, ()) if self.is_in(each, said)]
         return max(fitting, key=lambda each: len(each.text)).id if fitting else super().find(row, path)
 

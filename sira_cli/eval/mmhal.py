@@ -52,11 +52,6 @@ class MmHal(Judged):
             raise DataError(f"{where}: expected a reply with choices[0].message.content, got {brief(dict(row), 200)}")
         return text
 
-    def said(self, row: Mapping[str, Any]) -> str | None:
-        """Return the answer in a row as eval_gpt_mmhal.py reads it."""
-        text = row.get("model_answer", row.get("text"))
-        return text if isinstance(text, str) else None
-
     def find(self, where: str, row: Mapping[str, Any], number: int) -> str:
         """Find a question by the place of its row: the authors' script also goes by it."""
         if number >= len(self._known):

@@ -32,7 +32,7 @@ def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> 
         preset_or_model: a preset's name, or the Hugging Face id of its model.
         benchmark: `pope`, `chair` or `amber`.
         group: such as `coco random` (see `pope_group`), `64 tokens` or `generative`.
-        method: as in sira; the paper's methods that sira lacks are `opera`, `ict` and `maskcd`.
+        method: its name in `sira_cli.methods.METHODS`, which has all methods of the paper.
     """
     figures = _row(_results()["models"], preset_or_model, benchmark, group, method)
     return None if figures is None else {name: value for name, value in figures.items() if name != MARK}

@@ -1,6 +1,7 @@
 """PhD (Liu et al. 2025): five tasks in four modes, each asked once where yes is true and once where no is.
 
-Its authors publish the questions and the index, but no script that reads answers: here the first word decides.
+Its authors publish the questions and the index, but no script that reads answers: here the first word decides, with
+straight apostrophes inside it, as in the rule `strict` of POPE.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Phd(Recalls):
     """PhD's questions."""
 
     name = "phd"
+    own = "answer"
     names: ClassVar = {"both": "PhD Index", "yes": "yes recall", "no": "no recall", "accuracy": "accuracy"}
 
     def said(self, question: Question, text: str) -> str:

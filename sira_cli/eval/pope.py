@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_rows
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
@@ -17,7 +18,7 @@ from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
-from sira_cli.runs.rows import brief, id_of, some, text_of
+from sira_cli.runs.rows import brief, id_of, some
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
@@ -147,13 +148,13 @@ class Pope(Benchmark):
         found: dict[str, str] = {}
         where = str(path)
         texts = {str(question.number): question.text for question in everything}
-        rows = of_split(list(read_answer_rows(path)), split, texts)
+        rows = of_split(list(read_answer_rows(path, "answer")), split, texts)
         known = {(Path(question.image).stem, question.text): question for question in everything}
         pictures = {picture for picture, _ in known}
         for position, (where, row) in enumerate(rows):
             if "categories" in row and Path(str(row.get("image"))).stem not in pictures:
                 row.pop("image", None)  # VLMEvalKit may have a name of its own for it
-            if "label" in row and "answer" not in row and str(row.get("text")).rstrip().endswith("?"):
+            if "label" in row and str(row.get("text")).rstrip().endswith("?"):
                 raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
             if "question_id" in row:
                 number = id_of(where, row, "question_id")
@@ -175,7 +176,7 @@ class Pope(Benchmark):
                 )
             if _id(split, question) in found:
                 raise DataError(f"{where}: question {question.number} is answered twice")
-            found[_id(split, question)] = text_of(where, row, "answer", "text")
+            found[_id(split, question)] = answer_of(where, row)
         asked = [_id(split, question) for question in questions]
         found = {id_: found[id_] for id_ in asked if id_ in found}
         missing = next((question for question in questions if _id(split, question) not in found), None)

@@ -119,7 +119,7 @@ class EvalReport:
                     benchmark.denominators(group),
                     functools.partial(benchmark.smooth, group),
                 )
-                pairs = compare_pairs(group, counted, compared.estimates)
+                pairs = compare_pairs(group, counted, compared.estimates) if benchmark.compared(part) else []
                 p = {pair.second: pair.p for pair in pairs if pair.first == first}
                 tests += pairs
                 rows += [
@@ -174,7 +174,7 @@ class EvalReport:
         rated = any("rating" in row.figures for row in self.rows)
         half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
         said = [f"{half} over {self.intervals}"]
-        if len(self.settings) > 1:
+        if self.tests:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"
             said.append(f"p: McNemar's exact test, {which}, taken as independent")
         sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]

@@ -7,14 +7,15 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
+from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Tally, ratio
 from sira_cli.files import write_whole
-from sira_cli.runs.rows import brief, some, text_of
+from sira_cli.runs.rows import brief, some
 
 NEITHER = ("neither", "words", "answers")  # counts of every benchmark
 
@@ -48,7 +49,10 @@ class YesNo(Benchmark):
 
     Attributes:
         questions: those that are asked.
+        own: as for `read_answer_rows`.
     """
+
+    own: ClassVar[str] = ""
 
     def __init__(self, questions: Sequence[Question], groups: Sequence[str], *, known: Iterable[Question] = ()) -> None:
         """Take the questions.
@@ -102,7 +106,7 @@ class YesNo(Benchmark):
         return question.text in prompt
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read rows with `id` or `question_id`, and `text`, `answer` or `response`; also files of the two harnesses."""
+        """Read rows with `id` or `question_id`, and an answer; also files of the two harnesses."""
         found: dict[str, tuple[str, str]] = {}
         for where, path, row in self._rows(paths):
             if (id_ := self.find(row, path)) is None:
@@ -112,7 +116,7 @@ class YesNo(Benchmark):
                 raise DataError(f"{where}: answers {brief(said)}, but {brief(id_, 120)} is {brief(asked.text)}")
             if id_ in found:
                 raise DataError(f"{where}: {brief(id_, 120)} is answered already: {found[id_][0]}: keep one of the two")
-            found[id_] = where, text_of(where, dict(row), "text", "response", "answer")
+            found[id_] = where, answer_of(where, row)
         missing = [question.id for question in self.questions if question.id not in found]
         if missing:
             raise DataError(
@@ -122,14 +126,14 @@ class YesNo(Benchmark):
             )
         return {self.name: {question.id: found[question.id][1] for question in self.questions}}
 
-    def _rows(self, paths: Sequence[Path]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
+    def _rows(self, paths: Sequence[Path]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         for path in paths:
             for where, row in self.rows(path):
                 yield where, path, row
 
     def rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield where every row of a file of answers stands, and the row."""
-        yield from read_answer_rows(path)
+        yield from read_answer_rows(path, self.own)
 
     def official(self, question: Question, text: str) -> dict[str, Any]:
         """Return a row as the official script reads it."""

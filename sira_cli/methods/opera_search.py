@@ -114,6 +114,7 @@ class Search:
         self._chosen: list[Tensor] = []  # [K] parent * V + token
         self._refused: dict[int, Tensor] = {}  # by length, all tokens chosen there before
         self._attempts: Counter[int] = Counter()
+        self._returned: int | None = None  # the length that the search last went back to
 
     @property
     def length(self) -> int:
@@ -158,7 +159,14 @@ class Search:
         return None
 
     def go_back(self, length: int) -> None:
-        """Roll back to `length` tokens and ban the tokens chosen there."""
+        """Roll back to `length` tokens and ban the tokens chosen there.
+
+        Texts that ended since an earlier return to that place stay: the published code does not copy its scorer then.
+        """
+        if self._returned is not None:
+            before = self._before[self._returned]
+            self._before[self._returned] = replace(before, finished=self.beams.finished)
+        self._returned = length
         chosen = self._chosen[length]
         self.beams = self._before[length]
         del self._before[length:], self._chosen[length:], self._trusted[length + 1 :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +92,31 @@ def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[st
     """Return the columns of a CSV or TSV file, and its rows one after the other, each with where it stands.
 
     Raises:
-        DataError: the file cannot be read, two columns have the same name, or (at that row) one has more cells than
-            the head.
+        DataError: as `table_of`, or the file cannot be read.
     """
-    cells = read_cells(path)
-    columns = tuple(next(cells, ()))
+    return table_of(path, read_cells(path))
+
+
+def table_of(
+    path: Path, cells: Iterator[Sequence[Any]]
+) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
+    """Return the columns of a table, and its rows one after the other; those without cells are left out.
+
+    Args:
+        path: of the file, for messages.
+        cells: of the head, and of every row. A row with fewer cells than the head lacks the last columns.
+
+    Raises:
+        DataError: two columns have the same name, or (at that row) one has more cells than the head.
+    """
+    columns = tuple(str(name) for name in next(cells, ()))
     if len({*columns}) < len(columns):
         raise DataError(f"{path}: two columns have the same name: {some(columns)}")
     return columns, _table_rows(path, columns, cells)
 
 
 def _table_rows(
-    path: Path, columns: tuple[str, ...], cells: Iterator[list[str]]
+    path: Path, columns: tuple[str, ...], cells: Iterator[Sequence[Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, row in enumerate(cells, start=2):
         if len(row) > len(columns):

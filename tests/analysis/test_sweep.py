@@ -25,6 +25,8 @@ from sira_cli.analysis.sweep.plot import draw
 from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
 from sira_cli.analysis.sweep.run import StageStarted, Sweep
 from sira_cli.analysis.sweep.units import Units, decisive
+from sira_cli.cli.sweep import _write_preset
+from sira_cli.cli.sweep_table import print_report
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -351,6 +353,22 @@ def test_the_rule_for_captions():
     assert best.paper(28) == Cell(14, 0.5)
 
 
+@pytest.mark.parametrize(("ks", "chosen"), [((5, 7), None), ((4, 5), Cell(4, 0.5))])
+def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, tmp_path, ks, chosen):
+    """Where no setting fulfils the rule, the paper's is named only if it is in the grid."""
+    monkeypatch.setattr(best, "by_score", lambda *given: None)
+    report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid(ks, (0.5, 1.0)))
+    assert (report.best, report.by_default) == (chosen, True)
+    assert SweepReport.from_json(json.loads(report.to_json())) == report
+    print_report(report)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+    assert line.startswith("best: K = 4, alpha = 0.5: " if chosen else "best: none of these settings")
+    if chosen is None:
+        with pytest.raises(SettingsError, match="is not written: no setting fulfils the rule, and the paper's was not"):
+            _write_preset(report, presets.find("demo"), tmp_path / "best.yaml")
+        assert not (tmp_path / "best.yaml").exists()
+
+
 def test_what_is_said_about_a_difference():
     assert best.verdict(Figure(1.0, 0.2, 1.9)) == "+1.0 against greedy, 95 % interval +0.2 to +1.9"
     assert "holds 0" not in best.verdict(Figure(-1.0, -1.9, -0.2))
@@ -590,7 +608,7 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
     assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
     picked = best.by_captions(measured)
-    assert (record["best"], record["by_default"]) == ((picked or Cell(4, 0.5))._asdict(), picked is None)
+    assert (record.get("best"), record["by_default"]) == (picked and picked._asdict(), picked is None)
 
     lines = (tmp_path / "units.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "units.jsonl").write_bytes(b"".join(lines[:-1]))
@@ -600,7 +618,7 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     assert (code, err, len(said)) == (0, "", 2)  # the last scene's, at both alphas
     assert (tmp_path / "units.jsonl").read_bytes() == b"".join(lines)
     assert "CHAIRi" in out
-    assert f"best: {(picked or Cell(4, 0.5)).name}" in out
+    assert f"best: {picked.name if picked else 'none of these settings'}" in out
 
 
 def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_path, monkeypatch):

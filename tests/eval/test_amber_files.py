@@ -54,7 +54,7 @@ def test_lines_are_read(amber, tmp_path):
         ([{"id": "one", "response": ""}], r"row 1: id is not a whole number: 'one'"),
         ([{"id": True, "response": ""}], r"row 1: id is not a whole number"),
         ([{"response": ""}], r"row 1: expected id, found response"),
-        ([{"id": 1}], r"row 1: expected response or text, found id"),
+        ([{"id": 1}], r"row 1: expected the model's answer in text, found id"),
         ([{"id": 1, "response": None}], r"row 1: response is not text: None"),
         (["Yes"], r"row 1: expected a JSON object, got 'Yes'"),
         ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),

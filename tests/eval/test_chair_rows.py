@@ -51,7 +51,7 @@ def test_read_takes_all_forms(chair, tmp_path):
             [{"image_id": 7, "caption": "x"}, {"caption": "x"}],
             "a.jsonl: line 2: expected image_id or image or file_name",
         ),
-        ([{"image_id": 7}], "a.jsonl: line 1: expected caption or text, found image_id"),
+        ([{"image_id": 7}], "a.jsonl: line 1: expected the model's answer in text, found image_id"),
         ([{"image_id": "7" * 5000, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: '7"),
         ([{"image_id": 7, "caption": None}], "a.jsonl: line 1: caption is not text: None"),
         ([{"image_id": 7.5, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: 7.5"),

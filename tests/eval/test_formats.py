@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from sira_cli.cli.eval_table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.stats.mcnemar import McNemarTest
 from tests.support.eval.made import Made, said, share
 
 
@@ -77,8 +79,9 @@ def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] |
         for part, group, method, figures, of in rows
     ]
     settings = {row.method: {} for row in made}
+    tests = tuple(McNemarTest("all", *pair, 0, 0, 1.0) for pair in itertools.combinations(settings, 2))
     known = {"stand_ins": {}, "facts": {}, "not_run": {}, "paper": ""} | more
-    return EvalReport(benchmark="made", settings=settings, rows=tuple(made), tests=(), failures=(), **known)
+    return EvalReport(benchmark="made", settings=settings, rows=tuple(made), tests=tests, failures=(), **known)
 
 
 def test_latex_has_a_table_a_part_and_the_papers_rows():

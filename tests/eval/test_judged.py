@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 
 import pytest
 
+from sira_cli.cli.eval_table import print_report
 from sira_cli.errors import DataError
 from sira_cli.eval import haloquest, mmhal
+from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.card import Asking
+from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.judged import JUDGED
+from sira_cli.eval.report import EvalReport
 from tests.support.eval import drawn
 from tests.support.eval.helpers import rows, values
 from tests.support.eval.writing import save
@@ -65,6 +71,21 @@ def test_verdicts_of_two_methods_are_compared(sira, tmp_path):
     assert rows(report)[JUDGED, "sira"]["differences"]["accuracy"]["value"] == pytest.approx(25)
     (test,) = [test for test in report["tests"] if test["group"] == JUDGED]
     assert (test["only_first"], test["only_second"]) == (0, 3)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_answers_that_no_judge_has_read_have_no_p(tmp_path, capsys, name):
+    """They are neither right nor wrong: a p value of 1 would say that two methods do not differ."""
+    card, draw = MADE[name]
+    benchmark = card.read(draw(tmp_path), Asking())
+    (part,) = benchmark.parts
+    texts = {method: {ask.id: f"{method} A dog." for ask in part.asks} for method in ("greedy", "sira")}
+    report = EvalReport.of(benchmark, [Answers(method, {name: texts[method]}) for method in texts])
+    assert (report.tests, [row.p for row in report.rows]) == ((), [None, None])
+    print_report(report)
+    assert not re.search(r"\bp\b|McNemar", capsys.readouterr().out)
+    assert "$p$" not in to_latex(report)
+    assert [row["p"] for row in csv.DictReader(io.StringIO(to_csv(report)))] == ["", "", ""]
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -18,6 +18,7 @@ from sira_cli.eval.paper import (
     pope_group,
     published_row,
 )
+from sira_cli.methods import METHODS
 from sira_cli.models import presets
 from tools.paper_tables import main_table, tables, to_yaml
 
@@ -124,6 +125,7 @@ def test_everything_is_there():
         "chair": ["CHAIRs", "CHAIRi"],
         "amber": ["CHAIR", "Cover", "Hal", "Cog"],
     }
+    assert methods <= {*METHODS}  # sira has them all
     assert set(PAPER) == {"qwen2.5-vl-7b", "llava-1.5-7b"}
     for benchmarks in PAPER.values():
         assert {name: set(found) for name, found in benchmarks.items()} == groups

@@ -78,6 +78,14 @@ def test_the_index_is_the_harmonic_mean_of_both_recalls(benchmark):
     assert benchmark.figures("iac", found["iac"].total())["PhD Index"] == 0  # yes to everything
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("'No'", "no"), ("No-one", "no"), ("No\u2019s", "no"), ("No's", ""), ("“Yes”", "yes"), ("yes'm", ""), ("Not", "")],
+)
+def test_apostrophes_are_read_as_the_documents_say(benchmark, text: str, said: str):
+    assert benchmark.said(benchmark.questions[0], text) == said
+
+
 def test_answers_of_other_tools(benchmark, tmp_path):
     texts = {each.id: f"No {number}" for number, each in enumerate(benchmark.questions)}
     (file,) = benchmark.export({"phd": texts}, tmp_path)

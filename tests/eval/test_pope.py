@@ -254,7 +254,7 @@ def test_both_forms_of_answer_files(file):
         ([{"question_id": 1, "text": None}], r"line 1: text is not text: None"),
         ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is not a whole number: '9{50,60}\.\.\.$"),
         ([{"question_id": 1, "text": float("nan")}], r"line 1: cannot be read as JSON: NaN is not a number"),
-        ([{"question_id": 1, "reply": "a"}], r"line 1: expected answer or text, found question_id, reply"),
+        ([{"question_id": 1, "note": "a"}], r"line 1: expected the model's answer in text, found question_id, note"),
     ],
 )
 def test_answers_that_do_not_match_name_the_row(file, answers: list[dict], message: str):

@@ -210,6 +210,26 @@ def test_goes_back_when_every_beam_trusts_one_column_for_too_long(name: str):
     assert without != tokens
 
 
+@pytest.mark.parametrize(
+    ("ends", "more"),
+    [
+        ((108, 109, 110), {"damping": 1e-4}),
+        ((0, 1, 2), {"length": "text"}),
+        ((72, 73, 74), {"attempts": 3, "damping": 1e-4}),
+    ],
+)
+def test_texts_that_ended_after_a_place_are_known_when_it_is_gone_back_to_again(ends: tuple[int, ...], more: dict):
+    """The published code takes its stored scorer, not a copy of it: all three end with a text of a branch it left."""
+    case = case_of("LLaVA-1.5", "eager")
+    method = Opera(**{"beams": 2, "candidates": 3, "threshold": 2, "attempts": 2, "damping": 0.01, **more})
+    with trusting(case):
+        slow = expected(method, case, 18, ends)
+        tokens, _ = decoded(method, case, max_new_tokens=18, eos_token_id=list(ends))
+    assert slow.back[:2] == [TRUSTED + 1] * 2
+    assert slow.tokens[-1] in ends
+    assert tokens == [slow.tokens]
+
+
 @pytest.mark.parametrize("threshold", [2, 4, pytest.param(15, marks=pytest.mark.slow)])
 def test_the_threshold_is_the_number_of_steps_that_are_not_yet_too_many(threshold: int):
     """Column 10 exists from the 11th token on: it is trusted more than n times with token 11 + n."""

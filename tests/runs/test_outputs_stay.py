@@ -1,7 +1,7 @@
 """Outputs of commands, next to those of the code before each command became a task of one runner.
 
 `tests/data/outputs.json.xz` was written by `python -m tests.runs.test_outputs_stay FILE` at commit 3d4578e; the ends of
-intervals in those of eval and sweep are from the commit that changed how intervals are made.
+intervals in those of eval and sweep, and the best setting of sweep, are from the commits that changed them.
 """
 
 from __future__ import annotations

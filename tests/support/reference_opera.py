@@ -29,7 +29,7 @@ class Beam:
 
 @dataclass
 class State:
-    """Beams before a step; `said` are those (score, tokens) that have ended."""
+    """Beams before a step; `said` is a copy of the scorer: those (score, tokens) that have ended."""
 
     beams: list[Beam]
     said: list[tuple[float, list[int]]]
@@ -77,6 +77,7 @@ class SlowOpera:
         states = [State([Beam([], 0.0 if n == 0 else NEVER) for n in range(self.beams)], [])]
         attempts: dict[int, int] = {}
         refused: dict[int, list[tuple[int, int]]] = {}
+        scorer: list[tuple[float, list[int]]] = []  # changed in place
         back, phis = [], []
         while True:
             now = states[-1]
@@ -91,12 +92,13 @@ class SlowOpera:
                 refused.setdefault(target, []).extend(states[target].chosen)
                 del states[target + 1 :]
                 now = states[-1]
+                scorer = now.said  # not a copy: a state that is gone back to twice has what was said in between
                 z, _ = self.run([beam.tokens for beam in now.beams])
                 for beam, token in refused[target]:
                     z[beam, token] = -math.inf
                 scores = z.log_softmax(-1).tolist()
-            if self.step(states, scores, steps):
-                best = max(states[-1].said, key=lambda text: text[0])
+            if self.step(states, scorer, scores, steps):
+                best = max(scorer, key=lambda text: text[0])
                 return Text(best[1], back, phis)
 
     def penalised(self, now: State, z: Tensor) -> tuple[list[list[float]], float]:
@@ -132,7 +134,9 @@ class SlowOpera:
                 return place
         return None
 
-    def step(self, states: list[State], scores: list[list[float]], steps: int) -> bool:
+    def step(
+        self, states: list[State], said: list[tuple[float, list[int]]], scores: list[list[float]], steps: int
+    ) -> bool:
         """One step of beam search with length penalty 1; True: it has ended."""
         now = states[-1]
         totals = []
@@ -142,7 +146,6 @@ class SlowOpera:
                     totals.append((now.beams[number].score + score, number, token))
         totals.sort(key=lambda total: -total[0])
         length = len(now.beams[0].tokens) + 1
-        said = list(now.said)
         going: list[tuple[float, int, int]] = []
         for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * self.beams]):
             if token in self.ends or length == steps:
@@ -151,9 +154,9 @@ class SlowOpera:
                     said.append((score / self.divisor(own), [*now.beams[number].tokens, token]))
             elif len(going) < self.beams:
                 going.append((score, number, token))
-        said = sorted(said, key=lambda text: -text[0])[: self.beams]
+        said[:] = sorted(said, key=lambda text: -text[0])[: self.beams]
         now.chosen = [(number, token) for _, number, token in going]
-        states.append(State([Beam([*now.beams[n].tokens, token], score) for score, n, token in going], said))
+        states.append(State([Beam([*now.beams[n].tokens, token], score) for score, n, token in going], [*said]))
         if length == steps:
             return True
         hope = totals[0][0] if self.published else going[0][0]

@@ -10,7 +10,8 @@ from sira_cli.eval.stats.intervals import Figure
 
 CAPTIONS_RULE = (
     "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
-    "and whose CHAIRi is, the one with the least CHAIRi; where there is none, the paper's K = L/2 and alpha = 0.5"
+    "and whose CHAIRi is, the one with the least CHAIRi; "
+    "without such a setting the paper's K = L/2 and alpha = 0.5, if measured"
 )
 Figures = Mapping[Cell, Mapping[str, Figure]]
 T = TypeVar("T")

@@ -49,8 +49,8 @@ class SweepReport(Provenance):
         captions: whether captions were also measured.
         score: which figure of answers counts: `accuracy` or `F1`.
         rule: how the best setting is picked.
-        best: the best setting.
-        by_default: whether no setting fulfils the rule, so that `best` is the paper's, which may not be in the grid.
+        best: the best setting, one of the rows; None if none of them fulfils the rule or is the paper's.
+        by_default: whether no setting fulfils the rule, so that `best` is the paper's or None.
         rows: greedy's first, then by K and alpha.
     """
 
@@ -62,7 +62,7 @@ class SweepReport(Provenance):
     failures: tuple[FailedPicture, ...]
     score: str
     rule: str
-    best: Cell
+    best: Cell | None
     by_default: bool
     rows: tuple[SettingRow, ...]
 
@@ -110,6 +110,7 @@ class SweepReport(Provenance):
         )
         figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
         chosen = best.by_captions(figures) if captions else best.by_score(figures, f"mean {score}")
+        paper = best.paper(lvlm.layers)
         return cls(
             **cls.fields_of(lvlm),
             layers=lvlm.layers,
@@ -120,7 +121,7 @@ class SweepReport(Provenance):
             failures=tuple(failures),
             score=score,
             rule=best.rule(captions, score),
-            best=chosen or best.paper(lvlm.layers),
+            best=chosen or (paper if paper in cells else None),
             by_default=chosen is None,
             rows=rows,
         )
@@ -134,7 +135,7 @@ class SweepReport(Provenance):
             for row in record["rows"]
         )
         failures = tuple(FailedPicture(**failure) for failure in record["failures"])
-        best = Cell(**record["best"])
+        best = Cell(**record["best"]) if "best" in record else None
         return cls(**{**fields, "splits": tuple(record["splits"]), "failures": failures, "best": best, "rows": rows})
 
     @property
@@ -142,9 +143,9 @@ class SweepReport(Provenance):
         """The figures of every setting."""
         return {Cell(row.k, row.alpha): row.figures for row in self.rows}
 
-    def row(self, cell: Cell) -> SettingRow | None:
-        """Return the row of a setting; None if it is not in the grid."""
-        return next((row for row in self.rows if (row.k, row.alpha) == cell), None)
+    def row(self, cell: Cell) -> SettingRow:
+        """Return the row of a setting of the grid."""
+        return next(row for row in self.rows if (row.k, row.alpha) == cell)
 
     @property
     def by(self) -> str:
@@ -157,8 +158,8 @@ class SweepReport(Provenance):
         return self.rows[0]
 
     def to_json(self) -> str:
-        """Return one JSON object, `sira.sweep/1`."""
-        return self.as_json("sira.sweep/1", best=self.best._asdict())
+        """Return one JSON object, `sira.sweep/1`; without `best` where no setting is."""
+        return self.as_json("sira.sweep/1", best=self.best and self.best._asdict())
 
 
 def _figures(values: dict[str, Any]) -> dict[str, Figure]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sira_cli.analysis.plots import new_figure, write_figure
+from sira_cli.analysis.sweep import best
 from sira_cli.analysis.sweep.cells import GREEDY, Cell
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K; see `panels`.
 
-    Where the best setting is not in the grid, the nearest one takes its place.
+    Where no setting is the best, the one nearest to the paper's takes its place.
 
     Args:
         report: the measurements.
@@ -32,8 +33,9 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     ks, alphas = sorted({row.k for row in report.rows[1:]}), sorted({row.alpha for row in report.rows[1:]})
-    k = min(ks, key=lambda value: abs(value - report.best.k))
-    alpha = min(alphas, key=lambda value: abs(value - report.best.alpha))
+    shown = report.best or best.paper(report.layers)
+    k = min(ks, key=lambda value: abs(value - shown.k))
+    alpha = min(alphas, key=lambda value: abs(value - shown.alpha))
     rows = panels(report)
     figure = new_figure(1 + 3.2 * len(rows))
     for number, (title, lines) in enumerate(rows.items()):

@@ -22,12 +22,13 @@ from sira_cli.eval.amber.figures import (
 )
 from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
+from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import write_whole
 from sira_cli.language.language import Language
-from sira_cli.runs.rows import id_of, some, text_of
+from sira_cli.runs.rows import id_of, some
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
@@ -173,7 +174,7 @@ class Amber(Benchmark):
         for path in paths:
             for where, row in read_answer_rows(path):
                 id_ = self._asked(row, found) if "categories" in row else str(id_of(where, row, "id"))
-                text = text_of(where, row, "response", "text")
+                text = answer_of(where, row)
                 if not id_:
                     continue
                 if id_ not in self.annotations:

@@ -2,8 +2,8 @@
 
 lmms-eval (`--log_samples`) writes `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`,
 the prompt in `input`, and ids inside the metrics or inside `doc`. VLMEvalKit writes `MODEL_DATASET.xlsx`, or .tsv or
-.json as PRED_FORMAT is set: a table with `index`, `question`, `category`, perhaps `image_path`, and the answer in
-`prediction`. Both may hold all splits of POPE in one file.
+.json as PRED_FORMAT is set: a table with `index`, `question`, `category`, perhaps `image_path`, the label in `answer`
+and the answer in `prediction`. Both may hold all splits of POPE in one file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.runs.rows import brief, read_cells, read_rows
+from sira_cli.eval.answers.columns import SameColumns, answer_columns, answer_in
+from sira_cli.runs.rows import brief, read_cells, read_rows, some, table_of, text_of
 
 FAILED = "Failed to obtain answer"  # VLMEvalKit's text in place of an answer
 ABOUT = ("question_id", "image_id", "question", "Index")
@@ -24,21 +25,33 @@ TABLES = (".tsv", ".csv", ".xlsx")
 Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
 
 
-def read_answer_rows(path: Path) -> Iterator[Placed]:
-    """Yield where every row of a file of answers stands, and the row.
+def read_answer_rows(path: Path, own: str = "") -> Iterator[Placed]:
+    """Yield where every row of a file of answers stands, and the row, with the model's answer in `text`.
 
-    Rows of the two harnesses become `text`, `categories` (which no other row has) and, as far as they are known,
-    `question`, `question_id`, `image_id`, `Index` and `image`.
+    A row without an answer has no `text`. Rows of the two harnesses hold only `text`, `categories` (which no other row
+    has) and, as far as they are known, `question`, `question_id`, `image_id`, `Index` and `image`.
+
+    Args:
+        path: of the file.
+        own: the benchmark's own name for the answer, if that may be the label elsewhere: see `columns`.
 
     Raises:
-        DataError: the file cannot be read, or a row holds no single answer.
+        DataError: the file cannot be read, a row holds no single answer, or it is not clear which column holds it.
         SettingsError: it is a table of Excel, and openpyxl is missing.
     """
+    same = SameColumns()
     for where, row in _table(path) if path.suffix.lower() in TABLES else read_rows(path):
         if "filtered_resps" in row:
-            row = _lmms_eval(where, row)
-        elif "prediction" in row and "index" in row:
-            row = _vlmevalkit(where, row)
+            yield where, _lmms_eval(where, row)
+            continue
+        columns = answer_columns(row, own)
+        same.check(where, columns)
+        if columns:
+            said = answer_in(where, row, columns)
+            if "prediction" in row and "index" in row:
+                row = _vlmevalkit(where, row, said)
+            else:
+                row = {**row, "text": text_of(where, row, columns[0])}
         yield where, row
 
 
@@ -106,11 +119,11 @@ def _lmms_eval(where: str, row: dict[str, Any]) -> dict[str, Any]:
     return found | ({"question": row["input"]} if isinstance(row.get("input"), str) else {})
 
 
-def _vlmevalkit(where: str, row: dict[str, Any]) -> dict[str, Any]:
-    said = str("" if row["prediction"] is None else row["prediction"])
-    if FAILED in said:
-        raise DataError(f"{where}: VLMEvalKit got no answer: {brief(said)}: let it run again")
-    found = {"text": said, "categories": _categories(row), "Index": row["index"]}
+def _vlmevalkit(where: str, row: dict[str, Any], said: object) -> dict[str, Any]:
+    text = "" if said is None else str(said)
+    if FAILED in text:
+        raise DataError(f"{where}: VLMEvalKit got no answer: {brief(text)}: let it run again")
+    found = {"text": text, "categories": _categories(row), "Index": row["index"]}
     if isinstance(row.get("question"), str):
         found["question"] = row["question"]
     if isinstance(row.get("image_path"), str):
@@ -123,19 +136,29 @@ def _categories(row: Mapping[str, Any]) -> Collection[str]:
 
 
 def _table(path: Path) -> Iterator[Placed]:
-    cells: Iterator[Sequence[Any]] = _sheet(path) if path.suffix.lower() == ".xlsx" else read_cells(path)
-    head = [str(name) for name in next(cells, ())]
-    for number, row in enumerate(cells, start=2):
-        yield f"{path}: row {number}", dict(zip(head, row, strict=False))
+    columns, rows = table_of(path, _sheet(path) if path.suffix.lower() == ".xlsx" else read_cells(path))
+    for where, row in rows:
+        if len(row) < len(columns):
+            raise DataError(
+                f"{where} has {len(row)} cells, expected {len(columns)} ({some(columns)}): is the file cut off?"
+            )
+        yield where, row
 
 
 def _sheet(path: Path) -> Iterator[Sequence[Any]]:
+    """Yield the rows of the first sheet, as wide as its head; texts that begin with = are no formulas."""
     try:
         from openpyxl import load_workbook
     except ImportError as error:
         raise SettingsError(f"{path}: a table of Excel needs openpyxl: pip install 'sira-cli[eval]'") from error
     try:
-        book = load_workbook(path, read_only=True, data_only=True)
+        book = load_workbook(path, read_only=True)
     except Exception as error:  # a damaged archive or sheet raises whatever its parsers raise
         raise DataError(f"{path}: is not a table of Excel: {brief(str(error))}") from error
-    yield from book.worksheets[0].iter_rows(values_only=True)
+    width = 0
+    for cells in book.worksheets[0].iter_rows(values_only=True):
+        row = [*cells]
+        while row and row[-1] is None:
+            row.pop()
+        width = width or len(row)
+        yield row and row + [None] * (width - len(row))

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.answers.read import AnswerFiles
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.runs.rows import brief, entries, read_rows, some, text_of
+from sira_cli.runs.rows import brief, entries, read_rows, some
 
 
 class GivenCaption(NamedTuple):
@@ -24,7 +25,7 @@ class GivenCaption(NamedTuple):
 def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     """Read captions by image: one or several per image, the same number for all.
 
-    Rows have `image_id` (the number of the image, or its digits) and `caption` or `text`; or COCO's file name as
+    Rows have `image_id` (the number of the image, or its digits) and an answer; or COCO's file name as
     `image` or `file_name`; or they are rows of lmms-eval or VLMEvalKit (`answers.harness`). An empty caption counts as
     one without mentions.
 
@@ -38,9 +39,9 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     captions: dict[int, list[GivenCaption]] = {}
     for path in paths:
         where = ""
-        for where, row in read_answer_rows(path):
+        for where, row in read_answer_rows(path, "caption"):
             image = image_of_row(where, row, "image_id", "image", "file_name")
-            captions.setdefault(image, []).append(GivenCaption(text_of(where, row, "caption", "text"), where))
+            captions.setdefault(image, []).append(GivenCaption(answer_of(where, row), where))
         if not where:
             raise DataError(f"{path}: holds no captions")
     most = max(captions, key=lambda image: len(captions[image]))
