@@ -39,6 +39,11 @@ class Coming:
     place: QueuePlace
     until: float
 
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return address_of(self.request)
+
 
 class Entrance:
     """Reads requests, within the number of places and the limit of bytes."""
@@ -71,8 +76,8 @@ class Entrance:
         size = int(length) if length.isdecimal() else self._limits.data
         if size > self._limits.data:
             raise self._too_many_bytes()
-        state, host = request.scope["state"], "" if request.client is None else request.client.host
-        place = self._line.enter(host, state.get("connection"), size)
+        state = request.scope["state"]
+        place = self._line.enter(address_of(request), state.get("connection"), size)
         state["exits"].callback(place.leave)
         return Coming(request, place, time.monotonic() + self._limits.seconds)
 
@@ -116,3 +121,8 @@ class Entrance:
 
     def _too_many_bytes(self) -> RequestError:
         return too_large(f"the request has more than {self._limits.data:,} bytes", param=None)
+
+
+def address_of(request: Request) -> str:
+    """Return the address of a request's client."""
+    return "" if request.client is None else request.client.host
