@@ -24,7 +24,7 @@ _TOO_DEAR = " in reasonable time and memory: make its patterns, numbers and nest
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial found.
+    """The result of a trial.
 
     Attributes:
         reason: the end of the message for a schema that cannot be followed; empty: it can.
@@ -39,7 +39,7 @@ _known: OrderedDict[str, Tried] = OrderedDict()
 
 
 def known(grammar: str) -> Tried | None:
-    """Return what an earlier trial found."""
+    """Return the result of an earlier trial; None: there was none."""
     return _known.get(grammar)
 
 
