@@ -1,11 +1,14 @@
-"""A file that exists and holds something else is not overwritten unless --overwrite says so, whoever writes it."""
+"""A file of other content is only overwritten if --overwrite says so, and not before its replacement is complete."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import typer
 
+from sira_cli.cli import app
 from sira_cli.demo.export import export
 from sira_cli.demo.questions import held_out
 from tests.support.traces import make_trace, write_traces
@@ -28,6 +31,77 @@ COMMANDS = {
 }
 
 
+DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
+POPE = ("pope", "--questions", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
+SWEEP = ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
+# What decodes before it writes a file that it may replace, and the file.
+DECODING = {
+    **{name: COMMANDS[name] for name in ("trace", "full logits", "drift", "drift figure", "bench", "sweep figure")},
+    "trace to a folder": ((*TRACE, "--output-dir", "."), f"{EXAMPLE.stem}.trace.jsonl"),
+    "caption": (("caption", EXAMPLE, *DEMO, "-o", "out.jsonl"), "out.jsonl"),
+    "caption table": (("caption", EXAMPLE, *DEMO, "-o", "out.csv"), "out.csv"),
+    "caption text": (("caption", EXAMPLE, *DEMO, "--output-dir", "."), f"{EXAMPLE.stem}.txt"),
+    "failures": (("caption", EXAMPLE, *DEMO, "-o", "metadata.jsonl"), "metadata.errors.jsonl"),
+    "ask": (("ask", EXAMPLE, "A dog?", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
+    "check": (("check", "captions.jsonl", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
+    "check --fix": (("check", "captions.jsonl", *DEMO, "--fix", "rewrite", "--fixed", "out.jsonl"), "out.jsonl"),
+    "eval": (("eval", *POPE, *DEMO, "-o", "."), "sira-pope.jsonl"),
+    "sweep": ((*SWEEP, "-o", "out.jsonl"), "out.jsonl"),
+    "sweep preset": ((*SWEEP, "--write-preset", "out.yaml"), "out.yaml"),
+    "support": (("calibrate", "support", *DEMO, *SCENES, "-o", "out.json"), "out.json"),
+    "ict": (("calibrate", "ict", *DEMO, *SCENES, "-o", "out.safetensors"), "out.safetensors"),
+    "maskcd": (("calibrate", "maskcd", *DEMO, "--scenes", "-o", "out.safetensors"), "out.safetensors"),
+}
+
+
+def test_all_commands_that_overwrite_are_here():
+    def commands(group, *names):
+        for name, command in getattr(group, "commands", {}).items():
+            yield from commands(command, *names, name)
+        if any("--overwrite" in parameter.opts for parameter in group.params):
+            yield " ".join(names[:2] if names[0] == "calibrate" else names[:1])
+
+    here = {
+        " ".join(map(str, command[: 1 + (command[0] == "calibrate")])) for command, _ in (COMMANDS | DECODING).values()
+    }
+    assert here == set(commands(typer.main.get_command(app)))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return export([held_out(0)], tmp_path_factory.mktemp("scenes") / "scenes").images.parent
+
+
+@pytest.mark.parametrize("name", DECODING)
+def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, monkeypatch, scenes, name):
+    command, file = DECODING[name]
+    monkeypatch.chdir(tmp_path)
+    Path("scenes").symlink_to(scenes)
+    Path("captions.jsonl").write_text(json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n")
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text("mine")
+    if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
+        wrong = [*command, "--k", 99]
+    else:
+        wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
+    code, _, err = sira(*wrong, "--overwrite")
+    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text()) == (True, True, "mine"), err
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.nn.Embedding.forward", interrupted)
+        code, _, err = sira(*command, "--overwrite")
+    assert code == 130, err
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"mine")
+    assert kept.name == Path(file).name or f"{file}: the run that replaces it is not complete" in err
+    if name in ("caption", "failures", "trace", "sweep"):
+        kept.replace(file)
+        assert sira(*command, "--overwrite")[0] == 0
+        assert not [path for path in tmp_path.rglob("*") if "kept" in path.name or path.name == "metadata.errors.jsonl"]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
     command, file = COMMANDS[name]
@@ -40,7 +114,7 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
         patch.setattr("sira_cli.models.loading.load", None)  # it is known before
         code, out, err = sira(*command)
     assert (code, out, path.read_text()) == (2, "", "mine")
-    assert f"{file}: exists" in err
+    assert (f"{file}: line 1 is not one of a trace" if name == "trace" else f"{file}: exists") in err
     assert "or --overwrite" in err
     if name in ("report", "export"):
         assert sira(*command, "--overwrite")[0] == 0

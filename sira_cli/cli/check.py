@@ -194,7 +194,7 @@ def check(
         terminal.say_found(found)
         engine = endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions(**asdict(worker))).of(job)
         run = PictureRun(job, engine, fail_fast=output.fail_fast)
-        with resumable(job.targets.any), closing(run.events()) as events:
+        with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
         if look.fixed is not None and not run.stopped:

@@ -82,8 +82,12 @@ def waiting(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def resumable(kept: bool) -> Iterator[None]:
+def resumable(kept: bool, overwrite: bool = False) -> Iterator[None]:
     """Tell at an interrupt that the same command resumes the run, if finished work is kept.
+
+    Args:
+        kept: whether it is.
+        overwrite: whether the command has --overwrite, with which it would start again.
 
     Raises:
         typer.Exit: with 130.
@@ -95,7 +99,8 @@ def resumable(kept: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if not kept:
             raise
-        say("interrupted; finished work is kept: run the same command again to resume")
+        again = "again, without --overwrite," if overwrite else "again"
+        say(f"interrupted; finished work is kept: run the same command {again} to resume")
         raise typer.Exit(130) from None
 
 

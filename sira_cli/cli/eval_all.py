@@ -113,7 +113,7 @@ def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, dec
     reports, costs = {}, {}
     for one in found:
         evaluation = evaluations[one.card.name]
-        with resumable(options.output is not None), evaluation.opened():
+        with resumable(options.output is not None, options.overwrite), evaluation.opened():
             lvlm = ask(evaluation, model, pictures, lvlm)
         report = reports[one.card.name] = evaluation.report()
         save_report(report, folder / one.card.name / "report.json")

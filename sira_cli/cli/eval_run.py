@@ -125,7 +125,7 @@ def _ask(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
     )
     preset = evaluation.preset
     paper = find_model((preset.name, preset.model)) if options.paper else ""
-    with resumable(options.output is not None), evaluation.opened() as files:
+    with resumable(options.output is not None, options.overwrite), evaluation.opened() as files:
         for path in files:
             if options.details is not None and options.details.resolve() == path.resolve():
                 raise SettingsError(f"--details {path}: answers are kept in this file: give another")

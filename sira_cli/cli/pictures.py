@@ -135,7 +135,7 @@ def _of_method(output: OutputOptions, task: str, method: str, split: bool) -> Ou
     file = output.output
     if file is not None and split:
         return replace(output, output=file / method)
-    if file is not None and (file.is_dir() or not file.suffix):
+    if file is not None and (file.is_dir() or not (file.suffix or file.exists())):
         from sira_cli.files import make_folder
 
         make_folder(file)
@@ -181,7 +181,7 @@ class _Terminal:
         total = run.counts.total
         silent = nullcontext(Progress("", total, silent=True))
         with (
-            resumable(self._targets.any),
+            resumable(self._targets.any, self._output.overwrite),
             closing(run.events()) as events,
             Progress.shown(f"pictures, {self._method}" if self._method else "pictures", total)
             if self._targets.any

@@ -142,7 +142,7 @@ def sweep(
     from sira_cli.analysis.sweep.units import Units, decisive
     from sira_cli.pictures.sources import located
 
-    with resumable(output is not None), closing(Units(output, overwrite=overwrite)) as units:
+    with resumable(output is not None, overwrite), closing(Units(output, overwrite=overwrite)) as units:
         known = decisive(preset, questions, alphas, captions) | {"quantization": model.quantization}
         units.check(known | ({"k": list(given)} if given else {}))
         files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)

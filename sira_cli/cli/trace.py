@@ -11,7 +11,7 @@ import typer
 
 from sira_cli.cli.choosing import choose, note_idle
 from sira_cli.cli.choosing_pictures import chosen_groups
-from sira_cli.cli.console import note_halved, say, set_verbosity, verbosity
+from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import TraceDecodingOptions
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
@@ -129,7 +129,7 @@ def trace(
             raise SettingsError(f"give {names}, not both")
     if force is not None and not force.strip():
         raise SettingsError("--force: the text is empty")
-    from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts
+    from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts, settings_of
     from sira_cli.analysis.trace.targets import TraceTargets
     from sira_cli.models.preset_parts import check_text
 
@@ -151,31 +151,35 @@ def trace(
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: give --num-beams 1")
-    check_file("--output", output, overwrite)
-    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)
-    targets = TraceTargets(
-        [request.picture for request in requests],
-        output=output,
-        output_dir=output_dir,
-        overwrite=overwrite,
-        on_line=terminal.take,
-    )
+    check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
-    if all(targets.has(request.picture) for request in requests):
-        return  # all done in an earlier run: no model is needed
-    lvlm = load_model(preset, model, method, pictures=[request.picture for request in requests])
-    from sira_cli.analysis.trace.run import TraceRun
+    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)
+    words = tuple(word.strip() for word in track.split(",") if word.strip())
+    options = TraceOptions(top_k, words, full_logits, verify)
+    pictures = [request.picture for request in requests]
+    said = prompt if question is None else preset.prompts.asking(question)
+    kept = output is not None or output_dir is not None
+    with (
+        resumable(kept, overwrite),
+        closing(
+            TraceTargets(pictures, output=output, output_dir=output_dir, overwrite=overwrite, on_line=terminal.take)
+        ) as targets,
+    ):
+        targets.check(settings_of(preset, method, options))
+        usual = preset.prompts.caption
+        if all(targets.has(each.picture, said or each.prompt or usual, each.text) for each in requests):
+            if full_logits is not None:
+                raise SettingsError("--full-logits: the trace exists already: give --overwrite, or another output")
+            if output is not None:
+                note(f"{output}: all traces are there already (--overwrite makes them again)")
+            return  # no model is needed
+        lvlm = load_model(preset, model, method, pictures=pictures)
+        from sira_cli.analysis.trace.run import TraceRun
 
-    run = TraceRun(
-        lvlm,
-        requests,
-        targets,
-        TraceOptions(top_k, tuple(word.strip() for word in track.split(",") if word.strip()), full_logits, verify),
-        batch_size=batch_size,
-        prompt=prompt if question is None else preset.prompts.asking(question),
-        question=question is not None,
-    )
-    failed = terminal.listen(run)
+        run = TraceRun(
+            lvlm, requests, targets, options, batch_size=batch_size, prompt=said, question=question is not None
+        )
+        failed = terminal.listen(run)
     if failed and len(requests) > 1:
         say(f"{failed} of {len(requests)} pictures failed")
     if failed:

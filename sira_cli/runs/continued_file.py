@@ -32,7 +32,7 @@ class ContinuedFile:
 
         Args:
             path: the file.
-            overwrite: do not read it; `begin` empties it.
+            overwrite: do not read it; `begin` empties it, and keeps a copy until `complete`.
 
         Raises:
             DataError: its lines are not those of `_read_line`.
@@ -40,6 +40,7 @@ class ContinuedFile:
             SiraError: the file cannot be opened.
         """
         self.path, self._is_unused = path, not path.exists()
+        self._replaces, self._aside = overwrite, dict[Path, Path]()  # copies of what is being replaced, by file
         self._file = open_locked(path)
         self._end = 0  # of the whole lines
         if not overwrite:
@@ -50,9 +51,22 @@ class ContinuedFile:
                 raise
 
     def begin(self) -> None:
-        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
+        """Get ready to append: drop a torn last line, or with `overwrite` everything.
+
+        Raises:
+            SiraError: the copy of a file that is being replaced cannot be written; the file is as it was.
+        """
         self._is_unused = False
+        if self._replaces:
+            self._put_aside(self.path)
+        self._replaces = False
         self._file.truncate(self._end)
+
+    def complete(self) -> None:
+        """Note that everything is written: what was in the file before is not needed any more."""
+        for copy in self._aside.values():
+            copy.unlink(missing_ok=True)
+        self._aside = {}
 
     def add(self, data: bytes) -> None:
         """Append whole lines; they are on their way to the disk when this returns.
@@ -67,12 +81,23 @@ class ContinuedFile:
 
     def close(self) -> None:
         """Close the file and release its lock. A new file is removed if nothing has begun."""
+        for path, copy in self._aside.items():
+            _log.warning("%s: the run that replaces it is not complete: its content of before is in %s", path, copy)
+        self._aside = {}
         if self._is_unused:
             with suppress(OSError):
                 if not self.path.stat().st_size:
                     self.path.unlink()
         self._is_unused = False
         self._file.close()
+
+    def _put_aside(self, path: Path) -> None:
+        """Copy a file, unless it is empty, under a free name next to it."""
+        with writing(path), path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                copy = _free(path)
+                _copy(file, copy)
+                self._aside[path] = copy
 
     def _scan(self) -> None:
         """Read all lines. Whatever follows the last newline is torn."""
@@ -156,8 +181,10 @@ def kept_in_place(path: Path, file: Any, end: int) -> Any:
             there = None
     if held.st_size != end:
         raise SiraError(
-            f"{path}: another program has changed it: it has {held.st_size} bytes, expected {end}: the records that "
-            "are left in it are kept; run the same command again to go on with them"
+            f"{path}: another program has changed it: it has {held.st_size} bytes, expected {end}: "
+            "the records that are left in it are kept; "
+            + f"cut off what was added (truncate -s {end} FILE), then " * (held.st_size > end)
+            + "run the same command again to go on with them"
         )
     if there is None:
         make_folder(path.parent)
@@ -194,10 +221,12 @@ def open_locked(path: Path) -> Any:
     """Open a file for reading and writing without a buffer, and lock it against other processes.
 
     Raises:
-        SettingsError: another process writes to it.
+        SettingsError: another process writes to it, or it is a folder, a device or a pipe.
         SiraError: the file cannot be opened.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise SettingsError(f"{path}: is not a regular file: give another `output=`")
         while True:
             path.touch()
             file = path.open("r+b", buffering=0)

@@ -44,7 +44,7 @@ class Ledger(ContinuedFile):
 
         Args:
             path: the file.
-            overwrite: do not read it; `begin` empties it.
+            overwrite: do not read it; `begin` empties it, and keeps a copy until `finish`.
             by: the field that identifies records: `file_name`, or `id` where a picture has several prompts.
             same_prompt: whether all records have the same prompt, if they are told apart by `file_name`.
             failures: where `finish` puts the records of failed pictures, instead of leaving them among the others.
@@ -84,8 +84,9 @@ class Ledger(ContinuedFile):
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         super().begin()
-        if self._overwrite and self._failures is not None:
-            self._failures.unlink(missing_ok=True)
+        if self._overwrite and self._failures is not None and self._failures.exists():
+            self._put_aside(self._failures)
+            self._failures.unlink()
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, empty without a record."""
@@ -164,6 +165,7 @@ class Ledger(ContinuedFile):
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
             self._lines, self._superseded, self._end = moved, False, start
         os.fsync(self._file.fileno())
+        self.complete()
 
     def _put_failures_aside(self, names: Sequence[str]) -> None:
         """Write the file of failures, so that it holds these records alone."""

@@ -254,12 +254,13 @@ def targets_for(
         raise SettingsError("`output_format=` llava: expected `questions=`, and `output=` that ends in .jsonl")
     if output is None:
         return Targets(None, sinks, task=task, retry_errors=retry_errors)
-    if output.is_dir() or not output.suffix:
+    if output.is_dir() or not (output.suffix or output.exists()):
         make_folder(output)
         output /= NAMES[task]
     ending, records = output.suffix.lower(), output
     if ending not in (".jsonl", *FILES):
-        raise SettingsError(f"`output=` {output}: expected a name that ends in {', '.join(('.jsonl', *FILES))}")
+        endings = ", ".join((".jsonl", *FILES))
+        raise SettingsError(f"`output=` {output}: expected a name that ends in {endings}, or a folder")
     if llava or ending in FILES:
         records = output.with_suffix(".records.jsonl" if llava else ".jsonl")
         sinks.append(LlavaAnswers(output) if llava else FILES[ending](output))

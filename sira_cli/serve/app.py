@@ -45,6 +45,7 @@ from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
+from sira_cli.serve.trials import Trials
 from sira_cli.web.http import bearer_key, is_key
 
 ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
@@ -90,6 +91,7 @@ class Server:
         self._metrics = Metrics()
         self._decoder: Decoder
         self._entrance: Entrance
+        self._trials: Trials
         self._longest_prompt = min(self._limits.prompt, lvlm.context or self._limits.prompt)
         self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
@@ -121,8 +123,10 @@ class Server:
         self._entrance = Entrance(
             self._limits, line, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
         )
+        self._trials = Trials(self._lvlm)
         yield
         await asyncio.to_thread(self._entrance.close)
+        await asyncio.to_thread(self._trials.close)
         await asyncio.to_thread(self._decoder.close)
 
     async def _health(self, request: Request) -> Response:
@@ -208,6 +212,8 @@ class Server:
         """
         self._served.check(chat.model)
         preset, method, prompt, schema = await self._entrance.apart(self._settled, chat)
+        if schema is not None:
+            await self._trials.wait(coming, schema)
         if received is None:
             received = await self._entrance.receive(coming, chat.pictures())
             for message in chat.messages:
@@ -256,7 +262,7 @@ class Server:
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
         prompt = prompt_of(chat, preset.prompts)
         self._lvlm.check_prompt(prompt, len(chat.pictures()))
-        return preset, method, prompt, schema_of(chat, self._lvlm, preset, method, self._limits.schema)
+        return preset, method, prompt, schema_of(chat, preset, method, self._limits.schema)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

@@ -1,43 +1,63 @@
-"""Admission of a request: a place first, then its body, then its pictures as files."""
+"""Admission of a request: its body first, then a place, then its pictures as files.
+
+A body that has not arrived takes no place: only bytes that are here count. It has to keep coming, and one address may
+have a bounded number of unfinished ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import Request
 
 from sira_cli.pictures.web import is_web
+from sira_cli.serve.connections import Connection
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.limits import Limits, check_parts, too_large
-from sira_cli.serve.line import QueuePlace, WaitingLine
+from sira_cli.serve.line import BusyError, QueuePlace, WaitingLine
 from sira_cli.serve.pictures import Received, receive
 from sira_cli.serve.protocol import RequestError
-from sira_cli.web.http import read_body, says_json
+from sira_cli.web.http import says_json
 
 BODY_SECONDS = 60.0  # from the first byte of a body to the last
+GRACE = 5.0  # seconds in which a body may arrive at any rate
+LEAST_RATE = 16 * 1024  # bytes per second, on average, after these
+MOST_UNFINISHED = 256  # bodies of one address that are being read
 READERS = 2  # threads that parse bodies: each has some copies of one
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Coming:
     """A request that is being read.
 
     Attributes:
         request: the framework's object.
-        place: the request's place in the line.
         until: deadline of its answer, by `time.monotonic`.
+        place: the request's place in the line; it has one when its body has arrived.
     """
 
     request: Request
-    place: QueuePlace
     until: float
+    place: QueuePlace = field(init=False)
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return "" if self.request.client is None else self.request.client.host
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection that the request came by."""
+        connection: Connection | None = self.request.scope["state"].get("connection")
+        return connection
 
 
 class Entrance:
@@ -53,13 +73,14 @@ class Entrance:
         """
         self._limits, self._line, self._downloads = limits, line, downloads
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
+        self._unfinished: Counter[str] = Counter()  # bodies, by address
 
     def close(self) -> None:
         """Wait until all reading has ended."""
         self._readers.shutdown()
 
     def come(self, request: Request) -> Coming:
-        """Give a request, of which only headers are known, a place until it has its answer.
+        """Let a request come in of which only headers are known.
 
         Raises:
             RequestError: it is refused, or too many wait.
@@ -68,29 +89,59 @@ class Entrance:
             message = "expected a body of type application/json: send the header Content-Type: application/json"
             raise RequestError(message, 415, code="unsupported_media_type")
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else self._limits.data
+        size = int(length) if length.isdecimal() else 0
         if size > self._limits.data:
             raise self._too_many_bytes()
-        state, host = request.scope["state"], "" if request.client is None else request.client.host
-        place = self._line.enter(host, state.get("connection"), size)
-        state["exits"].callback(place.leave)
-        return Coming(request, place, time.monotonic() + self._limits.seconds)
+        coming = Coming(request, time.monotonic() + self._limits.seconds)
+        self._line.check(coming.host, coming.connection, size)
+        return coming
 
     async def read(self, coming: Coming, parse: Callable[[bytes], T]) -> T:
-        """Read the body of a request.
+        """Read the body of a request, and give the request a place until it has its answer.
 
         Raises:
-            RequestError: it is too large, too slow, or malformed.
+            RequestError: it is too large, too slow, or malformed, or too many wait.
         """
-        seconds = min(self._limits.seconds, BODY_SECONDS)
+        host = coming.host
+        if self._unfinished[host] >= MOST_UNFINISHED:
+            raise BusyError(self._unfinished[host])
+        self._unfinished[host] += 1
         try:
-            data = await asyncio.wait_for(read_body(coming.request.stream(), self._limits.data), seconds)
-        except TimeoutError:
-            raise RequestError("the request's body did not end in time", 408, code="timeout") from None
-        if data is None:
-            raise self._too_many_bytes()
+            data = await self._body(coming)
+        finally:
+            self._unfinished[host] -= 1
+            self._unfinished += Counter()  # without zeros
+        coming.place = self._line.enter(host, coming.connection, len(data))
+        coming.request.scope["state"]["exits"].callback(coming.place.leave)
         check_parts(data, self._limits.parts)
         return await self.apart(parse, data)
+
+    async def _body(self, coming: Coming) -> bytes:
+        began, parts, size = time.monotonic(), coming.request.stream(), 0
+        longest = min(self._limits.seconds, BODY_SECONDS)
+        read: list[bytes] = []
+        try:
+            while True:
+                seconds = min(GRACE + size / LEAST_RATE, longest)
+                part = await asyncio.wait_for(anext(parts, None), began + seconds - time.monotonic())
+                if part is None:
+                    return b"".join(read)
+                size += len(part)
+                if size > self._limits.data:
+                    raise self._too_many_bytes()
+                self._line.held += len(part)
+                read.append(part)
+                if not self._line.has_bytes:
+                    raise BusyError(len(self._unfinished))
+        except TimeoutError:
+            raise RequestError(
+                f"the request's body came too slowly: expected {LEAST_RATE // 1024} KiB per second, and its end within "
+                f"{longest:g} seconds",
+                408,
+                code="timeout",
+            ) from None
+        finally:
+            self._line.held -= sum(map(len, read))
 
     async def receive(self, coming: Coming, urls: Sequence[str]) -> Received:
         """Return the pictures of a request, unopened; those at URLs are downloaded.

@@ -41,7 +41,7 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_of_text(self, most: int) -> Schema | None:
-        """Return the schema that the text follows; None: the text is words.
+        """Return the schema that the text follows, untried; None: the text is words.
 
         Args:
             most: characters of a schema.
@@ -54,7 +54,7 @@ class ResponseFormat(BaseModel):
         given = {"type": "object"} if self.json_schema is None else self.json_schema.given
         if (length := len(json.dumps(given))) > most:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
-        return Schema.of(given)
+        return Schema.of(given, untried=True)
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

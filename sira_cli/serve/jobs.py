@@ -15,7 +15,6 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.preset import Preset
 from sira_cli.models.preset_parts import Prompts
 from sira_cli.models.reasoning import Parsed, ReasoningParser
@@ -179,12 +178,11 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     return Conversation(tuple(turns)) if len(turns) > 1 or turns[0].parts else turns[0].text
 
 
-def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, most: int) -> Schema | None:
-    """Return the schema that the text of a request follows, after a try: later it would cost other texts time.
+def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -> Schema | None:
+    """Return the schema that the text of a request follows, untried.
 
     Args:
         request: the client's request.
-        lvlm: the server's model.
         preset, method: every setting in force.
         most: characters of a schema.
 
@@ -196,10 +194,6 @@ def schema_of(request: ChatRequest, lvlm: Lvlm, preset: Preset, method: Method, 
         schema.check(method, preset, words=request.sira.words)
         if request.sira.verify == "rewrite":
             raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira")
-        try:
-            lvlm.following(schema)
-        except ValueError as error:
-            raise RequestError(f"response_format: {error}", param="response_format") from None
     return schema
 
 

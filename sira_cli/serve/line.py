@@ -103,6 +103,11 @@ class WaitingLine:
         self._most, self._most_bytes, self._at_once, self._waiting = most, most_bytes, at_once, waiting
         self._turns: list[RefusedTurn] = []  # in the order of the first refusal
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether no more bytes are held than may be."""
+        return self.held <= self._most_bytes
+
     def enter(self, host: str, caller: Caller | None, size: int) -> QueuePlace:
         """Let a request come in.
 
@@ -114,6 +119,17 @@ class WaitingLine:
         Raises:
             BusyError: no place is free, or it is reserved for earlier clients.
         """
+        mine = self.check(host, caller, size)
+        if mine is not None:
+            self._turns.remove(mine)
+        return QueuePlace(self, size)
+
+    def check(self, host: str, caller: Caller | None, size: int) -> RefusedTurn | None:
+        """Check that a request may come in, and return the turn that its client has. Arguments as for `enter`.
+
+        Raises:
+            BusyError: as `enter`; the client has its turn from now on.
+        """
         now = time.monotonic()
         self._turns = [turn for turn in self._turns if turn.refused + RETRY_AFTER + KEPT > now]
         mine = self._turn_of(host, caller, now)
@@ -124,9 +140,7 @@ class WaitingLine:
             elif len(self._turns) < MOST_TURNS:
                 self._turns.append(RefusedTurn(host, caller, size, now))
             raise BusyError(self._taken)
-        if mine is not None:
-            self._turns.remove(mine)
-        return QueuePlace(self, size)
+        return mine
 
     def _turn_of(self, host: str, caller: Caller | None, now: float) -> RefusedTurn | None:
         """Return the turn that a client has.

@@ -29,6 +29,7 @@ from sira_cli.pictures.sources import located, open_picture
 from sira_cli.runs.item import Item
 from tests.support import tiny
 from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.traces import failed as failed_trace
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -296,8 +297,9 @@ def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
     page = Path("page.html").read_text()
     assert page.count("data:image/") >= 2
     assert "in/bad.png: is not a picture" in page
-    code, _, err = sira("trace", "in", *fast, "-o", "all.jsonl")
-    assert (code, "exists: give another, or --overwrite" in err) == (2, True)
+    code, _, err = sira("trace", "in", "-r", *fast, "-o", "all.jsonl")  # what failed is tried again
+    assert (code, "in/bad.png: is not a picture" in err) == (3, True)
+    assert len(Path("all.jsonl").read_text().splitlines()) == len(lines)
 
     assert sira("trace", "in", "-r", *fast, "--output-dir", "traces")[0] == 3
     files = sorted(path.relative_to("traces").as_posix() for path in Path("traces").rglob("*") if path.is_file())
@@ -324,6 +326,40 @@ def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatc
     sira("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2, "--output-dir", tmp_path / "traces")
     (written,) = (tmp_path / "traces").rglob("*.trace.jsonl")
     assert json.loads(written.read_text().splitlines()[-1])["status"] == "ok"
+
+
+def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatch):
+    def content() -> list[dict]:
+        return [json.loads(line) | {"duration_ms": 0} for line in file.read_text().splitlines()]
+
+    file = tmp_path / "all.jsonl"
+    command = ("trace", *EXAMPLES[:3], "--preset", "demo", "--max-new-tokens", 3, "-o", file)
+    assert sira(*command)[0] == 0
+    whole, lines, expected = file.read_bytes(), file.read_bytes().splitlines(keepends=True), content()
+    for left in (whole[:-9], b"".join(lines[:7]), b"".join(lines[:5]) + lines[5][:50], lines[0][:20]):
+        file.write_bytes(left)
+        assert sira(*command)[0] == 0
+        assert content() == expected
+    failure = json.dumps(failed_trace("no picture")[0]).encode() + b"\n"
+    file.write_bytes(b"".join([*lines[:5], failure, *lines[10:]]))  # the second one is tried again
+    assert sira(*command)[0] == 0
+    assert content() == [*expected[:5], *expected[10:], *expected[5:10]]
+    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    code, _, err = sira(*command)
+    assert (code, "all traces are there already" in err) == (0, True)
+    for option in (["--alpha", 0.25], ["--track", "dog"], ["--verify", "flag"], ["--system", "Be brief."]):
+        code, _, err = sira(*command, *option)
+        assert (code, f"{option[0][2:]} is" in err) == (2, True), err
+    file.write_bytes(whole + b"something else\n")
+    code, _, err = sira(*command)
+    assert (code, f"line {len(lines) + 1} is not one of a trace" in err) == (2, True)
+
+
+def test_forced_texts_are_told_apart(sira, tmp_path):
+    file = tmp_path / "all.jsonl"
+    for text in ("There is a cat.", "There is a dog.", "There is a cat."):
+        assert sira("trace", EXAMPLES[0], "--preset", "demo", "--force", text, "-o", file)[0] == 0
+    assert [trace.end.text for trace in read_traces(file)] == ["There is a cat.", "There is a dog."]
 
 
 def test_captions_of_a_file_are_scored(sira, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
-from sira_cli.models.schemas import trial
+from sira_cli.models.schemas import trial, trying
 from sira_cli.models.schemas.following import SchemaTokens, masked
+from sira_cli.models.schemas.inhabited import has_value
 from sira_cli.models.schemas.schema import LONGEST, Schema
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.scripted import script, written
@@ -290,27 +292,130 @@ def test_a_schema_that_takes_minutes_or_gigabytes_is_refused_in_a_process_of_its
     """In this process the first takes 100 s and 2.3 GB, the second 35 s."""
     monkeypatch.setattr(schemas, "matcher_of", lambda *given: pytest.fail("it is followed in this process"))
     (tmp_path / "dear.json").write_text(json.dumps({"allOf": parts}))
-    trials = schemas._reason_against.cache_info().misses
+    trials, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **more: trials.append(given) or run(*given, **more))
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"^`schema=` .*dear\.json: cannot .* in reasonable time and memory"):
             Schema.of(tmp_path / "dear.json")
-    assert schemas._reason_against.cache_info().misses == trials + 1
+    assert len(trials) == 1
+
+
+def test_words_about_a_schema_are_no_part_of_it(monkeypatch):
+    """Yet a key of such a name is, and so is a value that looks like a schema."""
+    plain = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "of": {"anyOf": [{"$ref": "#/$defs/a"}, {"const": {"title": "b"}}]},
+        },
+        "required": ["title", "of"],
+        "$defs": {"a": {"type": "array", "items": {"enum": ["description"]}}},
+    }
+
+    def noted(value):
+        """Words at each schema inside, as the table of JSON Schema's keywords has them."""
+        value = {**value, "title": "A", "description": "B", "$comment": f"C {id(value)}"}
+        for key in ("properties", "$defs"):
+            if key in value:
+                value[key] = {name: noted(each) for name, each in value[key].items()}
+        if "anyOf" in value:
+            value["anyOf"] = [noted(each) for each in value["anyOf"]]
+        if "items" in value:
+            value["items"] = noted(value["items"])
+        return value
+
+    Schema.of(plain)
+    monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("it is tried again"))
+    schema = Schema.of(noted(plain))
+    monkeypatch.undo()
+    assert (schema.grammar, schema == Schema.of(plain)) == (Schema.of(plain).grammar, False)
+    text = '{"title": "x", "of": {"title": "b"}}'
+    assert schema.read(text) == json.loads(text)
+    for wrong in (text.replace('"b"', '"c"'), text.replace('"x"', "1"), '{"of": []}'):
+        with pytest.raises(ValueError, match="does not fit"):
+            schema.read(wrong)
+
+
+A = {"$ref": "#/$defs/a"}
+ENDLESS = [
+    {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
+    {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}},
+    {"type": "object", "allOf": [{"properties": {"a": {"$ref": "#"}}}, {"required": ["a"]}]},
+    {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+    {"$defs": {"a": {"type": "array", "items": {"anyOf": [A, {"$ref": "#"}]}, "minItems": 1}}, **A},
+    {"$defs": {"a": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}, "anyOf": [A, {"allOf": [A]}]},
+]
+
+
+@pytest.mark.parametrize("schema", ENDLESS)
+def test_a_schema_that_needs_itself_is_refused(schema):
+    with pytest.raises(
+        SettingsError, match=r"`schema=`: cannot be followed: (no value fits it, as it contains itself|U)"
+    ):
+        Schema.of(schema)
+    assert not has_value(schema)
+    assert has_value({**schema, "type": "string"} if "type" in schema else {"anyOf": [schema, {"type": "null"}]})
+
+
+def test_no_schema_that_a_small_value_fits_is_refused():
+    """By a validator, over random schemas that refer to each other, and all values up to a size."""
+    values = [None, 1]
+    for _ in range(2):
+        inside = values[:6]
+        values = [None, 1, [], *([each] for each in inside), *([each, None] for each in inside)]
+        values += [{}, *({key: each} for each in inside for key in "ab"), *({"a": each, "b": None} for each in inside)]
+    draw = random.Random(5)
+
+    def drawn(depth: int) -> dict:
+        kind = draw.choice(
+            ("ref", "ref", "array", "object", "object", "any", "all", "null") if depth else ("ref", "null")
+        )
+        if kind == "ref":
+            return {"$ref": f"#/$defs/{draw.choice('ab')}"}
+        if kind == "any":
+            return {"anyOf": [drawn(depth - 1), drawn(depth - 1)]}
+        if kind == "all":
+            return {"allOf": [drawn(depth - 1), drawn(depth - 1)]}
+        if kind == "array":
+            return {"type": "array", "items": drawn(depth - 1), "minItems": draw.randint(0, 2)}
+        if kind == "object":
+            keys = {key: drawn(depth - 1) for key in "ab"}
+            return {"type": "object", "properties": keys, "required": draw.choice(([], ["a"], ["a", "b"]))}
+        return {"type": "null"}
+
+    def references(node) -> set[str]:
+        """The schemas that are joined with one without a value in between: validators would not end."""
+        joined = [node, *node.get("anyOf", []), *node.get("allOf", [])]
+        return {each["$ref"][-1] for each in joined if "$ref" in each}.union(
+            *(references(each) for each in joined[1:]), set()
+        )
+
+    empty = 0
+    for _ in range(300):
+        definitions = {"a": drawn(2), "b": {"type": "object", "properties": {"a": drawn(1)}, "required": ["a"]}}
+        schema = {"$defs": definitions, **drawn(1)}
+        if "a" in references(definitions["a"]):
+            continue
+        fits = any(map(Draft202012Validator(schema).is_valid, values))
+        assert has_value(schema) or not fits, schema
+        empty += not has_value(schema)
+    assert empty > 20
 
 
 def test_a_trial_ends_itself_and_says_what_it_took(monkeypatch):
     dear = Schema.of({"const": "dear"})
-    for name, limit in (("DEAREST_TRIAL", 0), ("LONGEST_TRIAL", 0)):
+    for name, limit in (("DEAREST", 0), ("LONGEST", 0)):
         with monkeypatch.context() as patched:
-            patched.setattr(schemas, name, limit)
-            schemas._reason_against.cache_clear()
+            patched.setattr(trying, name, limit)
+            trying.forget()
             with pytest.raises(SettingsError, match="reasonable time"):
                 Schema.of({"const": "dear"})
-        schemas._reason_against.cache_clear()
+        trying.forget()
     assert Schema.of({"const": "dear"}) == dear
 
 
 def test_a_trial_that_cannot_start_is_not_the_schemas_fault(tmp_path, monkeypatch):
-    schemas._reason_against.cache_clear()
+    trying.forget()
     (tmp_path / "llguidance.py").write_text("import nothing_of_this_name")
     broken = {"PYTHONPATH": str(tmp_path)}
     for setting, reason in (({}, "No such file or directory"), (broken, "No module named 'nothing_of_th")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import PictureError, PictureMemoryError
-from sira_cli.serve import pictures
+from sira_cli.serve import entrance, pictures
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.messages import Message
 from sira_cli.serve.pictures import receive
@@ -57,6 +58,56 @@ def opened(monkeypatch) -> Counter:
 
     monkeypatch.setattr(pictures, "decode_picture", decoding)
     return counted
+
+
+@pytest.mark.parametrize(("bodies", "length"), [(8, Limits().data), (70, 100)])
+def test_bodies_that_do_not_arrive_take_nothing(address, bodies, length):
+    """Neither the bytes that they promise, nor a place of the 64."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(bodies):
+            stack.enter_context(connected(address)).sendall(HEAD % length + b"x")
+        answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), "max_tokens": 2}, timeout=30)
+        assert (answer.status_code, waiting(address)) == (200, 0)
+
+
+def test_a_body_has_to_keep_coming(lvlm, monkeypatch):
+    monkeypatch.setattr(entrance, "GRACE", 0.3)
+    body = json.dumps({"messages": said(), "max_tokens": 2}).encode()
+    with running(lvlm) as address, connected(address) as slow, connected(address) as steady:
+        slow.sendall(HEAD % len(body) + body[:10])
+        assert b" 408 " in slow.recv(4096).partition(b"\r\n")[0]
+        steady.sendall(HEAD % (len(body) + 40_000))
+        for _ in range(4):  # 100 kB per second
+            steady.sendall(b" " * 10_000)
+            time.sleep(0.1)
+        steady.sendall(body)
+        assert b" 200 " in steady.recv(4096).partition(b"\r\n")[0]
+
+
+def test_an_address_has_a_bounded_number_of_unfinished_bodies(lvlm, monkeypatch):
+    monkeypatch.setattr(entrance, "MOST_UNFINISHED", 2)
+    body = json.dumps({"messages": said(), "max_tokens": 2}).encode()
+    with running(lvlm) as address, connected(address) as one, connected(address) as other:
+        for connection in (one, other):
+            connection.sendall(HEAD % len(body) + body[:10])
+        sent = {"content": body, "headers": {"Content-Type": "application/json"}}
+        url = f"{address}/v1/chat/completions"
+        while httpx.post(url, **sent).status_code == 200:
+            pass  # the two have not been noticed yet
+        assert httpx.post(url, **sent).status_code == 429
+        one.sendall(body[10:])
+        assert b" 200 " in one.recv(4096).partition(b"\r\n")[0]
+        assert httpx.post(url, **sent).status_code == 200
+
+
+def test_bytes_that_have_arrived_are_bounded(lvlm, monkeypatch):
+    """Also of bodies that are not complete."""
+    monkeypatch.setattr(Limits, "held", 400_000)
+    with running(lvlm) as address, connected(address) as large:
+        large.sendall(HEAD % 500_000 + b" " * 400_001)
+        assert b" 429 " in large.recv(4096).partition(b"\r\n")[0]
+        answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), "max_tokens": 2}, timeout=30)
+        assert answer.status_code == 200
 
 
 def test_nothing_is_read_of_a_request_that_is_refused(endless):

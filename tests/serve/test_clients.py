@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import socket
@@ -18,6 +19,7 @@ from sira_cli.serve.limits import check_length
 from sira_cli.serve.pictures import picture_data
 from sira_cli.serve.protocol import ChatRequest, RequestError
 from tests.serve.helpers import PICTURES, PROMPT, data_of, said
+from tools.small_requests import measured
 
 OPTIONAL = (
     *("model", "max_completion_tokens", "temperature", "top_p", "seed", "stop", "n", "stream", "stream_options"),
@@ -141,3 +143,32 @@ def test_the_address_that_is_said_can_be_opened(host, shown):
         address = httpx.URL(address_of(host, listener))
         assert (address.netloc.decode().rpartition(":")[0], address.host) == (shown, host)
         assert address.port == listener.getsockname()[1]
+
+
+def test_answers_do_not_wait_for_an_acknowledgement():
+    """By asyncio, whose servers send at once only what comes by a socket whose protocol is TCP."""
+    found = []
+
+    async def accept_one() -> None:
+        with listening("127.0.0.1", 0) as listener:
+            accepted = asyncio.Event()
+
+            async def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                writer.close()
+                accepted.set()
+
+            async with await asyncio.start_server(meet, sock=listener):
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                await accepted.wait()
+                writer.close()
+
+    asyncio.run(accept_one())
+    assert len(found) == 1
+    assert found != [0]
+
+
+def test_small_requests_are_measured(address):
+    found = measured(httpx.URL(address).port, times=2)
+    assert list(found) == ["health", "caption of one token"]
+    assert all(0 < each[kind]["median"] <= each[kind]["p95"] for each in found.values() for kind in ("kept", "new"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
@@ -17,8 +19,9 @@ from pydantic import BaseModel, Field
 
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.formats import closed
+from sira_cli.serve.trials import MOST_OF_ONE
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, events_of, said, streamed
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, events_of, said, streamed, waiting
 
 SMALL = {
     "type": "object",
@@ -285,6 +288,11 @@ ABSURD = {
     "many": {"properties": {f"key {number}": {"type": "integer"} for number in range(2000)}},
     "a circle": {"$ref": "#"},
     "circles": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    "a list in itself": {
+        "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
+        "$ref": "#/$defs/a",
+    },
+    "an object in itself": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     "patterns in patterns": {"type": "string", "pattern": "^(([a-z]{1,99}){1,99}){1,99}$"},
     "products": {"allOf": [{"anyOf": [{"properties": {f"{a}{b}": {}}} for b in range(9)]} for a in range(9)]},
     "multiples": {"type": "integer", "multipleOf": 62_615_533, "minimum": 10**12, "maximum": 10**13},
@@ -298,7 +306,6 @@ ENORMOUS = {
     "items": {"type": "array", "items": {"type": "array", "minItems": 10**9, "items": {}}, "minItems": 10**9},
     "length": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
     "circle": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
-    "endless": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"},
     "alternatives": {"anyOf": [{"properties": {f"k{each}": {}}, "required": [f"k{each}"]} for each in range(900)]},
     "pattern": {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
     "references": {
@@ -349,6 +356,40 @@ def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
     (choice,) = answer.json()["choices"]
     if choice["finish_reason"] == "stop":
         Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
+
+
+def test_no_other_request_waits_for_a_schema_that_is_tried(address, monkeypatch):
+    """Few schemas wait, the same one once; whoever asks for words, or by a known schema, has its answer meanwhile."""
+    body = {"messages": said(), "max_tokens": 2}
+    begun, may_end, trials, run = threading.Event(), threading.Event(), [], subprocess.run
+
+    def held(*given, **more):
+        trials.append(given)
+        begun.set()
+        may_end.wait(60)
+        return run(*given, **more)
+
+    def asking(schema: dict | None = None) -> httpx.Response:
+        more = {} if schema is None else {"response_format": named(schema)}
+        return httpx.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
+
+    assert asking(SMALL).status_code == 200
+    monkeypatch.setattr(subprocess, "run", held)
+    with ThreadPoolExecutor(MOST_OF_ONE + 3) as pool:
+        same = [pool.submit(asking, {"const": "held", "description": f"text {number}"}) for number in range(3)]
+        assert begun.wait(60)
+        others = [pool.submit(asking, {"const": number}) for number in range(MOST_OF_ONE)]
+        refused = next(as_completed(others, timeout=60)).result()  # one more than may wait
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert refused.json()["error"]["param"] == "response_format"
+        assert asking().status_code == 200
+        assert asking({**SMALL, "title": "A small one"}).status_code == 200
+        assert waiting(address) <= len(same)  # places are for others
+        assert len(trials) == 1
+        may_end.set()
+        codes = Counter(each.result().status_code for each in same + others)
+    assert codes == {200: len(same) + MOST_OF_ONE - 1, 429: 1}
+    assert len(trials) == MOST_OF_ONE
 
 
 def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):

@@ -110,6 +110,7 @@ class Sweep:
         if self._captions:
             yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
             yield from write_captions(lvlm, questions, self.grid, units, self._batch_size)
+        units.complete()
 
     def report(self, score: str = "accuracy") -> SweepReport | None:
         """Return the figures and the best setting, by `accuracy` or `F1`; None if nothing was answered."""

@@ -30,7 +30,7 @@ class Units:
 
         Args:
             path: the file, locked against other processes; None: texts are only kept in memory.
-            overwrite: start again: the file is not read, and `begin` empties it.
+            overwrite: start again: the file is not read; `begin` empties it, and keeps a copy until `complete`.
 
         Raises:
             DataError: it is not a file of a sweep.
@@ -82,6 +82,11 @@ class Units:
             lines = (as_line({"unit": unit, "texts": list(texts)}) for unit, texts in units.items())
             self._file.add(b"".join(lines))
         self._texts |= {unit: list(texts) for unit, texts in units.items()}
+
+    def complete(self) -> None:
+        """Note that the sweep is complete."""
+        if self._file is not None:
+            self._file.complete()
 
     def close(self) -> None:
         """Close the file and release its lock."""

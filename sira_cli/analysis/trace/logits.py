@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from torch import Tensor
 
-from sira_cli.files import writing
+from sira_cli.files import replacing, writing
 
 _HEADER = 512  # bytes reserved for it; safetensors allows spaces after the JSON
 
@@ -16,18 +19,26 @@ _HEADER = 512  # bytes reserved for it; safetensors allows spaces after the JSON
 class LogitsFile:
     """`logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file; its old content is lost.
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        """Begin the file; `path` is its name in messages.
 
         Raises:
             SiraError: the file cannot be written.
         """
-        self._path = path
+        self._path, self._file = path, file
         self._tokens: list[int] = []
         self._vocabulary = 0
-        with writing(path):
-            self._file = path.open("wb")
-            self._file.write(b" " * (8 + _HEADER))
+        self._write(b" " * (8 + _HEADER))
+
+    @classmethod
+    @contextmanager
+    def replacing(cls, path: Path | None) -> Iterator[LogitsFile | None]:
+        """Yield a file that takes the place of `path` if the block ends without an error; without a path, None."""
+        if path is None:
+            yield None
+            return
+        with replacing(path) as file:
+            yield cls(path, file)
 
     def append(self, token: int, logits: Tensor) -> None:
         """Append one step: `[3, V]` in the order full, cf, contrast.
@@ -39,7 +50,7 @@ class LogitsFile:
         self._tokens.append(token)
         self._write(logits.float().cpu().contiguous().numpy().tobytes())
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write the header; before that, the file is unreadable.
 
         Raises:
@@ -53,9 +64,8 @@ class LogitsFile:
             "logits": {"dtype": "F32", "shape": [steps, 3, self._vocabulary], "data_offsets": [0, logits]},
             "token_ids": {"dtype": "I64", "shape": [steps], "data_offsets": [logits, logits + ids]},
         }
-        with self._file:
-            self._file.seek(0)
-            self._write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+        self._file.seek(0)
+        self._write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
 
     def _write(self, data: bytes) -> None:
         with writing(self._path):

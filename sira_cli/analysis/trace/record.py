@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -48,7 +49,12 @@ class Tracer:
     """Writes the lines of one trace."""
 
     def __init__(
-        self, lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
+        self,
+        lvlm: Lvlm,
+        request: OpenedRequest,
+        options: TraceOptions,
+        write: Callable[[Line], None],
+        logits: LogitsFile | None,
     ) -> None:
         require(lvlm.decoder, Ability.TRACES, "a trace")
         self._lvlm, self._request, self._options, self._write = lvlm, request, options, write
@@ -61,7 +67,7 @@ class Tracer:
         self._forced = request.text is not None
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=self._forced)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
-        self._logits = None if options.full_logits is None else LogitsFile(options.full_logits)
+        self._logits = logits
         self._look = None if options.verify is None else SecondLook(lvlm, options.verify)
         self._began = time.perf_counter()
 
@@ -160,7 +166,7 @@ class Tracer:
     def end(self) -> Line:
         """Write the last line, and return it."""
         if self._logits is not None:
-            self._logits.close()
+            self._logits.finish()
         parsed = self._lvlm.parser.parse(self._tokens, at_once=self._forced)
         ended = self._lvlm.ended(self._tokens)
         error = "" if self._forced else ended.error
@@ -212,12 +218,13 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
         SettingsError: there are several beams, or the prompt cannot be asked.
     """
     lvlm.check_prompt(request.prompt, len(request.picture.images))
-    tracer = Tracer(lvlm, request, options, write)
-    inputs = _prepared(lvlm, [request], at_once=False)
-    tracer.run(inputs["input_ids"], inputs["attention_mask"])
-    seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
-    lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
-    return tracer.end()
+    with LogitsFile.replacing(options.full_logits) as logits:
+        tracer = Tracer(lvlm, request, options, write, logits)
+        inputs = _prepared(lvlm, [request], at_once=False)
+        tracer.run(inputs["input_ids"], inputs["attention_mask"])
+        seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
+        lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
+        return tracer.end()
 
 
 def trace_forced(
@@ -239,22 +246,26 @@ def trace_forced(
         lvlm.check_prompt(one.prompt, len(one.picture.images))
         if not (one.text or "").strip():
             raise SettingsError(f"{one.name}: the text to force is empty")
-    tracers = [Tracer(lvlm, one, options, write) for one, write in zip(requests, writes, strict=True)]
-    inputs = _prepared(lvlm, requests, at_once=True)
-    prompts = inputs["input_ids"].tolist()
-    texts = [
-        lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, requests, strict=True)
-    ]
-    for row, tracer in enumerate(tracers):
-        tracer.run(inputs["input_ids"][row : row + 1], inputs["attention_mask"][row : row + 1])
-    longest = max(map(len, texts))
-    for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
-        for row, (tracer, tokens) in enumerate(zip(tracers, texts, strict=True)):
-            position = number - (longest - len(tokens))
-            if position >= 0:
-                views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
-                tracer.token(tokens[position], Step(*views))
-    return [tracer.end() for tracer in tracers]
+    with ExitStack() as files:
+        tracers = [
+            Tracer(lvlm, one, options, write, files.enter_context(LogitsFile.replacing(options.full_logits)))
+            for one, write in zip(requests, writes, strict=True)
+        ]
+        inputs = _prepared(lvlm, requests, at_once=True)
+        prompts = inputs["input_ids"].tolist()
+        texts = [
+            lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, requests, strict=True)
+        ]
+        for row, tracer in enumerate(tracers):
+            tracer.run(inputs["input_ids"][row : row + 1], inputs["attention_mask"][row : row + 1])
+        longest = max(map(len, texts))
+        for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
+            for row, (tracer, tokens) in enumerate(zip(tracers, texts, strict=True)):
+                position = number - (longest - len(tokens))
+                if position >= 0:
+                    views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
+                    tracer.token(tokens[position], Step(*views))
+        return [tracer.end() for tracer in tracers]
 
 
 def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from sira_cli.core.config import SiraConfig
 from sira_cli.errors import DataError
+from sira_cli.methods.base import Method
 from sira_cli.models.look.verify import Verify
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.sources import recorded
 from sira_cli.runs.rows import read_rows, text_of
@@ -63,6 +67,32 @@ class OpenedRequest:
     prompt: str
     text: str | None = None
     address: str = field(default="")
+
+
+def settings_of(preset: Preset, method: Method, options: TraceOptions) -> dict[str, Any]:
+    """Return the settings that all traces of a file share, by their names in run lines, as far as they are known.
+
+    Args:
+        preset: of the run.
+        method: with its settings.
+        options: of the lines.
+    """
+    generation, sira = preset.generation, SiraConfig(**preset.sira.model_dump())
+    return {
+        **preset.later(),
+        **({} if sira.k is None else {"k": sira.k}),
+        "model": preset.model,
+        "method": method.name,
+        "alpha": method.contrast_strength(sira),
+        "beta": sira.beta,
+        "max_new_tokens": generation.max_new_tokens,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "seed": generation.seed,
+        "top_k": options.top_k,
+        "track": list(options.track),
+        "verify": options.verify is not None,
+    }
 
 
 def read_texts(path: Path) -> list[TraceRequest]:

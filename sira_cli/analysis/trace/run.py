@@ -2,20 +2,20 @@
 
 lvlm = load("llava-1.5-7b")
 pictures = find_pictures(["photos/"])
-targets = TraceTargets(pictures, output=Path("traces.jsonl"))
-for event in TraceRun(lvlm, [TraceRequest(picture) for picture in pictures], targets).events():
-    print(event)
+with closing(TraceTargets(pictures, output=Path("traces.jsonl"))) as targets:
+    for event in TraceRun(lvlm, [TraceRequest(picture) for picture in pictures], targets).events():
+        print(event)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.analysis.trace.record import failed, trace_forced, trace_generated
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest, settings_of
 from sira_cli.analysis.trace.targets import Line, TraceTargets
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
@@ -125,12 +125,13 @@ class TraceRun:
             prompt: instead of the requests' own; without either, the preset's caption prompt.
             question: whether the prompt is a question, so that the task is `ask`.
         """
-        self._requests, self._targets = list(requests), targets
+        usual, options = lvlm.preset.prompts.caption, options or TraceOptions()
+        self._requests = [replace(each, prompt=prompt or each.prompt or usual) for each in requests]
+        self._lvlm, self._targets, self._options = lvlm, targets, options
         texts = {str(number): request.text for number, request in enumerate(self._requests)}
-        task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options or TraceOptions())
+        task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options)
         self._forced = None not in texts.values()
         self._runner = Runner(task, batch_size if self._forced else 1)
-        self._prompt, self._usual = prompt, lvlm.preset.prompts.caption
 
     def events(self) -> Generator[TraceEvent, None, None]:
         """Trace everything, and yield events. A picture that fails is an event; the others go on.
@@ -138,22 +139,33 @@ class TraceRun:
         Raises:
             SiraError: about the model, the settings or the files.
         """
+        lvlm = self._lvlm
+        self._targets.check(
+            {
+                **settings_of(lvlm.preset, lvlm.decoder, self._options),
+                "k": lvlm.k,
+                "revision": lvlm.revision,
+                "dtype": lvlm.dtype,
+            }
+        )
         todo = []
         for number, request in enumerate(self._requests):
-            if self._targets.has(request.picture):
+            if self._targets.has(request.picture, request.prompt, request.text):
                 yield TraceSkipped(request.picture)
             else:
                 todo.append(number)
+        if todo:
+            self._targets.begin()
         with closing(
             self._runner.run(map(self._item, todo))
         ) as settled:  # an item lives as long as its lines are needed
             for item in settled:
                 yield item if isinstance(item, Halved) else self._event(item)
+        self._targets.complete()
 
     def _item(self, number: int) -> Item[list[Line]]:
         request = self._requests[number]
-        prompt = self._prompt or request.prompt or self._usual
-        return Item(request.picture, self._targets.name(request.picture), prompt, str(number))
+        return Item(request.picture, self._targets.name(request.picture), request.prompt, str(number))
 
     def _event(self, item: Item[list[Line]]) -> TraceEvent:
         picture = item.picture

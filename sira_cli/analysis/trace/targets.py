@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sira_cli.analysis.trace.file import TraceFile, trace_name
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing, writing
+from sira_cli.files import make_folder, replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.sidecars import Sidecars
 
@@ -17,7 +18,7 @@ Line = dict[str, Any]
 
 
 class TraceTargets:
-    """The files of traces, checked. Without any, lines go to the listener alone."""
+    """The files of traces, checked and locked until `close`. Without any, lines go to the listener alone."""
 
     def __init__(
         self,
@@ -28,35 +29,74 @@ class TraceTargets:
         overwrite: bool = False,
         on_line: Callable[[Picture | None, Line], None] = lambda picture, line: None,
     ) -> None:
-        """Check; an existing `output` is removed.
+        """Check and open the files.
 
         Args:
             pictures: all that are traced.
-            output: one file for all traces.
-            output_dir: a tree with one file per picture.
+            output: one file for all traces (.jsonl); traces that it holds already are kept.
+            output_dir: a tree with one file per picture; existing ones are kept.
             overwrite: replace existing files.
             on_line: without files, called with each line and its picture (None: it could not be opened).
 
         Raises:
-            SettingsError: a file cannot be there, or exists and is not to be overwritten.
+            SettingsError: a file cannot be there, or another process writes to it.
+            DataError: `output` holds something else.
+            SiraError: `output` cannot be opened.
         """
-        self._output, self._on_line = output, on_line
+        self._file: TraceFile | None = None
+        self._on_line = on_line
         self._tree: Sidecars | None = None
         if output_dir is not None:
             self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
         if output is not None:
-            if output.exists() and not overwrite:
-                raise SettingsError(f"`output=` {output}: exists: give another, or `overwrite=`")
-            with writing(output):
-                output.unlink(missing_ok=True)
+            if output.suffix != ".jsonl":
+                raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl")
+            self._file = TraceFile(output, overwrite=overwrite)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Check that traces of these settings belong in the file of all traces; see `TraceFile.check`.
+
+        Raises:
+            SettingsError: it holds traces of others; the message names the differences.
+        """
+        if self._file is not None:
+            self._file.check(settings)
+
+    def begin(self) -> None:
+        """Get ready to write.
+
+        Raises:
+            SiraError: the file cannot be written.
+        """
+        if self._file is not None:
+            self._file.begin()
+
+    def complete(self) -> None:
+        """Note that all traces are written."""
+        if self._file is not None:
+            self._file.complete()
 
     def name(self, picture: Picture) -> str:
         """Return a picture's name in its trace: relative to the file."""
-        file = self._output if self._tree is None else self._tree.place(picture)
-        return picture.name_in(None if file is None else file.parent.resolve())
+        if self._tree is not None:
+            return picture.name_in(self._tree.place(picture).parent.resolve())
+        return picture.name_in(None if self._file is None else self._file.path.parent.resolve())
 
-    def has(self, picture: Picture) -> bool:
-        """Return whether an earlier run has written this trace to its end."""
+    def has(self, picture: Picture, prompt: str, text: str | None = None) -> bool:
+        """Return whether an earlier run has written a trace to its end.
+
+        Args:
+            picture: that was traced.
+            prompt: that it was traced with.
+            text: that was forced; None: it was generated.
+        """
+        if self._file is not None:
+            return trace_name(self.name(picture), prompt, text) in self._file
         return self._tree is not None and self._tree.keeps(picture)
 
     @contextmanager
@@ -70,10 +110,15 @@ class TraceTargets:
             place = self._tree.place(picture)
             make_folder(place.parent)
             with replacing(place) as file:  # one of many files appears when it is complete
-                yield lambda line: _write(file, line)
-        elif self._output is not None:
-            with self._appending() as write:
+
+                def write(line: Line) -> None:
+                    file.write(_encoded(line))
+                    file.flush()
+
                 yield write
+        elif self._file is not None:  # a file for all grows line by line
+            add = self._file.add
+            yield lambda line: add(_encoded(line))
         else:
             yield lambda line: self._on_line(picture, line)
 
@@ -83,17 +128,10 @@ class TraceTargets:
         Raises:
             SiraError: the file cannot be written.
         """
-        if self._output is not None:
-            with self._appending() as write:
-                write(line)
+        if self._file is not None:
+            self._file.add(_encoded(line))
         elif self._tree is None:
             self._on_line(None, line)
-
-    @contextmanager
-    def _appending(self) -> Iterator[Callable[[Line], None]]:
-        assert self._output is not None
-        with writing(self._output), self._output.open("ab") as file:  # a file for all grows line by line
-            yield lambda line: _write(file, line)
 
 
 def as_json(line: Line) -> str:
@@ -101,6 +139,5 @@ def as_json(line: Line) -> str:
     return json.dumps(line, ensure_ascii=False, allow_nan=False)
 
 
-def _write(file: Any, line: Line) -> None:
-    file.write(as_json(line).encode() + b"\n")
-    file.flush()
+def _encoded(line: Line) -> bytes:
+    return as_json(line).encode() + b"\n"

@@ -105,7 +105,7 @@ def _report(
         retry_errors=True,
     ) as job:
         run = PictureRun(job, engine(job))
-        with resumable(job.targets.any), closing(run.events()) as events:
+        with resumable(job.targets.any, overwrite), closing(run.events()) as events:
             return ControlsReport.of(_records(job, events))
 
 

@@ -5,29 +5,24 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
-import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
-from sira_cli.models.schemas import trial
+from sira_cli.models.schemas import trying
+from sira_cli.models.schemas.notes import without_notes
 from sira_cli.models.schemas.trial import matcher_of
+from sira_cli.models.schemas.trying import Tried, engine_reason
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 LONGEST = 200_000  # characters of a schema
-LONGEST_TRIAL = 20  # seconds on the clock
-DEAREST_TRIAL = 1  # second of processor time
-_NO_TRIAL = "schemas are tried in a process of its own, which could not be started"
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
@@ -54,7 +49,12 @@ class Schema:
 
     @classmethod
     def of(
-        cls, given: str | Path | Mapping[str, Any] | Schema, *, max_tags: int | None = None, tags: bool = False
+        cls,
+        given: str | Path | Mapping[str, Any] | Schema,
+        *,
+        max_tags: int | None = None,
+        tags: bool = False,
+        untried: bool = False,
     ) -> Schema:
         """Return a schema that texts can follow.
 
@@ -62,6 +62,7 @@ class Schema:
             given: the name of a built-in one, a file, or the schema itself.
             max_tags: longest list of tags; None: as the schema has it.
             tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
+            untried: leave the trial, which may take seconds, to `try_out`.
 
         Raises:
             SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
@@ -82,7 +83,8 @@ class Schema:
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
-            _try(schema._grammar)
+            if not untried or schema.tried is not None:
+                schema.try_out()
         except OSError as error:
             known = ", ".join(built_in())
             raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
@@ -93,6 +95,23 @@ class Schema:
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{shown}: {error}") from error
         return schema
+
+    @property
+    def tried(self) -> Tried | None:
+        """What a trial of such a schema found; None: there was none."""
+        return trying.known(self.grammar)
+
+    def try_out(self) -> None:
+        """Try it, unless it has been tried.
+
+        Raises:
+            ValueError: it cannot be followed, not in reasonable time and memory, or by no value.
+            SettingsError: the extra `json` is missing.
+            SiraError: the process that tries it cannot be started.
+        """
+        _bytes()
+        if reason := trying.tried(self.grammar, self._constraints).reason:
+            raise ValueError(f"cannot be followed{reason}")
 
     @property
     def label(self) -> str:
@@ -128,14 +147,20 @@ class Schema:
         Raises:
             ValueError: the schema cannot be followed; the message gives the reason.
         """
-        matcher = _compiled(tokens, self._grammar)
+        matcher = _compiled(tokens, self.grammar)
         if matcher.is_error():
-            raise ValueError(f"cannot be followed: {_line(matcher.get_error())}")
+            raise ValueError(f"cannot be followed: {engine_reason(matcher.get_error())}")
         return matcher.deep_copy()
 
-    @property
-    def _grammar(self) -> str:
-        return f"{_EXACT}start: %json {self.content}"
+    @functools.cached_property
+    def _constraints(self) -> dict[str, Any]:
+        constraints: dict[str, Any] = without_notes(json.loads(self.content))
+        return constraints
+
+    @functools.cached_property
+    def grammar(self) -> str:
+        """The schema for the engine, and the key of what is known of it."""
+        return f"{_EXACT}start: %json {json.dumps(self._constraints)}"
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
@@ -254,51 +279,6 @@ def _depth(value: Any) -> int:
 def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
     """Return the state of an empty text, to be copied; it may be an error."""
     return matcher_of(tokens, grammar)
-
-
-def _try(grammar: str) -> None:
-    """Try a grammar before anything else is done with it.
-
-    Raises:
-        ValueError: it cannot be followed, or not in reasonable time and memory.
-        SettingsError: the extra `json` is missing.
-        SiraError: the process cannot be started.
-    """
-    _bytes()
-    if reason := _reason_against(grammar):
-        raise ValueError(f"cannot be followed{reason}")
-
-
-@functools.lru_cache(maxsize=64)
-def _reason_against(grammar: str) -> str:
-    """Return the end of the message for a grammar that cannot be followed; empty: it can.
-
-    Raises:
-        SiraError: the process cannot be started.
-    """
-    too_dear = " in reasonable time and memory: make its patterns, numbers and nesting simpler"
-    command = [sys.executable or "python", "-P", trial.__file__]
-    try:
-        ended = subprocess.run(command, input=grammar.encode(), capture_output=True, timeout=LONGEST_TRIAL)
-    except subprocess.TimeoutExpired:
-        return too_dear
-    except OSError as error:
-        raise SiraError(f"{_NO_TRIAL}: {error.strerror}") from error
-    said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if said.startswith(("ImportError", "ModuleNotFoundError")):
-        raise SiraError(f"{_NO_TRIAL}: {said}")
-    found = {} if ended.returncode else json.loads(ended.stdout)
-    if found.get("seconds", math.inf) > DEAREST_TRIAL:
-        return too_dear
-    if "NoExt" in found["reason"]:
-        return ": no value fits a part of it"
-    return f": {_line(found['reason'])}" if found["reason"] else ""
-
-
-def _line(message: str) -> str:
-    """Return the engine's reason, without its trace."""
-    reason = re.split(r"<non-verbose/>|\n +\d+ \|", message)[0].rpartition("failed to compile JSON schema: ")[2]
-    return re.sub(r"\s+", " ", reason).strip()
 
 
 @functools.cache
