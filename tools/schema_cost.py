@@ -86,7 +86,7 @@ def mask_seconds(schema: Schema, rows: int) -> float:
     """Return the mean seconds of a mask for some rows with a vocabulary of `LARGE` tokens."""
     ends = EndTokens((LARGE - 1,), None)
     tokens = SchemaTokens(ReasoningParser(MadeUpVocabulary(LARGE)), ends)
-    texts = [tokens.begin(schema) for _ in range(rows)]
+    texts = [tokens.begin(schema, TOKENS) for _ in range(rows)]
     scores = torch.rand(TOKENS, rows, LARGE, generator=torch.Generator().manual_seed(0))
     spent = 0.0
     for each in scores:

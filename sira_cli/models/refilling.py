@@ -138,7 +138,7 @@ class RefilledSlots(Generic[T]):
             prompt = inputs["input_ids"][number : number + 1][seen][None]
             processors = lvlm.processors([seed], torch.ones_like(prompt))
             loops = None if settings.on_loop is None else LoopFinder()
-            follows = lvlm.following(schema)
+            follows = lvlm.following(schema, lengths[number])
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops, schema, follows))
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}), cut_offs_kept():
             room = 0 if lvlm.compiled is None else max(settings.max_new_tokens, *lengths)

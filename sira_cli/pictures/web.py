@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sira_cli import interrupts
 from sira_cli.errors import PictureError, PrivatePictureError, SettingsError
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.stores import without_password
 from sira_cli.pictures.tries import LOOK, in_time, retry_after, tried
 
@@ -104,11 +105,21 @@ class WebPicture(Picture):
             raise PrivatePictureError(f"{failed} {error}", f"{failed} {error.host} has no public address") from None
         except _DownloadError as error:
             raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
-        try:
+        with self._decoding():
             picture_size(self.shown, data)
-        except PictureError as error:
-            raise PictureError(str(error).replace(": ", ": failed_to_decode: ", 1)) from None
         return data
+
+    def opened(self, data: bytes) -> OpenedPicture:
+        """Decode it; of a picture that is cut off, the header alone may be right."""
+        with self._decoding():
+            return super().opened(data)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except PictureError as error:
+            raise PictureError(str(error).replace(f"{self.shown}: ", f"{self.shown}: failed_to_decode: ", 1)) from None
 
 
 def is_web(location: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sira_cli import SettingsError, load, run_pictures
 from sira_cli.models.look.entries import NOTHING_LEFT
 from sira_cli.models.look.second_look import SecondLook, Verify
 from sira_cli.models.schemas.schema import Schema, built_in
+from sira_cli.runs.events import Finished
 from tests.support.scripted import script, written
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:2]
@@ -35,7 +37,7 @@ TAGS = '["Oak_Tree", "dog", "Dog", "red  car"]'
 
 @pytest.fixture(scope="module")
 def demo():
-    return load("demo", max_new_tokens=200)
+    return load("demo", max_new_tokens=400)  # near a limit lists are closed
 
 
 def plan(monkeypatch, text):
@@ -52,6 +54,40 @@ def test_built_in_schemas_are_schemas_with_a_prompt(name):
     assert schema.read(json.dumps(EXAMPLES[name], ensure_ascii=False)) == EXAMPLES[name]
     assert schema.prompt == FILES[name]["x-prompt"]
     assert schema.label.startswith(f"{name}@")
+
+
+@pytest.mark.parametrize(
+    ("schema", "limit"),
+    [
+        ({"type": "array", "items": {"type": "string", "pattern": "^[a-z]{4}$"}}, 40),
+        ({"type": "array", "items": {"type": "array", "items": {"type": "integer", "maximum": 99, "minimum": 10}}}, 60),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["x,]", "y"]}}}, "required": ["a"],
+          "additionalProperties": False}, 40),
+    ],
+)  # fmt: skip
+def test_lists_are_closed_before_the_limit(demo, schema, limit):
+    """Whatever the model would rather write: here, anything that is allowed but the end."""
+    schema = Schema.of(schema)
+    draw = random.Random(0)
+    for _ in range(15):
+        text, tokens = demo.following(schema, limit), []
+        while len(tokens) < limit:
+            bits = text.allowed()
+            allowed = [token for token in range(8 * len(bits)) if bits[token // 8] >> token % 8 & 1]
+            going_on = [token for token in allowed if token not in demo.ends.ids]
+            if not going_on:
+                break
+            tokens.append(draw.choice(going_on))
+            text.add(tokens[-1])
+        assert len(tokens) < limit
+        assert schema.accepts(demo.processor.tokenizer.decode(tokens).encode())
+
+
+@pytest.mark.parametrize("asked", ["tags", "labels"])
+def test_lists_of_the_bundled_model_are_complete(asked):
+    lvlm = load("demo", max_new_tokens=128)
+    records = [event.record for event in run_pictures(lvlm, PICTURES, schema=asked) if isinstance(event, Finished)]
+    assert [(record.status, record.finish_reason) for record in records] == [("ok", "stop")] * len(PICTURES)
 
 
 def test_the_prompt_is_the_users_the_schemas_or_the_presets(demo):

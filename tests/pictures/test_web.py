@@ -177,6 +177,14 @@ def test_what_is_no_picture(server):
     )
 
 
+def test_a_picture_that_is_cut_off(server):
+    data = (Path(__file__).parents[2] / "examples" / "scene-2900000.png").read_bytes()
+    (picture,) = find_pictures(["http://user:secret@localhost/a.png"], allow_private=True)
+    assert picture.opened(data).image.size == (384, 384)
+    with pytest.raises(PictureError, match=r"^http://localhost/a\.png: failed_to_decode: "):
+        picture.opened(data[: len(data) // 2])
+
+
 def refused(location: str) -> str:
     with pytest.raises(PictureError) as caught:
         as_picture(location).read()

@@ -2,5 +2,6 @@
 
 schema          a schema and the value of a text (`Schema`)
 trial           whether a schema can be followed, in a process of its own
+lists           room for the entries of lists, before the limit of tokens
 following       the tokens by which a text stays a beginning of such a value
 """

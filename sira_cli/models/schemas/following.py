@@ -16,6 +16,7 @@ from sira_cli.core.rules import newest_cut_off, plausible
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.schemas.lists import Commas, OpenLists
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.models.vocabulary import Vocabulary
 
@@ -37,8 +38,8 @@ class _Pieces:
 
 
 @functools.lru_cache(maxsize=4)
-def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> LLTokenizer:
-    """Return a vocabulary in the engine's own form, which takes a second to make of a large one.
+def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> tuple[LLTokenizer, Commas]:
+    """Return a vocabulary in the engine's own form, which takes a second to make of a large one, and its commas.
 
     Args:
         vocabulary: the model's.
@@ -46,7 +47,7 @@ def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ..
         ends: tokens that end a text.
     """
     pieces = [b"" if token in markers else piece for token, piece in enumerate(vocabulary.pieces())]
-    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
+    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends)), Commas(pieces)
 
 
 class SchemaTokens:
@@ -68,16 +69,20 @@ class SchemaTokens:
             )
         self.parser = parser
         markers = frozenset({*parser.opening, *parser.closing, *parser.frames})
-        self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
+        self.engine, self.commas = _engine(parser.vocabulary, markers, tuple(ends.ids))
 
-    def begin(self, schema: Schema) -> FollowingText:
+    def begin(self, schema: Schema, limit: int) -> FollowingText:
         """Return an empty text that follows a schema.
+
+        Args:
+            schema: the schema.
+            limit: tokens of the text, thoughts and the end token included.
 
         Raises:
             SettingsError: with these tokens the schema cannot be followed.
         """
         try:
-            return FollowingText(self, schema)
+            return FollowingText(self, schema, limit)
         except ValueError as error:
             raise SettingsError(f"`schema=` {schema.name}: {error}") from error
 
@@ -85,9 +90,10 @@ class SchemaTokens:
 class FollowingText:
     """One text that follows a schema, token by token; thoughts before it are free."""
 
-    def __init__(self, tokens: SchemaTokens, schema: Schema) -> None:
+    def __init__(self, tokens: SchemaTokens, schema: Schema, limit: int) -> None:
         self._parser = tokens.parser
         self._matcher = schema.matcher(tokens.engine)
+        self._commas, self._lists = tokens.commas, OpenLists(limit, schema.accepts)
         self._thinks = tokens.parser.begins_in is not None
         self._may_think = tokens.parser.expects
 
@@ -95,17 +101,20 @@ class FollowingText:
         """Take the next token."""
         if self._thinks:
             self._thinks = token not in self._parser.closing
+            self._lists.skip()
         elif self._may_think and token in self._parser.opening:
             self._thinks = True
+            self._lists.skip()
         else:
             self._matcher.consume_token(token)
+            self._lists.add(self._commas.piece(token))
         self._may_think = self._thinks
 
     def allowed(self) -> bytes | None:
         """Return a bit per token, whether it may be next; None: all may. End tokens may where the JSON is complete."""
         if self._thinks:
             return None
-        bits = self._matcher.compute_bitmask()
+        bits = self._lists.without_more(self._matcher.compute_bitmask(), self._commas)
         if self._may_think:
             return _with_bits(bits, self._parser.opening)
         return bits

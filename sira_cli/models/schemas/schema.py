@@ -176,12 +176,12 @@ class Schema:
         except RecursionError:
             raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
         # Again, as it was read: numbers are rounded, and of equal keys only the last one counts.
-        if not self._accepts(written):
+        if not self.accepts(written):
             raise ValueError("its value does not fit the schema")
         return data
 
-    def _accepts(self, written: bytes) -> bool:
-        """Whether these are a whole text of the schema."""
+    def accepts(self, written: bytes) -> bool:
+        """Return whether these bytes are a whole text of the schema."""
         matcher = self.matcher(_bytes())
         return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
 
@@ -201,7 +201,7 @@ class Schema:
             return f"the JSON was cut off after {answer.output_tokens} tokens: raise max_new_tokens"
         if answer.finish_reason == "loop":
             return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
-        if not self._accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
+        if not self.accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
             return (
                 f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to "
                 "follow: make its patterns, numbers and nesting simpler"
