@@ -81,7 +81,7 @@ def test_the_page_of_options_loses_none():
     sections = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |^## |\Z)", page, re.MULTILINE | re.DOTALL))
     group = typer.main.get_command(app)
     commands = {f"sira {name}": each for name, each in group.commands.items()}
-    for name in ("eval", "calibrate", "presets"):
+    for name in ("calibrate", "presets"):
         commands |= {f"sira {name} {own}": each for own, each in commands.pop(f"sira {name}").commands.items()}
     assert set(commands) <= set(sections)
     for name, command in commands.items():

@@ -58,7 +58,7 @@ def test_exit_codes(sira, tmp_path):
     bad.write_text("[1]\n")
     picture.write_text("no picture")
     runs = {
-        ("eval", "pope", "--questions", bad, "--images", tmp_path): 2,  # a data file
+        ("eval", "pope", bad, "--images", tmp_path): 2,  # a data file
         ("caption", picture, "-p", "demo", "-o", bad): 2,  # records that are none
         ("caption", picture, "-p", "demo", "--alpha", -1): 2,  # a setting
         ("report", bad, "-o", tmp_path / "page.html"): 1,  # a trace

@@ -8,10 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-from typer.testing import CliRunner
-
-from sira_cli.cli.eval_catalog import add_commands
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import catalog
@@ -57,20 +53,18 @@ def read(folder: Path, asking: Asking) -> Dogs:
     return Dogs([Question(row["picture"], row["picture"], asked, asked, row["dog"], "all") for row in rows], ("all",))
 
 
-def test_a_benchmark_is_a_file_and_a_card(monkeypatch, tmp_path):
+def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
     card = Card("dogs", "Dogs", "here", "accuracy", ("dogs.json",), "1 kB", "none", "nowhere", '{"id"}', "images", read)
     monkeypatch.setitem(catalog.CARDS, "dogs", card)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(SCENE.read_bytes())
     dog = "yes" if "dog" in held_out(2900000).objects else "no"
     (tmp_path / "dogs.json").write_text(json.dumps([{"picture": "a.png", "dog": dog}]))
-    app = typer.Typer()
-    add_commands(app)
-    assert "dogs: Dogs (here)" in CliRunner().invoke(app, ["--list"]).output
-    command = ["dogs", "--data", str(tmp_path), "--images", str(tmp_path / "images"), "-p", "demo", "--json"]
-    result = CliRunner().invoke(app, [*command, "--no-controls", "--method", "greedy", "-q"])
-    assert result.exit_code == 0, result.output or result.exception
-    (row,) = json.loads(result.stdout)["rows"]
+    assert "dogs: Dogs (here)" in sira("eval", "--list")[1]
+    command = ("eval", "dogs", tmp_path, "--images", tmp_path / "images", "-p", "demo", "--json")
+    code, out, err = sira(*command, "--no-controls", "--method", "greedy", "-q")
+    assert code == 0, err
+    (row,) = json.loads(out)["rows"]
     assert (row["method"], row["figures"]["accuracy"]["value"]) in (("greedy", 0.0), ("greedy", 100.0))
     assert row["counts"]["asked"] == 1
 

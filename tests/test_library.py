@@ -122,7 +122,7 @@ def test_pope_is_what_the_command_prints(run, folder, sira):
     *events, report = run("POPE")
     assert {line.split("(")[0] for line in events} == {"PartStarted", "Finished"}
     code, out, _ = sira(
-        *("eval", "pope", "--questions", "scenes/pope/scenes_pope_random.json", "--images", "scenes/images"),
+        *("eval", "pope", "scenes/pope/scenes_pope_random.json", "--images", "scenes/images"),
         *("-p", "demo", "--method", "sira,vcd", "-o", "pope", "--json"),
     )
     found, expected = json.loads(report), json.loads(out)

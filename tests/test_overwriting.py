@@ -137,7 +137,7 @@ def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path
 
 def test_a_report_of_another_benchmark_stays(sira, tmp_path):
     scenes, answers = export([held_out(0)], tmp_path / "scenes"), tmp_path / "eval"
-    questions = ("eval", "pope", "--questions", *scenes.pope.iterdir())
+    questions = ("eval", "pope", *scenes.pope.iterdir())
     run = (*questions, "--images", scenes.images, "-p", "demo", "--max-new-tokens", 1, "--no-controls", "-o", answers)
     assert sira(*run)[0] == 0
     (answers / "report.json").write_text('{"benchmark": "chair"}')

@@ -142,6 +142,20 @@ def benchmarks_table() -> str:
     return "\n".join(rows)
 
 
+def benchmark_options() -> str:
+    """Return the table of options that only some benchmarks have, from their cards."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for card in CARDS.values():
+        for option in card.options:
+            default = f" (default: {option.default.strip()})" if option.default else ""
+            key = option.name, ", ".join(f"`{each}`" for each in option.choices), option.help + default
+            rows.setdefault(key, []).append(card.name)
+    lines = ["| `--option` | of | values | |", "|---|---|---|---|"]
+    for (name, choices, text), cards in rows.items():
+        lines.append(f"| `{name}` | {', '.join(cards)} | {choices} | {text} |")
+    return "\n".join(lines)
+
+
 def presets_table() -> str:
     """Return the table of shipped presets."""
     rows = ["| preset | model | K | download | memory | |", "|---|---|---|---|---|---|"]

@@ -31,7 +31,7 @@ from sira_cli.cli import (
 )
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
-from sira_cli.cli.help import Command
+from sira_cli.cli.help import Command, Variadic
 from sira_cli.errors import SiraError
 
 app = typer.Typer(
@@ -60,7 +60,7 @@ COMMANDS = {
 }
 for name, (module, short_help) in COMMANDS.items():
     app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=short_help)(getattr(module, name))
-app.add_typer(evaluation.app, name="eval", short_help="Run and score benchmarks: POPE, CHAIR, AMBER and others.")
+app.command("eval", cls=Variadic, epilog=evaluation.EXAMPLES)(evaluation.evaluate)
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(presets.app, name="presets")
 

@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sira_cli.runs.events import Halved
 
 _verbosity = 0
+_spelled: dict[str, str] = {}  # parameters that are no options of their own
 
 
 def verbosity() -> int:
@@ -53,9 +54,22 @@ def say(message: str) -> None:
         print(f"sira: {with_options_named(message)}", file=sys.stderr, flush=True)
 
 
+def spell(options: Mapping[str, str]) -> None:
+    """Set how parameters are given that are no options of the command, such as `rule`: `--option`."""
+    _spelled.clear()
+    _spelled.update(options)
+
+
 def with_options_named(text: str) -> str:
-    """Return a text of the library with its parameters, `name=`, as options, --name."""
-    return re.sub(r"`(\w+)=`", lambda found: "--" + found[1].replace("_", "-"), text)
+    """Return a text of the library with its parameters, `name=`, as options: --name, or --option name=."""
+    return re.sub(r"`(\w+)=`( (?!is )|)", _named, text)
+
+
+def _named(found: re.Match[str]) -> str:
+    name, space = found[1], found[2]
+    if name not in _spelled:
+        return "--" + name.replace("_", "-") + space
+    return f"{_spelled[name]} {name}" + "=" * bool(space)
 
 
 def note(message: str) -> None:

@@ -85,22 +85,17 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     from sira_cli.demo.export import export
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
-    from sira_cli.eval.catalog import CARDS
+    from sira_cli.eval.catalog import benchmarks
 
     with Progress.shown("scenes", count) as progress:
         scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-        to = export(scenes, folder, progress.reach, overwrite=overwrite)
+        export(scenes, folder, progress.reach, overwrite=overwrite)
     note(f"{count} scenes are in {folder}; evaluate on them with")
-    images, pope, coco, amber = (shlex.quote(str(path)) for path in (to.images, to.pope, to.coco, to.amber))
-    repope = shlex.quote(str(to.repope))
-    print(f"sira eval pope --questions {pope}/*.json --repope {repope}/*.json --images {images} -p demo")
-    print(f"sira eval chair --annotations {coco} --images {images} --ids {coco}/ids.txt -p demo")
-    print(f"sira eval amber --data {amber} --images {images} --similarity exact -p demo")
-    for name in CARDS:
-        if (folder / name).is_dir() and CARDS[name].read is not None:
-            data, own = shlex.quote(str(folder / name)), folder / name / CARDS[name].pictures
-            pictures = shlex.quote(str(own)) if own.is_dir() else images
-            print(f"sira eval {name} --data {data} --images {pictures} -p demo")
+    print(f"sira eval all {shlex.quote(str(folder))} -p demo")
+    for name, card in benchmarks().items():
+        if card.judged:
+            data, images = (shlex.quote(str(folder / each)) for each in (name, "images"))
+            print(f"sira eval {name} {data} --images {images} -p demo -o {name}/ --export official")
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:

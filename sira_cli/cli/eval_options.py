@@ -1,4 +1,4 @@
-"""Options that the commands of `sira eval` share: parsed into one object, and checked."""
+"""Options of `sira eval`: parsed into one object, and checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
-from sira_cli.cli.console import set_verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.output import check_file
@@ -25,10 +24,6 @@ Format = Literal["table", "json", "csv", "latex"]  # of the printed figures
 Export = Literal["official"]  # formats of exported answers
 
 
-NoControls = Annotated[bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")]
-OverwriteAnswers = Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")]
-
-
 @dataclass(frozen=True)
 class EvalOptions:
     """Sources of answers, and output of figures."""
@@ -42,23 +37,36 @@ class EvalOptions:
         list[str] | None,
         typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from other tools."),
     ] = None
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd (--list NAME)."
+        ),
+    ] = None
     batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Take only the first N questions of each file (POPE), or N pictures."),
+        typer.Option(
+            metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures (per file or subset)."
+        ),
     ] = None
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Ask about part I of N only; score all parts together with --answers."),
     ] = None
-    no_controls: NoControls = False
+    no_controls: Annotated[
+        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
+    ] = False
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Keep answers here, to resume a stopped run, and report.json."
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            help="Keep answers here, to resume a stopped run, and report.json; of several benchmarks in NAME/.",
         ),
     ] = None
-    overwrite: OverwriteAnswers = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
     retry_errors: RetryErrors = False
     export: Annotated[
         Export | None, typer.Option(help="Also write answers into --output in the official scripts' format.")
@@ -67,50 +75,61 @@ class EvalOptions:
         Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted, one line per answer.")
     ] = None
     paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a folder of benchmarks as a page.")
+    ] = None
     format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = "table"
     json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
 
 
-@dataclass(frozen=True)
-class Given:
-    """A checked command line, but for the options of one benchmark.
-
-    Attributes:
-        sources: the files to score; empty if the model is to be asked.
-    """
-
-    options: EvalOptions
-    model: ModelOptions
-    decoding: DecodingOptions
-    sources: Sequence[AnswerFiles]
-
-
 def check(
     options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
-) -> Given:
-    """Set the verbosity, check the options, and find the files to score.
+) -> Sequence[AnswerFiles]:
+    """Check the options for one benchmark, and return the files to score; empty if the model is to be asked.
 
     Args:
         options, model, decoding: the command line's.
         questions: as for `find_files`.
 
     Raises:
-        SettingsError: --images and --answers are both given, or neither; or options exclude each other.
+        SettingsError: --images and --answers are both given, or options exclude each other.
     """
-    set_verbosity(options.quiet, options.verbose)
-    if (options.images is None) == (not options.answers):
+    if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers and (idle := _of_runs(options, model, decoding)):
         raise SettingsError(f"{idle[0]} is for runs: leave it out, or give --images instead of --answers")
+    if options.html is not None:
+        raise SettingsError("--html is for a folder of benchmarks: leave out --images and --answers, or --html")
     _check(options)
-    sources: list[AnswerFiles] = []
-    if options.answers:
-        from sira_cli.eval.answers.read import find_files
+    if not options.answers:
+        return ()
+    from sira_cli.eval.answers.read import find_files
 
-        sources = find_files(options.answers, questions)
-    return Given(options, model, decoding, sources)
+    return find_files(options.answers, questions)
+
+
+def check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
+    """Check the options for a folder of benchmarks.
+
+    Raises:
+        SettingsError: there is not one folder, or an option is for one benchmark.
+    """
+    if len(paths) != 1:
+        raise SettingsError(
+            "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
+            f"or one PATH, a folder of benchmarks: got {len(paths)}"
+        )
+    single = ("images", "answers", "shard", "export", "details", "paper")
+    given = [name for name in single if getattr(options, name)]
+    given += ["format"] if options.format not in ("table", "json") else []
+    if given:
+        raise SettingsError(
+            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
+        )
+    check_file("--html", options.html)
+    _check(options)
 
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 from sira_cli.cli.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.console import note, note_halved, resumable, say
 from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.eval_options import EvalOptions, Format, Given
+from sira_cli.cli.eval_options import EvalOptions, Format
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import ModelOptions
 from sira_cli.cli.output import save_report
@@ -21,6 +21,7 @@ from sira_cli.cli.progress import Progress
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.eval.answers.read import AnswerFiles
     from sira_cli.eval.answers.texts import Answers
     from sira_cli.eval.base import Benchmark
     from sira_cli.eval.evaluation import Evaluation
@@ -31,8 +32,19 @@ if TYPE_CHECKING:
     from sira_cli.pictures.picture import Picture
 
 
-def evaluate(benchmark: Benchmark, given: Given) -> None:
+def ask_or_read(
+    benchmark: Benchmark,
+    sources: Sequence[AnswerFiles],
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
     """Ask the model, or read answers; print figures and write files.
+
+    Args:
+        benchmark: with its questions.
+        sources: the files to score; empty if the model is to be asked.
+        options, model, decoding: the command line's.
 
     Raises:
         typer.Exit: with 3 if pictures failed, 130 if interrupted.
@@ -40,9 +52,11 @@ def evaluate(benchmark: Benchmark, given: Given) -> None:
     """
     from sira_cli.eval.report import EvalReport
 
-    options = given.options
     _check_report(benchmark, options)
-    answers, paper = _read(benchmark, given) if given.sources else _ask(benchmark, given)
+    if sources:
+        answers, paper = _read(benchmark, sources, options, model)
+    else:
+        answers, paper = _ask(benchmark, options, model, decoding)
     if options.shard is not None:
         note(f"shard {options.shard} is done: when all are, score them: --answers {options.output}")
         if any(one.failures for one in answers):
@@ -73,20 +87,21 @@ def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
         raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
 
 
-def _read(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
+def _read(
+    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
+) -> tuple[list[Answers], str]:
     """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
     from sira_cli.eval.answers.read import read_each
     from sira_cli.eval.paper import find_model
 
-    options, model = given.options, given.model
     if options.export is not None:
-        folders = [_folder_name(source.label) for source in given.sources]
-        for source, folder in zip(given.sources, folders, strict=True):
+        folders = [_folder_name(source.label) for source in sources]
+        for source, folder in zip(sources, folders, strict=True):
             if folders.count(folder) > 1:
                 raise SettingsError(
                     f"--export: {source.label!r} and another label would both go to {folder}: rename one"
                 )
-    answers = read_each(benchmark, given.sources, not options.no_controls)
+    answers = read_each(benchmark, sources, not options.no_controls)
     if not options.paper:
         return answers, ""
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
@@ -98,7 +113,9 @@ def _read(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
     return answers, find_model(known.pop())
 
 
-def _ask(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
+def _ask(
+    benchmark: Benchmark, options: EvalOptions, model: ModelOptions, decoding: DecodingOptions
+) -> tuple[list[Answers], str]:
     """Ask the model all questions, and return its answers with the paper's model, if its figures are asked for.
 
     Raises:
@@ -108,7 +125,6 @@ def _ask(benchmark: Benchmark, given: Given) -> tuple[list[Answers], str]:
     from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
-    options, model, decoding = given.options, given.model, given.decoding
     assert options.images is not None
     pictures = pictures_of(benchmark, options.images)
     methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)

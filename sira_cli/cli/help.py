@@ -67,11 +67,12 @@ class Command(TyperCommand):
 
 
 class Variadic(Command):
-    """A command whose repeatable options take several values: `--questions a.json b.json`."""
+    """A command whose options with values such as `FILE...` take several: `--answers a.jsonl b.jsonl`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option before each of its values."""
-        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        several = [option for option in self.params if str(option.metavar).endswith("...")]
+        names = {name for option in several if option.param_type_name == "option" for name in option.opts}
         expanded: list[str] = []
         current = ""
         for number, arg in enumerate(args):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +54,12 @@ class Part:
     asks: tuple[Ask, ...]
     groups: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+def first_pictures(part: Part, count: int | None) -> Part:
+    """Return the asks of a part about its first pictures."""
+    first = {*list(dict.fromkeys(ask.picture for ask in part.asks))[:count]}
+    return replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
 
 
 class Benchmark(ABC):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.recalls import Recalls
 from sira_cli.eval.stats.pope import repope
 from sira_cli.eval.yes_no import Question, ours
@@ -94,4 +94,5 @@ CARD = Card(
     url="https://github.com/YanNeu/DASH-B (folder images)",
     answers='{"object_name", "img_id", "gt", "response"}',
     read=_read,
+    options=(WORDING,),
 )

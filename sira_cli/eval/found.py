@@ -4,28 +4,20 @@
 |---|---|
 | `pope/*.json`, and if there are any `repope/*.json` | POPE, with RePOPE |
 | `coco/` with `annotations/` and `ids.txt` | CHAIR |
-| `amber/` | AMBER |
-| `NAME/`, such as `dash-b/` | the benchmark of that name in the catalogue, unless a judge is needed |
+| `NAME/`, such as `amber/` or `dash-b/` | the benchmark of that name in the catalogue |
 | `images/` | pictures of those whose own folder has none |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.eval.amber.benchmark import Amber
-from sira_cli.eval.amber.similarity import Similarity, find_similarity
-from sira_cli.eval.base import Benchmark, Part
+from sira_cli.eval.base import Benchmark
 from sira_cli.eval.card import Asking, Card
-from sira_cli.eval.catalog import CARDS, LENGTHS
-from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.eval.chair.rows import read_ids
-from sira_cli.eval.pope import Pope
-from sira_cli.language.language import find_language
+from sira_cli.eval.catalog import benchmarks
 
 
 @dataclass(frozen=True)
@@ -37,27 +29,47 @@ class Found:
     images: Path
 
 
-def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
+def find_benchmarks(
+    folder: Path,
+    limit: int | None = None,
+    cards: Sequence[Card] = (),
+    options: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[Found]:
     """Return the benchmarks in a folder, in the order of the catalogue.
 
     Args:
         folder: laid out as above.
         limit: maximum number of questions per file (POPE), or of pictures, per file or subset.
+        cards: those that have to be there; empty: all that are there, without those that need a judge.
+        options: of each benchmark, by its name; checked (`catalog.options_of_each`).
 
     Raises:
-        SettingsError: it holds no benchmark, or a file is missing.
+        SettingsError: it holds no benchmark, a file is missing, or a benchmark needs a judge.
         DataError: a file cannot be read.
         PictureError: a benchmark has no pictures.
     """
     if not folder.is_dir():
-        raise SettingsError(f"`data=` {folder}: is not a folder")
+        raise SettingsError(f"{folder}: is not a folder")
+    for card in cards:
+        if card.judged:
+            raise SettingsError(
+                f"{card.name}: a judge has to read its answers: give its folder alone with `images=` FOLDER, `output=` "
+                "FOLDER and `export=` official"
+            )
+        if not _data(card, folder).is_dir():
+            raise SettingsError(
+                f"{folder}: has no folder {_data(card, folder).name} with {card.content}; to give {card.name}'s files "
+                "themselves, add `images=` FOLDER to ask the model, or `answers=` FILE to score answers"
+            )
     found = []
-    for card in CARDS.values():
-        if not card.judged and (benchmark := _read(card, folder, limit)) is not None:
+    for card in cards or [card for card in benchmarks().values() if not card.judged]:
+        if _data(card, folder).is_dir():
+            given = {**_defaults(card, folder), **(options or {}).get(card.name, {})}
+            benchmark = card.open(card.files_in([_data(card, folder)]), Asking(limit=limit, options=given))
             found.append(Found(card, benchmark, _images(card, folder, benchmark)))
     if not found:
         raise SettingsError(
-            f"`data=` {folder}: holds no benchmark: expected folders such as pope, coco, amber, dash-b, with the files "
+            f"{folder}: holds no benchmark: expected folders such as pope, coco, amber, dash-b, with the files "
             "that docs/benchmarks.md names; those that need a judge are not run"
         )
     return found
@@ -65,7 +77,11 @@ def find_benchmarks(folder: Path, limit: int | None = None) -> list[Found]:
 
 def unjudged(folder: Path) -> list[str]:
     """Return the names of the benchmarks in a folder that are left out because they need a judge."""
-    return [card.name for card in CARDS.values() if card.judged and (folder / card.name).is_dir()]
+    return [card.name for card in benchmarks().values() if card.judged and (folder / card.name).is_dir()]
+
+
+def _data(card: Card, folder: Path) -> Path:
+    return folder / (card.folder or card.name)
 
 
 def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
@@ -77,51 +93,12 @@ def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
     own = folder / card.name / card.pictures
     images = own if card.pictures and own.is_dir() else folder / "images"
     if not any((images / ask.picture).exists() for part in benchmark.parts for ask in part.asks):
-        raise PictureError(f"`data=` {folder}: none of the pictures of {card.name} is in {images}: put them there")
+        raise PictureError(f"{folder}: none of the pictures of {card.name} is in {images}: put them there")
     return images
 
 
-def _read(card: Card, folder: Path, limit: int | None) -> Benchmark | None:
-    if card.read is not None:
-        return card.read(folder / card.name, Asking(limit=limit)) if (folder / card.name).is_dir() else None
-    reader = _READERS.get(card.name)
-    return None if reader is None else reader(folder, limit)
-
-
-def _pope(folder: Path, limit: int | None) -> Pope | None:
-    files, corrected = (sorted((folder / name).glob("*.json")) for name in ("pope", "repope"))
-    if not files and (folder / "pope").is_dir():
-        raise SettingsError(f"{folder / 'pope'}: holds no .json file: expected POPE's files of questions")
-    return Pope(files, limit=limit, repope=corrected) if files else None
-
-
-def _chair(folder: Path, limit: int | None) -> Chair | None:
-    if not (folder / "coco").is_dir():
-        return None
-    ids = folder / "coco" / "ids.txt"
-    return Chair.of(folder / "coco", ids=list(islice(read_ids(ids), limit)), lengths=LENGTHS)
-
-
-def _amber(folder: Path, limit: int | None) -> Amber | None:
-    data = folder / "amber"
-    if not data.is_dir():
-        return None
-    benchmark = Amber.of(data, language=find_language("auto", ["nouns"]), similarity=_similarity())
-    return replace(benchmark, parts=tuple(first_pictures(part, limit) for part in benchmark.parts))
-
-
-def _similarity() -> Similarity:
-    """Return AMBER's own where it is installed, else equal words, which the report says."""
-    try:
-        return find_similarity()
-    except SettingsError:
-        return find_similarity("exact")
-
-
-def first_pictures(part: Part, count: int | None) -> Part:
-    """Return the asks of a part about its first pictures."""
-    first = {*list(dict.fromkeys(ask.picture for ask in part.asks))[:count]}
-    return replace(part, asks=tuple(ask for ask in part.asks if ask.picture in first))
-
-
-_READERS: dict[str, Callable[[Path, int | None], Benchmark | None]] = {"pope": _pope, "chair": _chair, "amber": _amber}
+def _defaults(card: Card, folder: Path) -> dict[str, str]:
+    """Return options that a benchmark in a folder has unless they are given: AMBER's word vectors may be missing."""
+    if card.name == "pope" and any((folder / "repope").glob("*.json")):
+        return {"repope": str(folder / "repope")}
+    return {"similarity": "auto"} if card.name == "amber" else {}

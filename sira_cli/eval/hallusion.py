@@ -15,7 +15,7 @@ from typing import Any
 
 from sira_cli.errors import DataError
 from sira_cli.eval.base import Part, Texts
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
 from sira_cli.runs.rows import brief, read_rows, text_of
@@ -295,5 +295,6 @@ CARD = Card(
     main=("with pictures", "VD", "VS"),
     answers="the authors' rows with {model_prediction}",
     read=_read,
+    options=(WORDING,),
     note="Answers are read by their words, as VLMEvalKit does; the authors let GPT-4 compare them.",
 )

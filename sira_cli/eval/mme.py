@@ -10,7 +10,7 @@ from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Part, Texts
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
 from sira_cli.files import replacing
@@ -123,7 +123,7 @@ def _read(folder: Path, asking: Asking) -> Mme:
     there = [subset for subset in (*PERCEPTION, *COGNITION) if (folder / subset).is_dir()]
     if not there:
         raise SettingsError(
-            f"`data=` {folder}: has none of MME's folders ({', '.join(HALLUCINATION)}, ...): ask for them at {CARD.url}"
+            f"{folder}: has none of MME's folders ({', '.join(HALLUCINATION)}, ...): ask for them at {CARD.url}"
         )
     known: list[Question] = []
     asked: list[Question] = []
@@ -171,5 +171,6 @@ CARD = Card(
     url="https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models/tree/Evaluation",
     answers='the lines of the script\'s SUBSET.txt (`LABEL=results/*.txt`), or {"question_id", "prompt", "text"}',
     read=_read,
+    options=(WORDING,),
     note="Subsets that are missing are left out; a total is shown if all of its subsets are there.",
 )

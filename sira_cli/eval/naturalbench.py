@@ -9,7 +9,7 @@ from typing import Any
 
 from sira_cli.errors import DataError
 from sira_cli.eval.base import Part, Texts
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
 from sira_cli.runs.rows import brief, id_of, read_rows, text_of
@@ -130,4 +130,5 @@ CARD = Card(
     url="https://huggingface.co/datasets/BaiqiL/NaturalBench-lmms-eval",
     answers='{"Index", "text"}',
     read=_read,
+    options=(WORDING,),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sira_cli.errors import DataError
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.recalls import TRUTHS, Recalls
 from sira_cli.eval.stats.pope import strict
 from sira_cli.eval.yes_no import Question, ours
@@ -118,5 +118,6 @@ CARD = Card(
     main=MODES,
     answers='{"mode", "image_id", "question", "answer"}, without the context',
     read=_read,
+    options=(WORDING,),
     note="Pictures lie as the authors say: train2014/, val2014/ and CCS_images/ in images/, next to data.json.",
 )

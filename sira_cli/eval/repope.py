@@ -70,5 +70,5 @@ CARD = Card(
     size="0.3 MB per file; POPE's pictures and files",
     licence="none stated",
     url="https://github.com/YanNeu/RePOPE (folder annotations)",
-    command="sira eval pope --repope coco_repope_*.json --rule repope",
+    command="sira eval pope coco_pope_*.json --option 'repope=coco_repope_*.json' --option rule=repope",
 )

@@ -422,7 +422,7 @@ def test_without_a_calibration_every_command_names_the_one_that_makes_it(sira, l
         ("caption", photos["coffee"], *model),
         ("caption", photos["coffee"], *model, "-o", tmp_path / "a.jsonl"),
         ("ask", photos["coffee"], "Hm?", *model),
-        ("eval", "pope", "--questions", tmp_path / "pope.json", "--images", photos["coffee"].parent, *model),
+        ("eval", "pope", tmp_path / "pope.json", "--images", photos["coffee"].parent, *model),
         ("bench", *model, "--runs", 1),
     ]
     for code, out, said in (sira(*command) for command in commands):

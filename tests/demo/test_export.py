@@ -339,20 +339,11 @@ def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
     command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--limit", "2", "--seed", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert run.stderr == f"sira: 2 scenes are in {folder}; evaluate on them with\nset()\n"
-    coco = f"--annotations '{folder}/coco' --images '{folder}/images' --ids '{folder}/coco'/ids.txt"
-    pope = f"'{folder}/pope'/*.json --repope '{folder}/repope'/*.json"
-    assert run.stdout.splitlines() == [
-        f"sira eval pope --questions {pope} --images '{folder}/images' -p demo",
-        f"sira eval chair {coco} -p demo",
-        f"sira eval amber --data '{folder}/amber' --images '{folder}/images' --similarity exact -p demo",
-        f"sira eval dash-b --data '{folder}/dash-b' --images '{folder}/dash-b' -p demo",
-        f"sira eval naturalbench --data '{folder}/naturalbench' --images '{folder}/images' -p demo",
-        f"sira eval hallusionbench --data '{folder}/hallusionbench' --images '{folder}/images' -p demo",
-        f"sira eval phd --data '{folder}/phd' --images '{folder}/phd/images' -p demo",
-        f"sira eval mme --data '{folder}/mme' --images '{folder}/mme' -p demo",
-        f"sira eval mmhal --data '{folder}/mmhal' --images '{folder}/images' -p demo",
-        f"sira eval haloquest --data '{folder}/haloquest' --images '{folder}/images' -p demo",
+    judged = [
+        f"sira eval {name} '{folder}/{name}' --images '{folder}/images' -p demo -o {name}/ --export official"
+        for name in ("mmhal", "haloquest")
     ]
+    assert run.stdout.splitlines() == [f"sira eval all '{folder}' -p demo", *judged]
     assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
 
 

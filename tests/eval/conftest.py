@@ -66,7 +66,7 @@ def pope(sira, scenes, loaded):
     def run(*args: object, images: Path = scenes / "images", splits=SPLITS) -> tuple[int, dict, str]:
         files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in splits]
         given = [] if "--answers" in args else ["--images", images, "-p", "demo", "-b", 16]
-        code, out, err = sira("eval", "pope", "--questions", *files, *given, "--json", *args)
+        code, out, err = sira("eval", "pope", *files, *given, "--json", *args)
         return code, json.loads(out) if out else {}, err
 
     return run

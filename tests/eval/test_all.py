@@ -51,17 +51,32 @@ def test_a_limit_holds_for_all(scenes):
         assert 0 < len(one.benchmark.parts[0].asks) < len(other.benchmark.parts[0].asks)
 
 
+def test_named_ones_are_run_with_their_options(sira, scenes, loaded):
+    command = ("eval", "chair,pope", scenes, "-p", "demo", "-b", 16, "--limit", 1, "--no-controls", "--json", *SHORT)
+    code, out, err = sira(*command, "--option", "rule=strict", "--option", "chair.rule=singular")
+    assert (code, "--option rule=strict: expected lemma, singular" in err) == (2, True)  # both have a rule
+    code, out, _ = sira(*command, "--option", "pope.rule=strict", "--option", "language=fallback")
+    reports = json.loads(out)["benchmarks"]
+    assert (code, [*reports], "rule strict" in str(reports["pope"]["stand_ins"])) == (0, ["chair", "pope"], True)
+
+
+def test_one_that_is_not_there(sira, scenes):
+    code, _, err = sira("eval", "pope", scenes / "coco", "-p", "demo")
+    assert (code, "has no folder pope with POPE's files of questions" in err) == (2, True)
+    assert "add --images=FOLDER to ask" in err or "add --images FOLDER to ask" in err
+
+
 def test_a_folder_without_any(sira, tmp_path):
     with pytest.raises(SettingsError, match="holds no benchmark: expected folders such as pope"):
         find_benchmarks(tmp_path)
-    code, out, err = sira("eval", "all", "--data", tmp_path, "-p", "demo")
-    assert (code, out, "--data" in err) == (2, "", True)
+    code, out, err = sira("eval", "all", tmp_path, "-p", "demo")
+    assert (code, out, str(tmp_path) in err) == (2, "", True)
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ("coco/annotations/", "ids.txt: cannot be read"),
+        ("coco/annotations/", "`ids=` FILE is needed"),
         ("pope/", "pope: holds no .json file"),
         ("dash-b/", "has no dash_benchmark_pos.json"),
         ("mme/", "has no"),
@@ -78,6 +93,8 @@ def test_files_of_a_judged_benchmark_are_not_read(tmp_path):
     with pytest.raises(SettingsError, match=r"holds no benchmark.*those that need a judge are not run"):
         find_benchmarks(tmp_path)
     assert unjudged(tmp_path) == ["mmhal"]
+    with pytest.raises(SettingsError, match="mmhal: a judge has to read its answers"):
+        find_benchmarks(tmp_path, cards=[CARDS["mmhal"]])
 
 
 def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
@@ -97,12 +114,12 @@ def test_a_file_instead_of_a_folder(scenes):
 def test_files_are_checked_before_the_model_is_loaded(sira, tmp_path, loaded):
     (tmp_path / "mme" / "count").mkdir(parents=True)
     (tmp_path / "mme" / "count" / "1.txt").write_text("Is it?")
-    code, _, err = sira("eval", "all", "--data", tmp_path, "-p", "demo")
+    code, _, err = sira("eval", "all", tmp_path, "-p", "demo")
     assert (code, "1.txt: holds 1 questions, expected two" in err, loaded.total()) == (2, True, 0)
 
 
 def test_the_page(sira, scenes, loaded, tmp_path):
-    run = ("eval", "all", "--data", scenes, "-p", "demo", "-b", 16, "--limit", 2, "-o", tmp_path / "out", *SHORT)
+    run = ("eval", "all", scenes, "-p", "demo", "-b", 16, "--limit", 2, "-o", tmp_path / "out", *SHORT)
     page = tmp_path / "all.html"
     code, out, err = sira(*run, "--html", page)
     assert (code, "holds pope, chair, amber" in err) == (0, True)
@@ -133,7 +150,7 @@ def test_the_page(sira, scenes, loaded, tmp_path):
                 assert figure in LEFT_OUT or (cell in shown and cell in out)
     assert "NOT the official figures" in out
     assert not Cells(page.read_text()).links  # one file
-    own = ("eval", "dash-b", "--data", scenes / "dash-b", "--images", scenes / "dash-b", "-p", "demo", "-b", 16)
+    own = ("eval", "dash-b", scenes / "dash-b", "--images", scenes / "dash-b", "-p", "demo", "-b", 16)
     report = json.loads(sira(*own, *SHORT, "--limit", 2, "--json")[1])
     assert values(report) == values(record["benchmarks"]["dash-b"])  # the figures are those of its command
 
@@ -148,5 +165,5 @@ def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):
     names = sorted(path.name for path in (scenes / "images").iterdir())
     for name in names[1:]:
         (folder / "images" / name).write_bytes((scenes / "images" / name).read_bytes())
-    code, out, _ = sira("eval", "all", "--data", folder, "-p", "demo", "-b", 8)
+    code, out, _ = sira("eval", "all", folder, "-p", "demo", "-b", 8)
     assert (code, "1 picture failed: left out of all figures" in out) == (3, True)

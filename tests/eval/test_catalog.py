@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import typer
 
-from sira_cli.cli.eval import app
-from sira_cli.eval.catalog import CARDS
-
-OWN = [name for name, card in CARDS.items() if not card.command]
-COMMANDS = typer.main.get_command(app).commands
+from sira_cli.eval.catalog import CARDS, benchmarks, find_cards, options_of_each
 
 
 def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sira):
@@ -20,19 +15,53 @@ def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sir
             assert text in out
 
 
-def test_every_benchmark_has_a_command():
-    assert list(COMMANDS) == [*OWN, "all"]
-    assert {card.command.split()[2] for card in CARDS.values() if card.command} <= {*OWN}
+@pytest.mark.parametrize("name", benchmarks())
+def test_a_named_one_is_listed_with_its_options(sira, name):
+    code, out, _ = sira("eval", name, "--list")
+    assert (code, out.splitlines()[0]) == (0, f"{name}: {CARDS[name].title} ({CARDS[name].source})")
+    for option in CARDS[name].options:
+        assert f"--option {option.name}={'|'.join(option.choices) or 'TEXT'}\n" in out
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_its_help_is_made_of_the_card(sira, name):
-    assert COMMANDS[name].short_help == CARDS[name].title + "."
-    for word in CARDS[name].source.split():
-        assert word in sira("eval", name, "--help")[1]
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pop", "x"], "pop: no benchmark has this name: did you mean pope?"),
+        (["zzz", "x"], "zzz: no benchmark has this name: expected all, pope, chair"),
+        (["repope", "x"], "repope: is part of another benchmark: sira eval pope"),
+        (["pope,pope", "x"], "pope: is named twice"),
+        (["pope", "x", "--option", "rul=vcd"], "--option rul=vcd: no such option of pope: did you mean rule?"),
+        (["pope", "x", "--option", "rule=vdc"], "--option rule=vdc: expected official, vcd, "),
+        (["pope", "x", "--option", "rule"], "--option rule: expected NAME=VALUE"),
+        (["pope", "x", "--option", "rule=vcd", "--option", "pope.rule=opera"], "rule is given twice"),
+        (["pope", "x", "--option", "chair.rule=lemma"], "chair is not among the benchmarks: pope"),
+        (["mmhal", "x", "--option", "rule=vcd"], "mmhal: takes no options"),
+        (["pope", "--images", "x"], "pope: PATH is missing"),
+        (["amber", "a", "b", "--images", "x"], "amber: expected one PATH, the folder with annotations.json"),
+        (["pope", "x", "y"], "or one PATH, a folder of benchmarks: got 2"),
+        (["pope,chair", "x", "--answers", "y"], "--answers is for one benchmark"),
+        (["all", "x", "--format", "latex"], "--format is for one benchmark"),
+        (["pope", "x", "--images", "x", "--html", "a.html"], "--html is for a folder of benchmarks"),
+        ([], "NAME is missing"),
+    ],
+)
+def test_refusals(sira, args, message):
+    code, out, err = sira("eval", *args, "-p", "demo")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
-@pytest.mark.parametrize("name", [name for name, card in CARDS.items() if card.read is not None])
+def test_an_option_goes_to_those_that_have_it():
+    cards = find_cards(["pope", "chair", "amber"])
+    found = options_of_each(cards, ["suffix=", "pope.rule=vcd", "language=nltk"])
+    assert found == {
+        "pope": {"suffix": "", "rule": "vcd"},
+        "chair": {"language": "nltk"},
+        "amber": {"suffix": "", "language": "nltk"},
+    }
+
+
+@pytest.mark.parametrize("name", [name for name, card in benchmarks().items() if not card.several])
 def test_an_empty_folder_says_where_to_get_the_files(sira, tmp_path, name):
-    code, _, err = sira("eval", name, "--data", tmp_path, "--images", tmp_path)
-    assert (code, CARDS[name].url in err, "--data" in err) == (2, True, True)
+    code, _, err = sira("eval", name, tmp_path, "--images", tmp_path)
+    assert (code, CARDS[name].url in err or name == "chair", str(tmp_path) in err) == (2, True, True)

@@ -15,11 +15,9 @@ from tests.support.eval.helpers import SCENES, rows, values
 
 def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     coco = scenes / "coco"
-    run = ("eval", "chair", "--annotations", coco, "-o", tmp_path, "--details", tmp_path / "d.jsonl", "--json")
-    run += ("--language", "fallback")
-    code, out, _ = sira(
-        *run, "--images", scenes / "images", "--ids", coco / "ids.txt", "-p", "demo", "-b", 4, "--lengths", "12,64"
-    )
+    run = ("eval", "chair", coco, "-o", tmp_path, "--details", tmp_path / "d.jsonl", "--json")
+    run += ("--option", "language=fallback")
+    code, out, _ = sira(*run, "--images", scenes / "images", "-p", "demo", "-b", 4, "--option", "lengths=12,64")
     report = json.loads(out)
     assert code == 0
     assert not report["official"]
@@ -43,14 +41,14 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     loaded.clear()
     code, out, _ = sira(*run, "--answers", tmp_path)
     assert values(json.loads(out)) == values(report)
-    _, out, _ = sira(*run, "--answers", tmp_path, "--lengths", 64)
+    _, out, _ = sira(*run, "--answers", tmp_path, "--option", "lengths=64")
     assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[0] == "64 tokens"}
     assert loaded.total() == 0
     # Methods of one length each, and captions of unknown length beside them, are scored as they are.
     files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
     elsewhere = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
     (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in elsewhere))
-    code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", "12,64")
+    code, _, err = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--option", "lengths=12,64")
     assert (code, "only captions of sira eval chair have several lengths" in err) == (2, True)
     _, out, _ = sira(*run, "--answers", *files, tmp_path / "elsewhere.jsonl")
     scored = values(json.loads(out))
@@ -62,7 +60,9 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     (tmp_path / "unknown.jsonl").write_text('{"image_id": 987654321, "caption": "A dog."}\n')
     code, _, err = sira(*run, "--answers", tmp_path / "unknown.jsonl")
     assert (code, "unknown.jsonl: line 1: image 987654321 is not in " in err) == (2, True)
-    _, out, _ = sira(*run, "--answers", tmp_path / "elsewhere.jsonl", "--lengths", 64, "--paper", "-p", "llava-1.5-7b")
+    _, out, _ = sira(
+        *run, "--answers", tmp_path / "elsewhere.jsonl", "--option", "lengths=64", "--paper", "-p", "llava-1.5-7b"
+    )
     assert [row["group"] for row in json.loads(out)["rows"]] == ["64 tokens"]
 
 
@@ -72,13 +72,12 @@ def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, l
     assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", tmp_path / "c.jsonl", "-q")[0] == 0
     records = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     texts = {Path(record["file_name"]).name: record["text"] for record in records}
-    details = ("--answers", tmp_path / "c.jsonl", "--language", "fallback", "--details", tmp_path / "d.jsonl")
-    assert (
-        sira("eval", "chair", "--annotations", scenes / "coco", "--ids", scenes / "coco" / "ids.txt", *details)[0] == 0
-    )
+    details = ("--answers", tmp_path / "c.jsonl", "--option", "language=fallback", "--details", tmp_path / "d.jsonl")
+    ids = f"ids={scenes / 'coco' / 'ids.txt'}"
+    assert sira("eval", "chair", scenes / "coco", "--option", ids, *details)[0] == 0
     found = [json.loads(line)["caption"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
     assert sorted(found) == sorted(texts.values())
-    assert sira("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", *details)[0] == 0
+    assert sira("eval", "amber", scenes / "amber", "--option", "similarity=exact", *details)[0] == 0
     details = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
     assert {row["image"]: row["response"] for row in details} == texts
 
@@ -86,8 +85,8 @@ def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, l
 def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
     pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
     for command in (
-        ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback"),
-        ("eval", "chair", "--annotations", scenes / "coco", "--language", "fallback"),
+        ("eval", "amber", scenes / "amber", "--option", "similarity=exact", "--option", "language=fallback"),
+        ("eval", "chair", scenes / "coco", "--option", "language=fallback"),
     ):
         code, out, err = sira(*command, "--answers", tmp_path)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -97,20 +96,8 @@ def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
 def test_chair_of_one_length(sira, scenes, loaded):
     coco = scenes / "coco"
     code, out, _ = sira(
-        *("eval", "chair", "--annotations", coco, "--images", scenes / "images", "--ids", coco / "ids.txt"),
-        *(
-            "-p",
-            "demo",
-            "--max-new-tokens",
-            5,
-            "--limit",
-            1,
-            "--no-controls",
-            "--format",
-            "csv",
-            "--language",
-            "fallback",
-        ),
+        *("eval", "chair", coco, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 5, "--limit", 1),
+        *("--no-controls", "--format", "csv", "--option", "language=fallback"),
     )
     (row,) = csv.DictReader(io.StringIO(out))
     assert (code, row["group"], row["method"], row["official"], row["answered"]) == (
@@ -124,7 +111,7 @@ def test_chair_of_one_length(sira, scenes, loaded):
 
 
 def test_amber(sira, scenes, loaded, tmp_path):
-    run = ("eval", "amber", "--data", scenes / "amber", "--similarity", "exact", "--language", "fallback", "--json")
+    run = ("eval", "amber", scenes / "amber", "--option", "similarity=exact", "--option", "language=fallback", "--json")
     code, out, _ = sira(
         *(*run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path),
         *("--export", "official", "--no-controls"),
@@ -151,18 +138,19 @@ def test_amber(sira, scenes, loaded, tmp_path):
         "relation": ["relation"],
     }
     for task, groups in parts.items():
-        _, out, _ = sira(*run, "--task", task, "--answers", *elsewhere)
+        _, out, _ = sira(*run, "--option", f"task={task}", "--answers", *elsewhere)
         expected = {key: value for key, value in values(report).items() if key[0] in groups}
         assert list(dict.fromkeys(group for group, _ in rows(json.loads(out)))) == groups
         assert values(json.loads(out)) == expected
-    code, out, _ = sira(*run, "--task", "discriminative", "--answers", f"{elsewhere[1]}", "--similarity", "spacy")
+    questions = ("--option", "task=discriminative", "--option", "similarity=spacy", "--json", "--answers", elsewhere[1])
+    code, out, _ = sira("eval", "amber", scenes / "amber", *questions)
     assert (code, json.loads(out)["official"]) == (0, True)  # questions need no vectors
 
 
 def test_amber_on_the_first_pictures(sira, scenes, loaded):
     code, out, _ = sira(
-        *("eval", "amber", "--data", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
-        *("--task", "discriminative", "--no-suffix", "--no-controls", "--json", "--max-new-tokens", 1),
+        *("eval", "amber", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
+        *("--option", "task=discriminative", "--option", "suffix=", "--no-controls", "--json", "--max-new-tokens", 1),
     )
     assert json.loads(out)["settings"]["sira"]["max_new_tokens"] == {"discriminative": 1}
     first = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())[0]["image"]

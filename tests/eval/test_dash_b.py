@@ -113,8 +113,8 @@ def test_answers_that_do_not_match(benchmark, tmp_path):
 
 
 def test_a_run_on_drawn_pictures(sira, folder, loaded, lvlm, tmp_path):
-    command = ("eval", "dash-b", "--data", folder, "--json")
-    ask = (*command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--wording", "ours")
+    command = ("eval", "dash-b", folder, "--json")
+    ask = (*command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--option", "wording=ours")
     code, out, _ = sira(*ask)
     assert code == 0
     report = json.loads(out)
@@ -130,12 +130,12 @@ def test_a_run_on_drawn_pictures(sira, folder, loaded, lvlm, tmp_path):
     loaded.clear()
     assert json.loads(sira(*ask)[1]) == report
     assert loaded.total() == 0  # all answers are kept
-    code, out, _ = sira(*command, "--wording", "ours", "--answers", tmp_path / "out")
+    code, out, _ = sira(*command, "--option", "wording=ours", "--answers", tmp_path / "out")
     assert values(json.loads(out)) == values(report)
 
 
 def test_a_picture_that_is_missing_is_left_out_of_every_figure(sira, folder, loaded):
     shutil.rmtree(next((folder / "neg" / "drawn").iterdir()))
-    code, out, err = sira("eval", "dash-b", "--data", folder, "--images", folder, "-p", "demo", "--json")
+    code, out, err = sira("eval", "dash-b", folder, "--images", folder, "-p", "demo", "--json")
     report = json.loads(out)
     assert (code, report["rows"][0]["failed"] > 0, "left out of all figures" in err) == (3, True, True)

@@ -26,7 +26,7 @@ def elsewhere(tmp_path):
 
 
 def test_methods_side_by_side(sira, elsewhere):
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json")
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json")
     files = (elsewhere / "base.jsonl", f"sira={elsewhere / 'better.jsonl'}")
     code, out, err = sira(*run, "--answers", *files)
     assert (code, err) == (0, "")
@@ -45,7 +45,7 @@ def test_methods_side_by_side(sira, elsewhere):
 
 
 def test_the_papers_row_is_beside(sira, elsewhere):
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--answers")
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--answers")
     run += (f"sira={elsewhere / 'better.jsonl'}", "--paper")
     code, out, _ = sira(*run, "-p", "llava-1.5-7b")
     assert code == 0
@@ -62,7 +62,7 @@ def test_the_papers_row_is_beside(sira, elsewhere):
 
 @pytest.mark.parametrize("form", ["table", "latex", "csv", "json"])
 def test_a_row_of_the_paper_that_does_not_compare_is_marked(sira, elsewhere, form):
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--paper", "--format", form)
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--paper", "--format", form)
     _, out, _ = sira(*run, "--answers", f"greedy={elsewhere / 'base.jsonl'}", "-p", "llava-1.5-7b")
     (row,) = [line for line in out.splitlines() if "83.29" in line]
     assert "T = 1" in row
@@ -82,7 +82,7 @@ def test_the_papers_model_is_that_of_the_records(pope, tmp_path, elsewhere, sira
         path.write_text(path.read_text().replace('"preset": "demo"', '"preset": "llava-1.5-7b"'))
     code, report, _ = pope("--answers", tmp_path, "--limit", 2, "--paper", splits=("random",))
     assert (code, report["paper"]) == (0, "llava-1.5-7b")
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--paper")
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--paper")
     code, _, err = sira(*run, "--answers", elsewhere / "base.jsonl")
     assert (code, err) == (2, "sira: --paper: the answers' model is unknown: give -p PRESET\n")
     files = (f"greedy={elsewhere}/base.jsonl", f"mine={elsewhere}/better.jsonl")
@@ -101,7 +101,7 @@ def test_exports_stay_in_their_folder(sira, elsewhere):
         (elsewhere / folder / "base.jsonl").write_text((elsewhere / "base.jsonl").read_text())
     before = sorted(elsewhere.rglob("*"))
     files = [elsewhere / "one" / "base.jsonl", elsewhere / "two" / "base.jsonl", f"../../x={elsewhere}/better.jsonl"]
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--answers", *files)
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--answers", *files)
     assert sira(*run, "-o", elsewhere / "out", "--export", "official")[0] == 0
     new = [path for path in sorted(elsewhere.rglob("*")) if path not in before]
     assert all(path.is_relative_to(elsewhere / "out") for path in new)
@@ -114,7 +114,7 @@ def test_exports_stay_in_their_folder(sira, elsewhere):
 
 def test_details_replace_details_only(sira, elsewhere):
     answers, questions = elsewhere / "base.jsonl", elsewhere / "coco_pope_random.json"
-    details = ("eval", "pope", "--questions", questions, "--answers", answers, "--details")
+    details = ("eval", "pope", questions, "--answers", answers, "--details")
     lines = elsewhere / "questions.jsonl"
     lines.write_text(questions.read_text())
     for path, why in (
@@ -147,13 +147,13 @@ def test_details_never_replace_records(pope, loaded, tmp_path):
 
 
 def test_a_glob_behind_a_label(sira, elsewhere):
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--json", "--answers")
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--json", "--answers")
     _, out, _ = sira(*run, f"mine={elsewhere}/bet*.jsonl")
     assert list(json.loads(out)["settings"]) == ["mine"]
 
 
 def test_latex(sira, elsewhere):
-    run = ("eval", "pope", "--questions", elsewhere / "coco_pope_random.json", "--format", "latex", "--answers")
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--format", "latex", "--answers")
     _, out, _ = sira(*run, f"a_b={elsewhere / 'better.jsonl'}", elsewhere / "base.jsonl")
     lines = out.splitlines()
     assert (lines[2], lines[-1]) == (r"\begin{tabular}{llrrrrrrrrr}", r"\end{tabular}")

@@ -136,7 +136,7 @@ def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch)
     questions = tmp_path / "random.json"
     question = {"question_id": 1, "image": examples[0].name, "text": "Is there a dog in the image?", "label": "no"}
     questions.write_text(json.dumps([question]))
-    command = ("eval", "pope", "--questions", questions, "--images", examples[0].parent, "-p", "demo")
+    command = ("eval", "pope", questions, "--images", examples[0].parent, "-p", "demo")
     code, out, err = sira(*command, "--method", "all", "--max-new-tokens", 2, "--json")
     assert code == 0, err
     assert "icd is left out: it needs a calibration: sira calibrate icd" in err

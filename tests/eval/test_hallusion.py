@@ -281,9 +281,9 @@ def test_damaged_files_end_in_one_line(tmp_path, change, message):
 
 def test_a_run_on_drawn_pictures(sira, tmp_path, loaded, lvlm):
     folder = hallusion(tmp_path / "data")
-    command = ("eval", "hallusionbench", "--data", folder, "--json")
+    command = ("eval", "hallusionbench", folder, "--json")
     ask = (*command, "--images", folder / "hallusion_bench", "-p", "demo", "-b", 8, "-o", tmp_path / "out")
-    code, out, _ = sira(*ask, "--wording", "ours")
+    code, out, _ = sira(*ask, "--option", "wording=ours")
     assert code == 0
     report = json.loads(out)
     assert [key for key in rows(report) if key[0] == "with pictures"] == [
@@ -299,6 +299,6 @@ def test_a_run_on_drawn_pictures(sira, tmp_path, loaded, lvlm):
     found = values(report)
     assert {name: found["with pictures", "sira", name] for name in expected} == pytest.approx(expected)
     loaded.clear()
-    assert json.loads(sira(*ask, "--wording", "ours")[1]) == report
+    assert json.loads(sira(*ask, "--option", "wording=ours")[1]) == report
     assert loaded.total() == 0
-    assert values(json.loads(sira(*command, "--wording", "ours", "--answers", tmp_path / "out")[1])) == found
+    assert values(json.loads(sira(*command, "--option", "wording=ours", "--answers", tmp_path / "out")[1])) == found

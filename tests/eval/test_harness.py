@@ -107,7 +107,7 @@ def test_one_answer_however_deep(files, tmp_path, said):
 
 def test_a_command_with_one_file_for_all_splits(sira, files, tmp_path):
     paths = [lines(tmp_path / f"{name}_samples_pope.jsonl", lmms_rows(files)) for name in ("one", "two")]
-    run = ("eval", "pope", "--questions", *files, "--json", "--answers", *paths, f"mine={paths[0]}")
+    run = ("eval", "pope", *files, "--json", "--answers", *paths, f"mine={paths[0]}")
     report = json.loads(sira(*run)[1])
     assert [(row["method"], row["answered"]) for row in report["rows"]][:3] == [
         *(("mine", 8), ("one_samples_pope", 8), ("two_samples_pope", 8))

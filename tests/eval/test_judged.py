@@ -39,7 +39,7 @@ def test_ratings_are_summed_up_as_by_summarize_gpt_mmhal(sira, tmp_path):
     """By hand: ratings 6, 2, 0, 0; three of four below 3; each of another type."""
     folder = drawn.mmhal(tmp_path)
     path = save(tmp_path / "judged.json", [reply(text) for text in VERDICTS])
-    code, out, _ = sira("eval", "mmhal", "--data", folder, "--answers", f"sira={path}", "--json")
+    code, out, _ = sira("eval", "mmhal", folder, "--answers", f"sira={path}", "--json")
     assert code == 0
     report = json.loads(out)
     found = values(report)
@@ -61,7 +61,7 @@ def test_verdicts_of_two_methods_are_compared(sira, tmp_path):
         ]
         save(tmp_path / f"{label}.json", judged)
     answers = [f"{label}={tmp_path / label}.json" for label in ("greedy", "sira")]
-    code, out, _ = sira("eval", "haloquest", "--data", folder, "--answers", *answers, "--json")
+    code, out, _ = sira("eval", "haloquest", folder, "--answers", *answers, "--json")
     assert code == 0
     report = json.loads(out)
     found = values(report)
@@ -92,7 +92,7 @@ def test_answers_that_no_judge_has_read_have_no_p(tmp_path, capsys, name):
 def test_a_run_is_exported_for_the_judge(sira, tmp_path, loaded, lvlm, name):
     card, draw = MADE[name]
     folder = draw(tmp_path / "data")
-    command = ("eval", name, "--data", folder, "--json")
+    command = ("eval", name, folder, "--json")
     ask = (*command, "--images", folder / "images", "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--no-controls")
     ask = (*ask, "--export", "official")
     code, out, _ = sira(*ask)

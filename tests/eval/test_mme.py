@@ -114,7 +114,7 @@ def test_files_of_results_are_read(folder, tmp_path):
 def test_results_on_the_command_line(sira, folder, tmp_path):
     benchmark = CARD.read(folder, Asking())
     benchmark.export({"mme": {each.id: each.expected for each in benchmark.questions}}, tmp_path)
-    code, out, _ = sira("eval", "mme", "--data", folder, "--answers", f"right={tmp_path}/*.txt", "--json")
+    code, out, _ = sira("eval", "mme", folder, "--answers", f"right={tmp_path}/*.txt", "--json")
     assert code == 0
     assert {row["figures"]["score"]["value"] for row in json.loads(out)["rows"]} == {200, 800, 2000}
 
@@ -169,7 +169,7 @@ def test_damaged_results_name_the_line(folder, tmp_path):
 
 def test_a_run_on_drawn_pictures(sira, drawn, loaded, tmp_path):
     folder = drawn
-    command = ("eval", "mme", "--data", folder, "--json", "--wording", "ours")
+    command = ("eval", "mme", folder, "--json", "--option", "wording=ours")
     code, out, _ = sira(
         *command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--export", "official"
     )

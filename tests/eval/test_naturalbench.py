@@ -161,8 +161,20 @@ def test_answers_to_other_questions_are_refused(folder, tmp_path):
 def test_a_run_on_drawn_pictures(sira, scenes, loaded, lvlm, tmp_path):
     folder = shutil.copytree(scenes / "naturalbench", tmp_path / "drawn")
     shutil.copytree(scenes / "images", folder / "images")
-    command = ("eval", "naturalbench", "--data", folder, "--json")
-    ask = (*command, "--images", folder / "images", "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--wording", "ours")
+    command = ("eval", "naturalbench", folder, "--json")
+    ask = (
+        *command,
+        "--images",
+        folder / "images",
+        "-p",
+        "demo",
+        "-b",
+        8,
+        "-o",
+        tmp_path / "out",
+        "--option",
+        "wording=ours",
+    )
     code, out, _ = sira(*ask, "--method", "sira,vcd")
     report = json.loads(out)
     assert (code, list(report["settings"])) == (0, ["greedy", "greedy+apc", "sira", "vcd"])
@@ -172,7 +184,10 @@ def test_a_run_on_drawn_pictures(sira, scenes, loaded, lvlm, tmp_path):
     found = values(report)
     assert {name: found["all", "sira", name] for name in expected} == pytest.approx(expected)
     loaded.clear()
-    assert json.loads(sira(*command, "--wording", "ours", "--answers", tmp_path / "out")[1])["rows"] == report["rows"]
+    assert (
+        json.loads(sira(*command, "--option", "wording=ours", "--answers", tmp_path / "out")[1])["rows"]
+        == report["rows"]
+    )
     (folder / "images" / benchmark.questions[1].picture).unlink()
     code, out, _ = sira(*command, "--images", folder / "images", "-p", "demo")
     assert (code, {row["answered"] for row in json.loads(out)["rows"]}) == (3, {4})  # one of two groups

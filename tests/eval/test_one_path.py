@@ -20,7 +20,7 @@ def measured(sira, scenes):
     assert code == 0
     sweep = {(row["k"], row["alpha"]): row for row in json.loads(out)["rows"]}
     options = ("--max-new-tokens", 1, "--k", 7, "--method", "sira")
-    code, out, _ = sira("eval", "pope", "--questions", *files, *options, *common)
+    code, out, _ = sira("eval", "pope", *files, *options, *common)
     assert code == 0
     return sweep, rows(json.loads(out))
 

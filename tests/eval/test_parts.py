@@ -41,7 +41,7 @@ def test_answers_behind_the_last_question_are_too_many_with_a_limit_too(question
 
 def test_a_limit_takes_a_part_of_answers_from_elsewhere(sira, questions, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([{"answer": "Yes"}, {"answer": "Yes"}, *[{"answer": "No"}] * 2]))
-    run = ("eval", "pope", "--questions", questions, "--answers", tmp_path / "a.json", "--json")
+    run = ("eval", "pope", questions, "--answers", tmp_path / "a.json", "--json")
     accuracies = [rows(json.loads(sira(*run, *more)[1]))["coco random", "a"] for more in ((), ("--limit", 2))]
     assert [(row["answered"], row["figures"]["accuracy"]["value"]) for row in accuracies] == [(4, 50), (2, 100)]
 
@@ -49,14 +49,14 @@ def test_a_limit_takes_a_part_of_answers_from_elsewhere(sira, questions, tmp_pat
 def test_the_first_pictures_of_chair_and_amber(sira, coco, data, tmp_path):
     captions = [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in captions))
-    answers = ("--answers", tmp_path / "c.jsonl", "--language", "fallback", "--json")
-    run = ("eval", "chair", "--annotations", coco, *answers)
+    answers = ("--answers", tmp_path / "c.jsonl", "--option", "language=fallback", "--json")
+    run = ("eval", "chair", coco, *answers)
     for limit in (1, 2):
         (row,) = json.loads(sira(*run, "--limit", limit)[1])["rows"]
         assert row["answered"] == limit
     write(tmp_path / "said.json", [{"id": int(id_), "response": text} for id_, text in (SAID | ANSWERED).items()])
-    run = ("eval", "amber", "--data", data, "--answers", tmp_path / "said.json", "--language", "fallback")
-    found = rows(json.loads(sira(*run, "--similarity", "exact", "--limit", 1, "--json")[1]))
+    run = ("eval", "amber", data, "--answers", tmp_path / "said.json", "--option", "language=fallback")
+    found = rows(json.loads(sira(*run, "--option", "similarity=exact", "--limit", 1, "--json")[1]))
     assert [found[group, "said"]["answered"] for group in ("generative", "discriminative")] == [1, 3]  # about a.jpg
 
 
@@ -64,7 +64,7 @@ def test_the_table_says_how_many_captions_an_image_has(sira, coco, tmp_path):
     rows = [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()]
     for name, times in (("one", 1), ("three", 3)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * times))
-    run = ("eval", "chair", "--annotations", coco, "--language", "fallback", "--answers")
+    run = ("eval", "chair", coco, "--option", "language=fallback", "--answers")
     _, out, _ = sira(*run, tmp_path / "one.jsonl", tmp_path / "three.jsonl")
     assert "three: 3 captions per image, all counted; p is for the first" in out
     assert "one: " not in out
@@ -85,21 +85,23 @@ def test_some_of_ambers_queries(sira, data, tmp_path):
         "generative": {"2": said["2"]},
         "discriminative": {"4": said["4"], "8": said["8"]},
     }
-    run = ("eval", "amber", "--data", data, "--answers", tmp_path / "said.json", "--language", "fallback")
-    run += ("--similarity", "exact", "--json")
+    run = ("eval", "amber", data, "--answers", tmp_path / "said.json", "--option", "language=fallback")
+    run += ("--option", "similarity=exact", "--json")
     code, _, err = sira(*run)
     assert (code, "id 1 is not answered: 2 of the 3 answers of generative are missing" in err) == (2, True)
-    code, out, _ = sira(*run, "--ids", tmp_path / "ids.txt")
+    code, out, _ = sira(*run, "--option", f"ids={tmp_path / 'ids.txt'}")
     assert (code, rows(json.loads(out))["discriminative", "said"]["answered"]) == (0, 2)
     (tmp_path / "ids.txt").write_text("[2]")
-    assert [row["group"] for row in json.loads(sira(*run, "--ids", tmp_path / "ids.txt")[1])["rows"]] == ["generative"]
+    assert [row["group"] for row in json.loads(sira(*run, "--option", f"ids={tmp_path / 'ids.txt'}")[1])["rows"]] == [
+        "generative"
+    ]
     for text, message in (
         ("99", "id 99 is not AMBER's: expected 1 to 11"),
         ("", "holds no ids"),
         ("a", "id is not a whole"),
     ):
         (tmp_path / "ids.txt").write_text(text)
-        code, _, err = sira(*run, "--ids", tmp_path / "ids.txt")
+        code, _, err = sira(*run, "--option", f"ids={tmp_path / 'ids.txt'}")
         assert (code, message in err, err.count("\n")) == (2, True, 1)
 
 
@@ -114,11 +116,11 @@ def test_answers_from_elsewhere_are_reduced_as_ours(sira, data, tmp_path):
     assert plain["generative"] == reduced["generative"] == SAID
     assert plain["discriminative"] == ANSWERED
     assert reduced["discriminative"] == ANSWERED | {"9": "No", "10": "Yes"}
-    run = ("eval", "amber", "--data", data, "--answers", tmp_path / "said.json", "--task", "discriminative", "--json")
-    found = [values(json.loads(sira(*run, *more)[1])) for more in ((), ("--reduce",))]
+    run = ("eval", "amber", data, "--answers", tmp_path / "said.json", "--option", "task=discriminative", "--json")
+    found = [values(json.loads(sira(*run, *more)[1])) for more in ((), ("--option", "reduce=yes"))]
     assert [round(each["discriminative", "said", "neither"], 6) for each in found] == [25, 0]
-    code, _, err = sira(*run[:4], "--images", data, "--reduce", "-p", "demo")
-    assert (code, err.startswith("sira: --reduce is for answers from other tools")) == (2, True)
+    code, _, err = sira(*run[:3], "--images", data, "--option", "reduce=yes", "-p", "demo")
+    assert (code, err.startswith("sira: --option reduce=yes is for answers from other tools")) == (2, True)
 
 
 def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
@@ -129,20 +131,15 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
     assert {ask.prompt for ask in other.parts[0].asks} == {"What is it?"}
     assert other.parts[1] == usual.parts[1]
     files, ids = scenes / "coco", scenes / "coco" / "ids.txt"
-    run = ("eval", "chair", "--annotations", files, "--images", scenes / "images", "--ids", ids, "-p", "demo")
-    run += ("--limit", 1, "--language", "fallback", "--max-new-tokens", 4, "--no-controls", "--json", "-o", tmp_path)
-    report = json.loads(sira(*run, "--prompt", "Write a caption for this image.")[1])
+    run = ("eval", "chair", files, "--images", scenes / "images", "--option", f"ids={ids}", "-p", "demo")
+    run += ("--limit", 1, "--option", "language=fallback", "--max-new-tokens", 4, "--no-controls", "--json")
+    run += ("-o", tmp_path)
+    report = json.loads(sira(*run, "--option", "prompt=Write a caption for this image.")[1])
     assert report["settings"]["sira"]["prompt"] == {"4": "Write a caption for this image."}
     code, _, err = sira(*run)
     assert (code, "has the prompt 'Write a caption for this image.' in the file" in err) == (2, True)
-    for more, message in (
-        (("--answers", ids, "--prompt", "x"), "--prompt is for runs"),
-        (("--images", files, "--prompt", " "), "--prompt is empty"),
-    ):
-        code, _, err = sira("eval", "chair", "--annotations", files, *more)
-        assert (code, message in err) == (2, True)
-    code, _, err = sira("eval", "amber", "--data", data, "--images", files, "--prompt", "x", "--task", "relation")
-    assert (code, "--prompt asks for captions: leave it out, or --task" in err) == (2, True)
+    code, _, err = sira("eval", "amber", data, "--images", files, "--option", "prompt=x", "--option", "task=relation")
+    assert (code, "--option prompt: asks for captions: leave it out, or --option task" in err) == (2, True)
 
 
 def test_no_query_is_left(data):

@@ -123,7 +123,7 @@ def test_damaged_files_end_in_one_line(folder, change, message):
 
 @pytest.mark.slow
 def test_a_run_on_drawn_pictures(sira, folder, loaded, lvlm, tmp_path):
-    command = ("eval", "phd", "--data", folder, "--wording", "ours", "--json")
+    command = ("eval", "phd", folder, "--option", "wording=ours", "--json")
     ask = (*command, "--images", folder / "images", "-p", "demo", "-b", 8, "-o", tmp_path / "out")
     code, out, _ = sira(*ask)
     assert code == 0

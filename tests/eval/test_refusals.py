@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import asdict
-from typing import get_args
 
 import pytest
 
-from sira_cli.cli import eval as cli
 from sira_cli.eval.amber import benchmark as amber
 from sira_cli.eval.amber import figures as amber_figures
+from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval.catalog import CARDS
 from sira_cli.eval.chair import benchmark as chair
+from sira_cli.eval.chair.card import LENGTHS
 from sira_cli.eval.settings import SAME, EvalSettings
 from sira_cli.eval.stats import pope as pope_eval
 from sira_cli.language import language
@@ -23,7 +24,7 @@ from tests.support.eval.helpers import SCENES
     ("args", "message"),
     [
         (["--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers FILE"),
-        ([], "give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two"),
+        ([], "is not a folder"),
         (["--answers", "missing.json"], "--answers missing.json: no such file"),
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
         (["--answers", "{q}", "--max-new-tokens", 4], "--max-new-tokens is for runs"),
@@ -45,7 +46,7 @@ from tests.support.eval.helpers import SCENES
             "--k: none of the methods has it: greedy, ",
         ),
         (["--images", "{i}", "--json", "--format", "csv"], "give --json or --format csv, not both"),
-        (["--images", "{i}", "--suffix", "x", "--no-suffix"], "give --suffix or --no-suffix, not both"),
+        (["--images", "{i}", "--option", "suffix=x", "--option", "suffix="], "suffix is given twice"),
         (["--answers", "{i}"], "no file in this folder holds records of sira"),
         (["--answers", "{q}"], "line 1: is a question, expected an answer"),
     ],
@@ -53,7 +54,7 @@ from tests.support.eval.helpers import SCENES
 def test_refusals(sira, scenes, args, message):
     names = {"{q}": scenes / "pope" / "scenes_pope_random.json", "{i}": scenes / "images"}
     given = [names.get(arg, arg) for arg in args]
-    code, out, err = sira("eval", "pope", "--questions", names["{q}"], *given, "-p", "demo")
+    code, out, err = sira("eval", "pope", names["{q}"], *given, "-p", "demo")
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
@@ -62,32 +63,38 @@ def test_refusals(sira, scenes, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--images", "{i}"], "--ids FILE is needed: the images to caption, one id per line"),
-        (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,²"], "--lengths 64,²: expected numbers of tokens"),
-        (["--images", "{i}", "--ids", "{ids}", "--lengths", "64,0"], "--lengths 64,0: expected numbers of tokens"),
+        ([], "--option ids=FILE is needed: the images to caption, one id per line"),
+        (["--option", "ids={ids}", "--option", "lengths=64,²"], "--option lengths=64,²: expected numbers of tokens"),
+        (["--option", "ids={ids}", "--option", "lengths=64,0"], "--option lengths=64,0: expected numbers of tokens"),
         (
-            ["--images", "{i}", "--ids", "{ids}", "--lengths", "64", "--max-new-tokens", 5],
-            "give --lengths or --max-new-tokens, not both",
+            ["--option", "ids={ids}", "--option", "lengths=64", "--max-new-tokens", 5],
+            "or --max-new-tokens, not both",
         ),
+        (["--option", "prompt= "], "--option prompt= : is empty"),
     ],
 )
 def test_refusals_of_chair(sira, scenes, args, message):
-    names = {"{ids}": scenes / "coco" / "ids.txt", "{i}": scenes / "images"}
-    given = [names.get(arg, arg) for arg in args]
-    code, out, err = sira("eval", "chair", "--annotations", scenes / "coco", *given, "-p", "demo")
+    given = [str(arg).replace("{ids}", str(scenes / "coco" / "ids.txt")) for arg in args]
+    folder = scenes / "coco" / "annotations"
+    code, out, err = sira("eval", "chair", folder, "--images", scenes / "images", *given, "-p", "demo")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
 def test_options_offer_what_there_is():
-    """They are listed twice, so that --help is quick."""
-    assert [*get_args(cli.Rule)] == [*pope_eval.RULES]
-    assert [*get_args(cli.TextRule)] == [*chair.RULES]
-    tasks = {*get_args(cli.Task)}
+    """The cards list choices again, so that the command line starts quickly."""
+
+    def choices(card: str, name: str) -> list[str]:
+        return [*next(option.choices for option in CARDS[card].options if option.name == name)]
+
+    assert choices("pope", "rule") == [*pope_eval.RULES]
+    assert choices("chair", "rule") == [*chair.RULES]
+    tasks = {*choices("amber", "task")}
     assert tasks == {*amber.PARTS, "all", "existence", "attribute", "relation"}
     assert tasks - {"all"} < {*amber_figures.GROUPS["generative"], *amber_figures.GROUPS["discriminative"]}
-    assert [*get_args(cli.Language)] == [*language.CHOICES]
-    assert cli.LENGTHS == (64, 512)  # of the paper's Table 2
+    assert choices("chair", "language") == choices("amber", "language") == [*language.CHOICES]
+    assert next(option.default for option in CARDS["pope"].options if option.name == "suffix") == ONE_WORD
+    assert LENGTHS == (64, 512)  # of the paper's Table 2
 
 
 def test_a_record_holds_all_that_a_method_must_keep_to(lvlm):
@@ -96,13 +103,13 @@ def test_a_record_holds_all_that_a_method_must_keep_to(lvlm):
 
 def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp_path):
     files = scenes / "pope" / "scenes_pope_random.json"
-    code, out, err = sira("eval", "pope", "--questions", files, "--images", tmp_path, "-p", "llava-1.5-7b")
+    code, out, err = sira("eval", "pope", files, "--images", tmp_path, "-p", "llava-1.5-7b")
     assert (code, out) == (1, "")
     assert err.endswith(f"no such file, nor any of the other {SCENES - 1}: is --images right?\n")
 
 
 def test_a_mistake_is_said_before_torch_is_imported(scenes, tmp_path):
-    files = ["--questions", str(scenes / "pope" / "scenes_pope_random.json"), "--images", str(tmp_path), "-p", "demo"]
+    files = [str(scenes / "pope" / "scenes_pope_random.json"), "--images", str(tmp_path), "-p", "demo"]
     script = f"""
 import sys; sys.argv = ["sira", "eval", "pope", *{files}]
 from sira_cli.cli import main

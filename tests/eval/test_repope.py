@@ -94,11 +94,11 @@ def _damaged(folder: Path) -> list[Path]:
 def test_a_run_on_drawn_pictures(pope, scenes, loaded, tmp_path):
     split = scenes / "pope" / "scenes_pope_random.json"
     new = corrected(split, tmp_path)
-    run = ("--rule", "repope", "-o", tmp_path / "out")
+    run = ("--option", "rule=repope", "-o", tmp_path / "out")
     code, plain, _ = pope(*run, splits=("random", "adversarial"))
     asked = loaded.total()
     loaded.clear()
-    code, report, _ = pope(*run, "--repope", new, splits=("random", "adversarial"))
+    code, report, _ = pope(*run, "--option", f"repope={new}", splits=("random", "adversarial"))
     assert (code, loaded.total(), asked > 0) == (0, 0, True)  # the answers that are there also count here
     found = rows(report)
     assert [group for group, method in found if method == "sira"] == [
@@ -109,6 +109,12 @@ def test_a_run_on_drawn_pictures(pope, scenes, loaded, tmp_path):
     assert row["answered"] == len(new.read_text().splitlines())
     assert row["differences"].keys() == row["figures"].keys()
     code, again, _ = pope(
-        "--answers", tmp_path / "out", "--rule", "repope", "--repope", new, splits=("random", "adversarial")
+        "--answers",
+        tmp_path / "out",
+        "--option",
+        "rule=repope",
+        "--option",
+        f"repope={new}",
+        splits=("random", "adversarial"),
     )
     assert values(again) == values(report)

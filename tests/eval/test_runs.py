@@ -163,7 +163,7 @@ def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
 def test_a_file_keeps_to_one_prompt(pope, tmp_path):
     assert pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))[0] == 0
     kept = (tmp_path / "sira-pope.jsonl").read_text()
-    code, _, err = pope("-o", tmp_path, "--no-suffix", "--no-controls", splits=("random",))
+    code, _, err = pope("-o", tmp_path, "--option", "suffix=", "--no-controls", splits=("random",))
     assert code == 2
     assert "has the prompt" in err
     assert "give another --output, or --overwrite" in err
@@ -171,7 +171,7 @@ def test_a_file_keeps_to_one_prompt(pope, tmp_path):
 
 
 def test_a_prompt_with_a_placeholder_is_refused_before_anything_is_decoded(pope, loaded):
-    code, _, err = pope("--suffix", "<image>", splits=("random",))
+    code, _, err = pope("--option", "suffix=<image>", splits=("random",))
     assert (code, loaded.total()) == (2, 0)
     assert "<image>' about scene_" in err
 

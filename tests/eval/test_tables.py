@@ -71,7 +71,7 @@ def test_tables_that_are_wrong_are_refused(tmp_path, content, message):
 def test_an_image_that_the_table_lacks_is_named(sira, tmp_path):
     (tmp_path / "truth.json").write_text(json.dumps({"7": ["dog"]}))
     (tmp_path / "c.jsonl").write_text('{"image_id": 8, "caption": "A dog."}\n')
-    run = ("eval", "chair", "--annotations", tmp_path / "truth.json", "--language", "fallback")
+    run = ("eval", "chair", tmp_path / "truth.json", "--option", "language=fallback")
     code, _, err = sira(*run, "--answers", tmp_path / "c.jsonl")
     assert code == 2
     assert f"c.jsonl: line 1: image 8 is not in {tmp_path}/truth.json (1 are missing)" in err

@@ -127,13 +127,19 @@ def find_similarity(choice: str = "spacy") -> Similarity:
     """Return the similarity of a name.
 
     Args:
-        choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; or another spaCy pipeline with
-            word vectors: the name of an installed one, or its folder; or a `.json` file of similarities.
+        choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; `auto`: `spacy` where it is
+            installed, else `exact`; or another spaCy pipeline with word vectors: the name of an installed one, or its
+            folder; or a `.json` file of similarities.
 
     Raises:
         SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
         DataError: the file cannot be read, or is not in the format of `SimilarityTable`.
     """
+    if choice == "auto":
+        try:
+            return find_similarity("spacy")
+        except SettingsError:
+            return EqualWords()
     if choice == "exact":
         return EqualWords()
     if choice.endswith(".json"):

@@ -177,10 +177,19 @@ def _split(text: str) -> tuple[str, list[Path]]:
     label, found, path = text.partition("=")
     if not found or os.path.lexists(text):
         label, path = "", text
+    return label, expand("answers", path)
+
+
+def expand(parameter: str, path: str) -> list[Path]:
+    """Return a file or folder, or the files that fit a pattern, in order.
+
+    Raises:
+        SettingsError: none exists.
+    """
     paths = [path] if os.path.lexists(path) else sorted(glob.glob(path))  # noqa: PTH207 (a Path takes no absolute one)
     if not paths:
-        raise SettingsError(f"`answers=` {path}: no such file")
-    return label, [Path(path) for path in paths]
+        raise SettingsError(f"`{parameter}=` {path}: no such file")
+    return [Path(path) for path in paths]
 
 
 def _records(folder: Path) -> list[Path]:

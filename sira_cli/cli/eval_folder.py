@@ -1,100 +1,76 @@
-"""`sira eval all`: every benchmark that a folder holds, with one loaded model, on one page."""
+"""`sira eval` over a folder of benchmarks: one loaded model, one page."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.console import note, resumable, say, set_verbosity
+from sira_cli.cli.console import note, resumable, say
 from sira_cli.cli.decoding_options import MethodsOptions
-from sira_cli.cli.eval_options import NoControls, OverwriteAnswers
+from sira_cli.cli.eval_options import EvalOptions
 from sira_cli.cli.eval_run import ask, choose_methods
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
-from sira_cli.cli.output import check_file, save_report, table_console
-from sira_cli.errors import SettingsError
+from sira_cli.cli.options import ModelOptions
+from sira_cli.cli.output import save_report, table_console
 
 if TYPE_CHECKING:
+    from sira_cli.eval.card import Card
     from sira_cli.eval.overview import Overview
 
-EXAMPLES = """
-sira eval all --data benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.html
-sira eval all --data scenes/ -p demo
-"""
 
-
-@dataclass(frozen=True)
-class AllOptions:
-    """Options on the questions, and on the files of answers and figures."""
-
-    title: ClassVar[str] = "Answers and figures"
-
-    batch_size: BatchSizeOption = None
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures (per file or subset)."
-        ),
-    ] = None
-    no_controls: NoControls = False
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FOLDER", help="Keep answers and report.json here, in NAME/."),
-    ] = None
-    overwrite: OverwriteAnswers = False
-    retry_errors: RetryErrors = False
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the page as HTML.")] = None
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the tables.")] = False
-    quiet: Quiet = False
-    verbose: Verbose = 0
-
-
-@with_options(options=AllOptions, model=ModelOptions, decoding=MethodsOptions)
-def eval_all(
-    *,
-    data: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Holds pope/, repope/, coco/, amber/, images/, and others by their names."),
-    ],
-    options: AllOptions,
+def evaluate_folder(
+    data: Path,
+    cards: Sequence[Card],
+    given: Mapping[str, Mapping[str, str]],
+    options: EvalOptions,
     model: ModelOptions,
     decoding: MethodsOptions,
 ) -> None:
-    """Run every benchmark that a folder holds, and print one page: figures with intervals, and cost.
+    """Ask a model the benchmarks that a folder holds, and print one page: figures with intervals, and cost.
 
-    Each is asked in its own words. Those that need a judge are left out. A benchmark's pictures are in its folder, or
-    in images/. sira demo --export writes such a folder.
+    Args:
+        data: laid out as `eval/found.py` says.
+        cards: of the benchmarks; empty: all but those that need a judge.
+        given: each benchmark's options, by its name.
+        options, model, decoding: the command line's.
+
+    Raises:
+        typer.Exit: with 3 if pictures failed, 130 if interrupted.
+        SiraError: the run could not start or continue.
     """
-    set_verbosity(options.quiet, options.verbose)
-    check_file("--html", options.html)
-    if options.output is not None and options.output.is_file():
-        raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
     with ExitStack() as stack:
         folder = options.output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
-        overview = _run(data, folder, options, model, decoding)
+        overview = _run(data, cards, given, folder, options, model, decoding)
     if options.html is not None:
         from sira_cli.files import write_whole
 
         write_whole(options.html, overview.to_html().encode())
-    print(overview.to_json()) if options.json else _print(overview)
+    print(overview.to_json()) if options.json or options.format == "json" else _print(overview)
     if any(report.failures for report in overview.reports.values()):
         say("pictures failed; their questions are left out of all figures")
         raise typer.Exit(3)
 
 
-def _run(data: Path, folder: Path, options: AllOptions, model: ModelOptions, decoding: MethodsOptions) -> Overview:
+def _run(
+    data: Path,
+    cards: Sequence[Card],
+    given: Mapping[str, Mapping[str, str]],
+    folder: Path,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: MethodsOptions,
+) -> Overview:
     from sira_cli.eval.evaluation import Evaluation, pictures_of
     from sira_cli.eval.found import find_benchmarks, unjudged
     from sira_cli.eval.overview import Overview, costs_in
 
-    found = find_benchmarks(data, options.limit)
+    found = find_benchmarks(data, options.limit, cards, given)
     note(f"{data} holds {', '.join(one.card.name for one in found)}")
-    if judged := unjudged(data):
+    if not cards and (judged := unjudged(data)):
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
     pictures = [picture for one in found for picture in pictures_of(one.benchmark, one.images)]
     methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)

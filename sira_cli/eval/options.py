@@ -1,0 +1,35 @@
+"""Settings that only some benchmarks have: `--option NAME=VALUE` of `sira eval`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sira_cli.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of one benchmark, or of several.
+
+    Attributes:
+        name: as in `--option NAME=VALUE`.
+        help: its meaning, in a line.
+        choices: the values that it takes; empty: any text.
+        default: the value without it, as it is shown.
+        asks: it changes the questions, so it has no effect on answers in files.
+    """
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    asks: bool = False
+
+    def check(self, value: str) -> None:
+        """Check a value.
+
+        Raises:
+            SettingsError: it is not among the choices.
+        """
+        if self.choices and value not in self.choices:
+            raise SettingsError(f"`{self.name}=` {value}: expected {', '.join(self.choices)}")
