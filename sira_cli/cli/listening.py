@@ -7,7 +7,8 @@ import socket
 
 from sira_cli.errors import SettingsError
 
-LOOPBACK = ("127.0.0.1", "localhost")  # reachable only from this machine
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")  # the same in a `Host` header
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -10,8 +10,8 @@ import typer
 from sira_cli.cli.choosing import choose
 from sira_cli.cli.console import note, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.listening import LOOPBACK, address_of, listening
-from sira_cli.cli.loading import load_model
+from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
+from sira_cli.cli.loading import check_available, load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import Host, ModelOptions, Port, Quiet, Verbose
 from sira_cli.errors import SettingsError
@@ -76,6 +76,7 @@ def serve(
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
     with listening(host, port) as listener:  # before torch is imported, so that a taken port is reported at once
         preset, method = choose(model, decoding)
+        check_available(preset, model)
         try:
             import uvicorn
 
@@ -98,7 +99,7 @@ def serve(
                 prompt=max_prompt,
             ),
             api_key=api_key,
-            hosts=None if api_key else list(LOOPBACK),
+            hosts=None if api_key else list(LOCAL_NAMES),
             allow_urls=allow_urls,
         )
         config = uvicorn.Config(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sira_cli.cli.console import note, say, set_verbosity, verbosity
-from sira_cli.cli.listening import LOOPBACK, address_of, listening
+from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
 from sira_cli.cli.options import Host, Port, Recursive, Verbose
 from sira_cli.errors import SettingsError
 
@@ -105,7 +105,9 @@ def view(
     compared = None if other is None else OtherCaptions(captions, Collection.read(other, **places))
     log.settle(captions.items)
     token = secrets.token_urlsafe(24)
-    viewer = Viewer(captions, log, token=token, compared=compared, hosts=list(LOOPBACK) if host in LOOPBACK else None)
+    viewer = Viewer(
+        captions, log, token=token, compared=compared, hosts=list(LOCAL_NAMES) if host in LOOPBACK else None
+    )
     with listening(host, port) as listener, closing(viewer.live) as live:
         live.start()
         if live.trouble is not None:

@@ -42,6 +42,9 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: a client that asks for a websocket is answered as by HTTP, and no package is missing."""
+
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one."""
         super().on_response_complete()

@@ -22,7 +22,7 @@ from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.limits import Limits, check_parts, too_large
 from sira_cli.serve.line import BusyError, QueuePlace, WaitingLine
 from sira_cli.serve.pictures import Received, receive
-from sira_cli.serve.protocol import RequestError
+from sira_cli.serve.protocol import OLLAMA, RequestError
 from sira_cli.web.http import says_json
 
 BODY_SECONDS = 60.0  # from the first byte of a body to the last
@@ -85,7 +85,7 @@ class Entrance:
         Raises:
             RequestError: it is refused, or too many wait.
         """
-        if not says_json(request.headers):
+        if not (says_json(request.headers) or _is_ollama_client(request)):
             message = "expected a body of type application/json: send the header Content-Type: application/json"
             raise RequestError(message, 415, code="unsupported_media_type")
         length = request.headers.get("content-length", "")
@@ -167,3 +167,9 @@ class Entrance:
 
     def _too_many_bytes(self) -> RequestError:
         return too_large(f"the request has more than {self._limits.data:,} bytes", param=None)
+
+
+def _is_ollama_client(request: Request) -> bool:
+    """Return whether a request may leave out its type: some of Ollama's clients do, and pages of other sites cannot."""
+    foreign = any(name in request.headers for name in ("content-type", "origin", "sec-fetch-site"))
+    return request.url.path.startswith(OLLAMA) and not foreign

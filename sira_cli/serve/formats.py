@@ -51,7 +51,7 @@ class ResponseFormat(BaseModel):
         """
         if self.type == "text":
             return None
-        given = {"type": "object"} if self.json_schema is None else self.json_schema.given
+        given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)
         if (length := len(json.dumps(given))) > most:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
         return Schema.of(given, untried=True)
@@ -60,7 +60,7 @@ class ResponseFormat(BaseModel):
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema whose objects have the listed keys only, unless it joins or says more about one.
 
-    Ollama does so, and its clients send schemas made from classes, which do not mention other keys.
+    Clients of all protocols send schemas made from classes, which do not mention other keys: open ones need never end.
     """
     schema = copy.deepcopy(schema)
     objects = [part for part in _parts(schema) if "properties" in part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -157,6 +158,8 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
         system=request.system() or None,
         think=request.thinks(),
     ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
+    if request.seed is None and changed.generation.temperature:
+        changed = changed.with_settings(seed=secrets.randbelow(2**31))  # clients that sample expect other texts
     return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})
 
 

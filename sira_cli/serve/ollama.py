@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, PrivateAttr
 
-from sira_cli.serve.formats import closed
 from sira_cli.serve.messages import RoleMessage
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError
 from sira_cli.serve.served import short_name
@@ -153,7 +152,7 @@ class OllamaRequest(Options):
     def _format(self) -> dict[str, Any]:
         if isinstance(self.format, str):
             return {"type": "json_object" if self.format else "text"}
-        return {"type": "json_schema", "schema": closed(self.format)}
+        return {"type": "json_schema", "schema": self.format}
 
     def _said(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -30,7 +30,7 @@ from sira_cli.serve.report import traced
 
 # Fields of the record that a reply shows with the text.
 SHOWN = (
-    *("method", "k", "layers", "alpha", "method_settings"),
+    *("method", "k", "layers", "alpha", "method_settings", "seed"),
     *("finish_reason", "image_tokens", "warnings", "words", "objects", "claims", "verify", "draft", "removed"),
 )
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity

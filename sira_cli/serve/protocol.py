@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,6 +23,18 @@ MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
 SYSTEM = ("system", "developer")
 # In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
+# Keys of other servers that would change a text, with the values that do not. Empty values count as not given.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"), ()),
+    **dict.fromkeys(
+        ("use_beam_search", "no_repeat_ngram_size", "ignore_eos", "min_tokens", "continue_final_message"), ()
+    ),
+    **dict.fromkeys(("stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors", "prompt_embeds"), ()),
+    **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar", "truncate_prompt_tokens"), ()),
+    **dict.fromkeys(("num_beams", "best_of", "length_penalty"), (1,)),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+}
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
 Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
 
@@ -168,6 +181,21 @@ class ChatRequest(Options):
     chat_template_kwargs: TemplateOptions = TemplateOptions()
     sira: SiraOptions = SiraOptions()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_guided_json(cls, given: Any) -> Any:
+        """Take the schema that clients of vLLM give, `guided_json` or `structured_outputs: {"json": ...}`."""
+        if not isinstance(given, dict) or given.get("response_format"):
+            return given
+        outputs = given.get("structured_outputs")
+        schema = outputs.get("json") if isinstance(outputs, dict) else given.get("guided_json")
+        if isinstance(schema, str):
+            with suppress(ValueError):
+                schema = json.loads(schema)
+        if schema is None:
+            return given
+        return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+
     def chat(self) -> Self:
         """Return the request, which is a chat, checked.
 
@@ -208,9 +236,13 @@ class ChatRequest(Options):
                 param=name,
             )
         more = self.__pydantic_extra__ or {}
-        for name in ("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"):
-            if more.get(name):
+        for name, neutral in REFUSED.items():
+            if more.get(name) and more[name] not in neutral:
                 raise RequestError(f"{name}: not supported by this server; leave it out", param=name)
+        outputs = more.get("structured_outputs")
+        if outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}):
+            message = 'structured_outputs: only {"json": SCHEMA} is supported by this server; leave out the rest'
+            raise RequestError(message, param="structured_outputs")
         # As servers of open models have them; without sampling, the best token is the same with and without them.
         for name, off in (("top_k", (-1, 0)), ("min_p", (0,))):
             if self.temperature and more.get(name) not in (None, *off):

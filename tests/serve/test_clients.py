@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import socket
+import subprocess
+import sys
 import time
 
 import httpx2 as httpx
 import pytest
 import torch
 
-from sira_cli.cli.listening import address_of, listening
+from sira_cli.cli.listening import LOCAL_NAMES, address_of, listening
 from sira_cli.errors import SettingsError
 from sira_cli.models.sampling import sampler
-from sira_cli.serve.limits import check_length
+from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.pictures import picture_data
-from sira_cli.serve.protocol import ChatRequest, RequestError
+from sira_cli.serve.protocol import REFUSED, ChatRequest, RequestError
+from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, data_of, said
 from tools.small_requests import measured
 
@@ -172,3 +176,95 @@ def test_small_requests_are_measured(address):
     found = measured(httpx.URL(address).port, times=2)
     assert list(found) == ["health", "caption of one token"]
     assert all(0 < each[kind]["median"] <= each[kind]["p95"] for each in found.values() for kind in ("kept", "new"))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"count": {"type": "integer", "maximum": 9, "minimum": 0}},
+    "required": ["count"],
+}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"guided_json": SCHEMA},
+        {"guided_json": json.dumps(SCHEMA)},
+        {"structured_outputs": {"json": SCHEMA, "regex": None}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    ],
+    ids=["guided_json", "its text", "structured_outputs", "response_format"],
+)
+def test_a_schema_by_any_key_is_followed_and_closed(address, more):
+    """A class's schema says nothing of other keys; an open object need never end."""
+    choice = post(address, max_tokens=24, **more).json()["choices"][0]
+    assert (choice["finish_reason"], [*json.loads(choice["message"]["content"])]) == ("stop", ["count"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not(address, name):
+    refused = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), name: ["x"], "max_tokens": 1})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    ChatRequest(messages=said(), **{name: None}).check()
+    for value in REFUSED[name]:
+        ChatRequest(messages=said(), **{name: value}).check()
+
+
+def test_structured_outputs_other_than_json_are_refused(address):
+    body = {"messages": said(), "structured_outputs": {"regex": "a"}}
+    assert httpx.post(f"{address}/v1/chat/completions", json=body).json()["error"]["param"] == "structured_outputs"
+
+
+def test_ollama_s_clients_need_no_content_type_and_other_sites_pages_do(address):
+    picture = base64.b64encode(PICTURES[0].read_bytes()).decode()
+    asked = {"model": "demo", "stream": False, "prompt": "Describe.", "options": {"num_predict": 2}}
+    body = json.dumps(asked | {"images": [picture]})
+    assert httpx.post(f"{address}/api/generate", content=body, timeout=60).status_code == 200
+    for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Content-Type": "text/plain"}):
+        assert httpx.post(f"{address}/api/generate", content=body, headers=header).status_code == 415
+    assert httpx.post(f"{address}/v1/chat/completions", content=body).status_code == 415
+    assert httpx.head(address).status_code == 200
+
+
+def test_texts_without_a_seed_vary(address):
+    def texts(**more: object) -> set[str]:
+        return {text_of(post(address, **{"temperature": 2, "max_tokens": 16} | more)) for _ in range(4)}
+
+    assert len(texts()) > 1
+    assert len(texts(seed=5)) == len(texts(temperature=0)) == 1
+
+
+def test_streams_that_are_left_are_counted(endless):
+    body = {"messages": said(), "max_tokens": 1000, "stream": True}
+    with running(endless, limits=Limits(tokens=2000)) as address:
+        with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
+            next(answer.iter_lines())
+        until = time.monotonic() + 30
+        while 'sira_requests_total{status="499"} 1.0' not in httpx.get(f"{address}/metrics").text:
+            assert time.monotonic() < until
+
+
+def test_a_key_beyond_ascii_and_this_machine_s_name_in_version_6(lvlm):
+    with running(lvlm, api_key="schlüssel") as address:
+        for sent, code in (("schlüssel", 200), ("schlussel", 401)):
+            headers = {"Authorization": f"Bearer {sent}".encode()}
+            assert httpx.get(f"{address}/v1/models", headers=headers).status_code == code
+    with running(lvlm, hosts=list(LOCAL_NAMES)) as address:
+        for host, code in (("[::1]:8000", 200), ("localhost", 200), ("evil.example", 400)):
+            assert httpx.get(f"{address}/v1/models", headers={"Host": host}).status_code == code
+
+
+def test_a_model_that_is_nowhere_is_said_before_torch_is_imported(tmp_path):
+    script = (
+        "import sys\nsys.argv = ['sira', 'serve', '-m', '/nonexistent', '--port', '0']\nfrom sira_cli.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    print(stop.code, 'torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "1 False\n"
+    assert "/nonexistent" in ended.stderr
+
+
+def test_a_websocket_is_refused_without_a_word_about_packages(address, caplog):
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    assert httpx.get(f"{address}/health", headers={**headers, "Sec-WebSocket-Key": "a" * 22 + "=="}).status_code == 200
+    assert not caplog.records

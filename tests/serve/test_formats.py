@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import threading
 from collections import Counter
@@ -204,8 +205,9 @@ def test_objects_are_closed_where_nothing_else_is_said():
         assert closed(said_more) == said_more
 
 
-def test_the_requests_that_photoprism_sends_for_labels(address):
+def test_the_requests_that_photoprism_sends_for_labels(address, monkeypatch):
     """Its fields, as of February 2026 (internal/ai/vision/api_request.go): OpenAI's by a schema, Ollama's as JSON."""
+    monkeypatch.setattr(secrets, "randbelow", lambda most: 0)  # it sends no seed
     content = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": data_uri(PICTURES[1])}]
     content[1]["detail"] = "low"
     labels = {"type": "json_schema", "name": "photoprism_vision_labels_v1", "schema": LABELS}
@@ -395,7 +397,7 @@ def test_no_other_request_waits_for_a_schema_that_is_tried(address, monkeypatch)
 def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
     """Before its text meets others."""
 
-    def fail(self: object, schema: Schema) -> None:
+    def fail(self: object, schema: Schema, limit: int) -> None:
         raise ValueError("cannot be followed: too many tokens")
 
     monkeypatch.setattr(type(long.schema_tokens), "begin", fail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -356,8 +357,8 @@ def test_pictures_are_bytes_and_no_places(lvlm, monkeypatch, path):
 def test_pages_of_other_sites_and_large_bodies(lvlm, path):
     with running(lvlm, hosts=["127.0.0.1"], limits=Limits(data=10**4)) as address:
         url = f"{address}/api/{path}"
-        for kind in ("text/plain", "application/x-www-form-urlencoded", None):  # curl sends the second one by itself
-            answer = httpx.post(url, content=b"{}", headers={} if kind is None else {"content-type": kind})
+        for kind in ("text/plain", "application/x-www-form-urlencoded"):  # curl sends the second one by itself
+            answer = httpx.post(url, content=b"{}", headers={"content-type": kind})
             assert answer.status_code == 415
             assert "send the header Content-Type: application/json" in error_of(answer)
         assert "access-control-allow-origin" not in httpx.options(url, headers={"origin": "https://a.org"}).headers
@@ -382,8 +383,9 @@ def test_a_key_is_demanded_on_every_path(lvlm):
             assert friend.generate("demo", images=[data_of(PICTURES[0])], options={"num_predict": 1}).eval_count == 1
 
 
-def test_the_request_that_photoprism_sends(address, client):
+def test_the_request_that_photoprism_sends(address, client, monkeypatch):
     """Its fields, as of February 2026 (internal/ai/vision/api_request.go)."""
+    monkeypatch.setattr(secrets, "randbelow", lambda most: 0)  # it sends no seed
     body = {
         "id": "b9a4a7f0",
         "suffix": "",

@@ -85,7 +85,10 @@ def test_words_seeds_and_other_methods_know_all_pictures(client):
     one, other = ([*said(picture=first), FOLLOWING[0], *said("And here?", PICTURES[2])] for first in PICTURES[:2])
     for sira in ({"method": "vcd"}, {"method": "icd"}, {"words": True}):
         assert ask(client, one, sira, max_tokens=8).choices[0].message.content
-    drawn = [ask(client, each, temperature=1.0, max_tokens=12).choices[0].message.content for each in (one, other, one)]
+    drawn = [
+        ask(client, each, temperature=1.0, seed=0, max_tokens=12).choices[0].message.content
+        for each in (one, other, one)
+    ]
     assert drawn[0] == drawn[2] != drawn[1]
 
 

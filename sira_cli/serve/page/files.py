@@ -49,7 +49,7 @@ def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[s
     async def served() -> Response:
         return Response(content, media_type=media_type, headers={**UNKEPT, **SAFE_HEADERS, **(headers or {})})
 
-    app.add_api_route(path, served, methods=["GET"], response_model=None)
+    app.add_api_route(path, served, methods=["GET", "HEAD"], response_model=None)  # HEAD: Ollama's heartbeat
 
 
 def _add_example(app: FastAPI, seed: int) -> None:
