@@ -196,7 +196,7 @@ def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -
     if schema is not None:
         schema.check(method, preset, words=request.sira.words)
         if request.sira.verify == "rewrite":
-            raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira")
+            raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira.verify")
     return schema
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -97,10 +97,45 @@ class Options(BaseModel):
         except ValidationError as error:
             # What may be a text or a list says both; the one that looked further in is about what was sent.
             first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
-            place = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
+            place, reason = _place(first["loc"]), _reason(first["msg"])
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
             raise RequestError(message, param=place or None) from None
+
+
+# Parts of a place that stand for a type among several, not for a key.
+_TYPE = re.compile(r"[A-Z]\w*|str|bool|int|float|dict|.*[\[(].*")
+# Reasons of the library that checks requests, in the words of JSON.
+_WORDS = {
+    r"^Value error, ": "",
+    r"^Input should be a valid boolean.*": "expected true or false",
+    r"^Input should be a valid (\w+), .*": r"Input should be a valid \1",
+    r"^Input should be (greater than or equal to|at least) ": "expected at least ",
+    r"^Input should be (less than or equal to|at most) ": "expected at most ",
+    r"^Input should be greater than ": "expected more than ",
+    r"^Input should be ": "expected ",
+    r"^expected a valid (?=[aeiou])": "expected an ",
+    r"^expected a valid ": "expected a ",
+    r"^Field required$": "is missing",
+    r"^List should have at least (\d+) item.*": r"expected at least \1",
+    r"^List should have at most (\d+) item.*": r"expected at most \1",
+}
+
+
+def _place(parts: Sequence[int | str]) -> str:
+    """Return a place in a request as JSON has it: `messages[0].content[1].image_url`."""
+    place = ""
+    for part in parts:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif not _TYPE.fullmatch(part):
+            place += f".{part}" if place else part
+    return place
+
+
+def _reason(message: str) -> str:
+    for pattern, words in _WORDS.items():
+        message = re.sub(pattern, words, message)
+    return message
 
 
 class SiraOptions(Options):
@@ -135,12 +170,15 @@ class SiraOptions(Options):
         """
         if "calibration" in self.settings():
             raise RequestError(
-                "sira.calibration: no file is opened for a client; leave it out to use the model's own", param="sira"
+                "sira.calibration: no file is opened for a client; leave it out to use the model's own",
+                param="sira.calibration",
             )
         if self.verify is None and self.min_support is not None:
-            raise RequestError("sira.min_support: is for a second look; also give verify", param="sira")
+            raise RequestError("sira.min_support: is for a second look; also give verify", param="sira.min_support")
         if self.verify != "rewrite" and self.rounds is not None:
-            raise RequestError('sira.rounds: is for texts that are decoded again; give verify: "rewrite"', param="sira")
+            raise RequestError(
+                'sira.rounds: is for texts that are decoded again; give verify: "rewrite"', param="sira.rounds"
+            )
 
 
 class StreamOptions(Options):
@@ -309,6 +347,7 @@ def for_clients(message: str) -> str:
     The middle of a long message is left out.
     """
     message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+    message = re.sub(r"[,;:]? (or )?raise PIL\.Image\.MAX_IMAGE_PIXELS in Python", "", message)
     return shortened(message, LONGEST)
 
 

@@ -308,7 +308,7 @@ ENORMOUS = {
     "items": {"type": "array", "items": {"type": "array", "minItems": 10**9, "items": {}}, "minItems": 10**9},
     "length": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
     "circle": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
-    "alternatives": {"anyOf": [{"properties": {f"k{each}": {}}, "required": [f"k{each}"]} for each in range(900)]},
+    "alternatives": {"anyOf": [{"properties": {f"k{each}": {}}, "required": [f"k{each}"]} for each in range(400)]},
     "pattern": {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
     "references": {
         "$defs": {

@@ -276,7 +276,7 @@ def test_what_the_server_has_not(address, friend):
     ("path", "change", "words"),
     [
         ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "got none. SIRA is about what a picture"),
-        ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role"),
+        ("chat", {"messages": [{"role": "tool", "content": "5"}]}, "messages[0].role"),
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
         ("chat", {"format": {"type": "objekt"}}, "format: cannot be followed"),
         ("generate", {"images": None}, "got none"),

@@ -92,4 +92,5 @@ def _try(grammar: str) -> Tried:
 def engine_reason(message: str) -> str:
     """Return the engine's reason, without its trace."""
     reason = re.split(r"<non-verbose/>|\n +\d+ \|", message)[0].rpartition("failed to compile JSON schema: ")[2]
+    reason = re.sub(r"\.? *(Enable|Use) '\w+' option[^.]*\.?", "", reason)  # which nobody can set here
     return re.sub(r"\s+", " ", reason).strip()
