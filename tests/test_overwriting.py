@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
-POPE = ("pope", "--questions", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
+POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
 SWEEP = ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
 # What decodes before it writes a file that it may replace, and the file.
 DECODING = {
