@@ -30,6 +30,7 @@ def verbosity() -> int:
 def set_verbosity(quiet: bool, verbose: int) -> None:
     """Set the verbosity, before transformers is imported: it reads its log level from the environment."""
     global _verbosity
+    _spelled.clear()  # of an earlier command
     _verbosity = -1 if quiet else verbose
     log = logging.getLogger("sira_cli")
     log.handlers = [_LogToStderr()]
