@@ -129,6 +129,15 @@ def in_conflict(browser, serve, records):
     browser.log("browser")  # it says that there was a conflict
 
 
+def test_typing_on_in_a_conflict_drops_nothing_and_decides_nothing(browser, in_conflict, records):
+    browser.press("Enter", *"more", "Enter")
+    assert "Mine." in browser.text(".conflict")
+    assert browser.run(LEAVES)
+    assert [(line["text"], line["decision"]) for line in edits(records)] == [("Theirs.", "")]
+    browser.run("document.querySelector('.conflict button:last-of-type').click()")
+    wait(browser, "return document.querySelector('#picture .text, #picture')?.textContent.includes('Mine.')")
+
+
 @pytest.mark.parametrize("way", ["Escape", "Right", "close"])
 def test_what_was_typed_is_offered_again_however_a_conflict_was_left(browser, in_conflict, records, way):
     if way == "close":

@@ -71,6 +71,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape" && typing) return act(event, () => grid.go(grid.inSight()));
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return undefined;
   if (picture.isOpen() && event.key in LARGE) return act(event, ACTIONS[LARGE[event.key]]);
+  if (picture.asks() && event.key in SINGLE) return undefined; // somebody types on: nothing is decided by that
   if (event.key in SINGLE) return act(event, ACTIONS[SINGLE[event.key]]);
   if (event.key === "/" && !picture.isOpen()) return act(event, () => words.focus());
   if (picture.isOpen()) return undefined;

@@ -18,6 +18,9 @@ export const current = () => number;
 // Whether a typed text, or a conflict, waits for an answer.
 export const waits = () => again !== null || typed() !== null;
 
+// Whether a conflict waits for an answer.
+export const asks = () => again !== null;
+
 function typed() {
   const field = view.querySelector("textarea");
   return field === null || field.value.trim() === shown.state.text ? null : field;
@@ -213,7 +216,9 @@ function conflict(what, now) {
     element("p", { className: "buttons" }, button("Keep the saved one", "discard"), step ? null : button("Save yours", "again")),
   );
   if (!step) again = () => send(mine);
-  view.querySelector(".conflict button").focus();
+  const place = view.querySelector(".conflict"); // not one of its buttons: Enter, typed on, must not drop a text
+  place.tabIndex = -1;
+  place.focus();
 }
 
 export function tell(...children) {
