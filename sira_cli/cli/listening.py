@@ -8,7 +8,14 @@ import socket
 from sira_cli.errors import SettingsError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")  # the same in a `Host` header
+
+
+def in_url(host: str) -> str:
+    """Return a host as URLs and `Host` headers have it: an address of version 6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+LOCAL_NAMES = tuple(map(in_url, LOOPBACK))  # in a `Host` header
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -31,5 +38,4 @@ def listening(host: str, port: int) -> socket.socket:
 
 def address_of(host: str, listener: socket.socket) -> str:
     """Return the URL of the page at a listening socket."""
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{in_url(host)}:{listener.getsockname()[1]}"

@@ -33,7 +33,21 @@ def load_model(
         SettingsError: a value is wrong.
         ModelNotFoundError: the weights are neither cached nor can be fetched.
     """
-    check_available(preset, model)
+    from sira_cli.models import presets
+
+    if preset.model != presets.BUNDLED:
+        # Before torch is imported: an unavailable model is reported within a second.
+        from sira_cli.models.hub import find_checkpoint
+
+        find_checkpoint(
+            preset.model,
+            preset.revision,
+            offline=model.offline,
+            code=model.trust_remote_code,
+            expected_gb=preset.download_gb,
+            judge=partial(_judge, preset, model),
+            on_download=announce,
+        )
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.loading import load
 
@@ -42,29 +56,6 @@ def load_model(
     if compiled:
         note("compiling the decoding steps: the first text waits for it")
     return lvlm
-
-
-def check_available(preset: Preset, model: ModelOptions) -> None:
-    """Fetch the model of a preset, if it is not here. This does not import torch: errors appear within a second.
-
-    Raises:
-        ModelNotFoundError: the weights are neither cached nor can be fetched.
-    """
-    from sira_cli.models import presets
-
-    if preset.model == presets.BUNDLED:
-        return
-    from sira_cli.models.hub import find_checkpoint
-
-    find_checkpoint(
-        preset.model,
-        preset.revision,
-        offline=model.offline,
-        code=model.trust_remote_code,
-        expected_gb=preset.download_gb,
-        judge=partial(_judge, preset, model),
-        on_download=announce,
-    )
 
 
 def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:

@@ -11,7 +11,7 @@ from sira_cli.cli.choosing import choose
 from sira_cli.cli.console import note, set_verbosity, verbosity
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
-from sira_cli.cli.loading import check_available, load_model
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.option_groups import with_options
 from sira_cli.cli.options import Host, ModelOptions, Port, Quiet, Verbose
 from sira_cli.errors import SettingsError
@@ -76,16 +76,17 @@ def serve(
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
     with listening(host, port) as listener:  # before torch is imported, so that a taken port is reported at once
         preset, method = choose(model, decoding)
-        check_available(preset, model)
         try:
+            import fastapi  # noqa: F401 (`serve.app` needs it and the next one, but it imports torch)
+            import prometheus_client  # noqa: F401
             import uvicorn
-
-            from sira_cli.serve.app import Server
-            from sira_cli.serve.connections import Connection
-            from sira_cli.serve.limits import Limits
         except ModuleNotFoundError as error:
             raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
         lvlm = load_model(preset, model, method)
+        from sira_cli.serve.app import Server
+        from sira_cli.serve.connections import Connection
+        from sira_cli.serve.limits import Limits
+
         server = Server(
             lvlm,
             batch_size=batch_size,

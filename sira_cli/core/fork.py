@@ -210,7 +210,7 @@ class Fork:
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
             self._pass.recorded = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         elif q == 1:
-            self.check_thread()
+            self.check_thread()  # before this pass takes the place of another thread's
             self._pass = Pass(q, None, None)
         else:
             seen = int(cache.get_seq_length()) if cache is not None else 0

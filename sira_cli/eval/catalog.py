@@ -36,9 +36,7 @@ def find_cards(names: Sequence[str]) -> list[Card]:
         if name in CARDS and name not in known:
             raise SettingsError(f"{name}: is part of another benchmark: {CARDS[name].command}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            instead = f"did you mean {near[0]}?" if near else f"expected all, {', '.join(known)}"
-            raise SettingsError(f"{name}: no benchmark has this name: {instead}")
+            raise SettingsError(f"{name}: no benchmark has this name: {_instead(name, ['all', *known])}")
         if name in names[:number]:
             raise SettingsError(f"{name}: is named twice: name it once")
     return [known[name] for name in names]
@@ -86,6 +84,9 @@ def _unknown(name: str, cards: Sequence[Card]) -> str:
     known = sorted({option.name for card in cards for option in card.options})
     if not known:
         return f"{benchmarks}: takes no options"
+    return f"no such option of {benchmarks}: {_instead(name, known)}"
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    instead = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
-    return f"no such option of {benchmarks}: {instead}"
+    return f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"

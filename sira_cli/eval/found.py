@@ -35,7 +35,7 @@ def find_benchmarks(
     cards: Sequence[Card] = (),
     options: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Found]:
-    """Return the benchmarks in a folder, in the order of the catalogue.
+    """Return the benchmarks in a folder, in the order of `cards` or of the catalogue.
 
     Args:
         folder: laid out as above.

@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.options import Option
 
 if TYPE_CHECKING:
     from sira_cli.eval.pope import Pope
 
-SUFFIX = Option(
-    "suffix", "text after each yes/no question; empty: none", default=" Please answer this question with one word."
-)
+SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
 
 
 def _read(paths: Sequence[Path], asking: Asking) -> Pope:
     from sira_cli.eval.answers.read import expand
-    from sira_cli.eval.base import ONE_WORD
     from sira_cli.eval.pope import Pope
 
     options = asking.options

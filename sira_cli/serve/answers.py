@@ -18,7 +18,7 @@ from sira_cli.serve.jobs import Job, Logprob, Reply, TextPiece
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
-LEFT = 499  # nginx's status of requests whose client has gone, for the counters
+LEFT = "499"  # nginx's status of requests whose client has gone, for the counters
 POLLED = 0.2  # seconds between checks that the client is connected
 
 _log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Answering:
 
     async def chunks(self, piece: TextPiece | Reply) -> AsyncIterator[dict[str, Any]]:
         """Yield the answer in chunks, from its first piece on; an error is the last one."""
-        self._streaming, status = True, LEFT
+        self._streaming = left = True
         try:
             yield self._chunk({"role": "assistant", "content": ""})
             while isinstance(piece, TextPiece):
@@ -122,16 +122,16 @@ class Answering:
             yield self._chunk({}, finish_reason=_finish_reason(piece), sira=piece.sira)
             if self._chat.stream_options is not None and self._chat.stream_options.include_usage:
                 yield {**self._common, "object": "chat.completion.chunk", "choices": [], "usage": _usage(piece)}
-            status = 200
+            left = False
             self._count(piece)
         except RequestError as error:
-            status = error.status
-            self._metrics.requests.labels(str(status)).inc()
+            left = False
+            self._metrics.requests.labels(str(error.status)).inc()
             yield error.to_json()
         finally:
             self._job.gone = True
-            if status == LEFT:
-                self._metrics.requests.labels(str(status)).inc()
+            if left:
+                self._metrics.requests.labels(LEFT).inc()
 
     def _chunks(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
         if piece.reasoning:

@@ -100,7 +100,7 @@ class Entrance:
         """Read the body of a request, and give the request a place until it has its answer.
 
         Raises:
-            RequestError: it is too large, too slow, or malformed, or too many wait.
+            RequestError: the body is too large, too slow or malformed, or too many requests wait.
         """
         host = coming.host
         if self._unfinished[host] >= MOST_UNFINISHED:

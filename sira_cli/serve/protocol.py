@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -16,13 +16,13 @@ from sira_cli.methods.prompts import Turn
 from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
 from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
+from sira_cli.serve.reasons import place_of, reason_of
 
 OLLAMA = "/api/"  # where the paths of Ollama's protocol are
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
 SYSTEM = ("system", "developer")
-# In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
 # Keys of other servers that would change a text, with the values that do not. Empty values count as not given.
 REFUSED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"), ()),
@@ -35,6 +35,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
 }
+# In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
 Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
 
@@ -97,45 +98,9 @@ class Options(BaseModel):
         except ValidationError as error:
             # What may be a text or a list says both; the one that looked further in is about what was sent.
             first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
-            place, reason = _place(first["loc"]), _reason(first["msg"])
+            place, reason = place_of(first["loc"]), reason_of(first["msg"])
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
             raise RequestError(message, param=place or None) from None
-
-
-# Parts of a place that stand for a type among several, not for a key.
-_TYPE = re.compile(r"[A-Z]\w*|str|bool|int|float|dict|.*[\[(].*")
-# Reasons of the library that checks requests, in the words of JSON.
-_WORDS = {
-    r"^Value error, ": "",
-    r"^Input should be a valid boolean.*": "expected true or false",
-    r"^Input should be a valid (\w+), .*": r"Input should be a valid \1",
-    r"^Input should be (greater than or equal to|at least) ": "expected at least ",
-    r"^Input should be (less than or equal to|at most) ": "expected at most ",
-    r"^Input should be greater than ": "expected more than ",
-    r"^Input should be ": "expected ",
-    r"^expected a valid (?=[aeiou])": "expected an ",
-    r"^expected a valid ": "expected a ",
-    r"^Field required$": "is missing",
-    r"^List should have at least (\d+) item.*": r"expected at least \1",
-    r"^List should have at most (\d+) item.*": r"expected at most \1",
-}
-
-
-def _place(parts: Sequence[int | str]) -> str:
-    """Return a place in a request as JSON has it: `messages[0].content[1].image_url`."""
-    place = ""
-    for part in parts:
-        if isinstance(part, int):
-            place += f"[{part}]"
-        elif not _TYPE.fullmatch(part):
-            place += f".{part}" if place else part
-    return place
-
-
-def _reason(message: str) -> str:
-    for pattern, words in _WORDS.items():
-        message = re.sub(pattern, words, message)
-    return message
 
 
 class SiraOptions(Options):

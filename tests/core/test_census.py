@@ -30,15 +30,6 @@ def case_of(kind: str) -> tiny.Tiny:
     return census.case_of(kind)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other cost more than these models, tenfold where other tests run at the same time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def largest_k(case: tiny.Tiny) -> int:
     backbone = find_backbone(case.model)
     return min(5, len(backbone.decoder_layers) - backbone.first_boundary)

@@ -45,16 +45,6 @@ def case_of(kind: str) -> Tiny:
     return case
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other cost more than these models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    case_of.cache_clear()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_names_the_methods_that_refuse_a_type(kind: str):
     case, refused = case_of(kind), set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sira_cli.errors import SettingsError
+from sira_cli.eval.base import ONE_WORD, first_pictures
 from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.chair.card import LANGUAGE, PROMPT
 from sira_cli.eval.options import Option
@@ -22,7 +23,6 @@ def _read(path: Path, asking: Asking) -> Amber:
     from sira_cli.eval.amber.benchmark import PARTS, Amber
     from sira_cli.eval.amber.data import read_numbers
     from sira_cli.eval.amber.similarity import find_similarity
-    from sira_cli.eval.base import ONE_WORD, first_pictures
     from sira_cli.language.language import find_language
 
     CARD.find(path / "data" if (path / "data").is_dir() else path)  # the folder, or AMBER's repository

@@ -15,11 +15,11 @@ let again = null; // saves what a conflict stopped, all the same
 export const isOpen = () => !view.hidden;
 export const isEditing = () => view.querySelector("textarea") !== null;
 export const current = () => number;
-// Whether a typed text, or a conflict, waits for an answer.
-export const waits = () => again !== null || typed() !== null;
-
 // Whether a conflict waits for an answer.
 export const asks = () => again !== null;
+
+// Whether a typed text, or a conflict, waits for an answer.
+export const waits = () => asks() || typed() !== null;
 
 function typed() {
   const field = view.querySelector("textarea");
