@@ -159,6 +159,18 @@ def test_a_setting_out_of_range_is_said_before_anything_is_asked(page):
     assert not any("completions" in url for url in page.requests())
 
 
+def test_a_text_of_other_settings_is_dimmed_until_the_next_one(page):
+    shades = "return [...document.querySelectorAll('.text')].map(one => getComputedStyle(one).color)"
+    run(page)
+    fresh = page.run(shades)
+    choose(page, 1, "sira", **{"K of 8": 9})
+    page.click("#run")
+    assert not set(page.run(shades)) & set(fresh)
+    choose(page, 1, "sira", **{"K of 8": 7})
+    run(page)
+    assert page.run(shades) == fresh
+
+
 def test_what_a_screen_reader_is_told(page):
     thing = {"thing": "cat", "spans": [[2, 5]], "support": 0.1, "neither": 0}
     answering(page, 200, stream("A cat.", words=[], objects=[thing]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 
 import httpx
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from sira_cli.models.end_tokens import EndTokens
 from sira_cli.serve.limits import Limits
-from sira_cli.serve.page.examples import SEEDS
+from sira_cli.serve.page.examples import OUTCOMES, SEEDS
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, ROOT
 from tests.serve.on_page import answering, opened, run, stream, texts
@@ -59,9 +60,24 @@ def test_examples_are_the_pictures_of_the_repository(address):
         assert np.array_equal(*pixels)
 
 
+def test_examples_are_the_first_of_each_outcome():
+    """Counted in the table that `tools.examples` writes of twenty scenes, where absent objects are bold."""
+    first = {}
+    for line in (ROOT / "examples" / "README.md").read_text().splitlines():
+        if line.startswith("| <img"):
+            _, picture, _, *texts = line.split("|")
+            greedy, sira = (len(set(re.findall(r"\*\*(.*?)\*\*", text))) for text in texts[:2])
+            more = "more" if sira > greedy else "fewer" if sira < greedy else "as many"
+            outcome = more if greedy or sira else "neither"
+            first.setdefault(outcome, int(re.search(r"scene-(\d+)", picture)[1]))
+    shown = {outcome: seed for seed, words in OUTCOMES.items() for outcome in first if outcome in words}
+    assert shown == first
+    assert len(first) == 4
+
+
 def test_an_example_is_chosen_with_a_key_press(page, lvlm):
     names = [name for role, name in accessible(page) if role == "button" and name.startswith("Example: ")]
-    assert names[0] == "Example: park"
+    assert names[0] == "Example: farm: SIRA names fewer absent objects than greedy"
     assert len(set(names)) == len(EXAMPLES)
     page.run("document.querySelector('#examples button:last-child').focus()")
     page.press("Enter")

@@ -10,16 +10,22 @@ from sira_cli.demo.scenes import render
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import BUNDLED
 
-# One for each outcome in examples/README.md: sira's caption names fewer absent objects than greedy's, as many (none),
-# as many (some), more.
-SEEDS = (2_900_010, 2_900_002, 2_900_003, 2_900_000)
+# The first scene of each outcome in examples/README.md; the last one is SIRA's failure.
+OUTCOMES = {
+    2_900_003: "SIRA names fewer absent objects than greedy",
+    2_900_001: "neither SIRA nor greedy names an absent object",
+    2_900_004: "SIRA names as many absent objects as greedy",
+    2_900_000: "SIRA names more absent objects than greedy",
+}
+SEEDS = tuple(OUTCOMES)
 
 
 def examples_for(preset: Preset) -> list[dict[str, str]]:
-    """Return the name of each example picture for a model, and the place that it shows."""
+    """Return the name of each example picture for a model, and words for the place that it shows and its outcome."""
     if preset.model != BUNDLED:
         return []
-    return [{"name": name_of(seed), "place": held_out(seed).place} for seed in SEEDS]
+    words = {seed: f"{held_out(seed).place}: {outcome}" for seed, outcome in OUTCOMES.items()}
+    return [{"name": name_of(seed), "words": said} for seed, said in words.items()]
 
 
 def name_of(seed: int) -> str:

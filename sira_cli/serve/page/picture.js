@@ -73,9 +73,9 @@ export class ChosenPicture {
     const answers = examples.map(({ name }) => send(`page/${name}`).then((answer) => answer.blob(), () => null));
     for (const [at, blob] of (await Promise.all(answers)).entries()) {
       if (blob === null) continue;
-      const { name, place } = examples[at];
+      const { name, words } = examples[at];
       const image = element("img", { src: URL.createObjectURL(blob), alt: "" });
-      const button = element("button", { type: "button", ariaLabel: `Example: ${place}`, title: place }, image);
+      const button = element("button", { type: "button", ariaLabel: `Example: ${words}`, title: words }, image);
       button.addEventListener("click", () => this.choose(new File([blob], name, { type: blob.type })));
       find("#examples .row").append(button);
     }

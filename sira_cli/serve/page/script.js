@@ -78,6 +78,7 @@ async function run() {
   find("#missing").hidden = true;
   if (problem) {
     complain("#missing", problem);
+    for (const { root } of columns) root.classList.add("old"); // its text is not that of the settings above it
     const folded = control.closest("details");
     if (folded) folded.open = true;
     return control.focus();
@@ -131,6 +132,7 @@ async function inOrder(bodies, signal) {
 function begin() {
   asked = null;
   running = new AbortController();
+  for (const { root } of columns) root.classList.remove("old");
   show();
   return running;
 }
