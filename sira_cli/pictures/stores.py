@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from sira_cli.errors import SettingsError
 
+GOOGLE_SECONDS = 15  # of tries; the library of Google's store goes on for a quarter of an hour
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -33,6 +35,18 @@ def without_password(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Turn errors of the network under `hf://`, which are errors of httpx, into OSErrors like those of other stores."""
+    from httpx2 import HTTPError
+
+    try:
+        yield
+    except HTTPError as error:
+        raise OSError(str(error) or type(error).__name__) from error
+
+
+@_connected()
 def read(uri: str) -> bytes:
     """Return all bytes of an object.
 
@@ -46,6 +60,7 @@ def read(uri: str) -> bytes:
     return data
 
 
+@_connected()
 def read_range(uri: str, offset: int, size: int) -> bytes:
     """Return a part of an object; fewer bytes if it ends before.
 
@@ -58,6 +73,7 @@ def read_range(uri: str, offset: int, size: int) -> bytes:
     return data
 
 
+@_connected()
 def open_file(uri: str) -> BinaryIO:
     """Open an object to be read anywhere.
 
@@ -69,6 +85,7 @@ def open_file(uri: str) -> BinaryIO:
     return opened
 
 
+@_connected()
 def stream(uri: str) -> BinaryIO:
     """Open an object to be read from its beginning to its end.
 
@@ -94,21 +111,24 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     except ValueError as error:
         raise SettingsError(f"{public(uri)}: is not a URI: {error}") from error
     try:
-        filesystem, path = _located(uri)
-        from pyarrow.fs import FileSelector, FileType
+        with _connected():
+            filesystem, path = _located(uri)
+            from pyarrow.fs import FileSelector, FileType
 
-        pattern = ""
-        kind = filesystem.get_file_info(path).type
-        if kind == FileType.NotFound and "*" in path.rpartition("/")[2]:
-            path, _, pattern = path.rpartition("/")
-            parts = parts._replace(path=parts.path.rpartition("/")[0])
-            kind, recursive = filesystem.get_file_info(path).type, False
+            pattern = ""
+            kind = filesystem.get_file_info(path).type
+            if kind == FileType.NotFound and "*" in path.rpartition("/")[2]:
+                path, _, pattern = path.rpartition("/")
+                parts = parts._replace(path=parts.path.rpartition("/")[0])
+                kind, recursive = filesystem.get_file_info(path).type, False
+            if kind == FileType.Directory:
+                found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
         if kind != FileType.Directory:
             yield uri, parts.path.lstrip("/")
             return
-        found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
     except OSError as error:
-        raise SettingsError(f"{public(uri)}: cannot be listed: {error}") from error
+        reason = str(error).partition(" error_info=")[0]  # Google's library says all again after it
+        raise SettingsError(f"{public(uri)}: cannot be listed: {reason}") from error
     files = [entry.path[len(path) :].strip("/").split("/") for entry in found if entry.type == FileType.File]
     visible = [names for names in files if not any(name.startswith(".") for name in names)]
     if pattern:
@@ -120,7 +140,11 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
 
 def _located(uri: str) -> tuple[Any, str]:
     parts = urlsplit(uri)
-    filesystem, root = _filesystem(urlunsplit(parts._replace(path="/")))
+    if parts.scheme.lower() in ("gs", "gcs") and "retry_limit_seconds" not in parts.query:
+        query = "&".join(filter(None, (parts.query, f"retry_limit_seconds={GOOGLE_SECONDS}")))
+    else:
+        query = parts.query
+    filesystem, root = _filesystem(urlunsplit(parts._replace(path="/", query=query)))
     return filesystem, root.rstrip("/") + unquote(parts.path).rstrip("/")
 
 
