@@ -1,8 +1,9 @@
-"""Measure the cost of resuming with a large file of records: `python -m tools.ledger --records 1000000`.
+"""Measure the cost of large files of records: `python -m tools.ledger --records 1000000`.
 
 The file is written as `sira caption -o` writes it, one picture in a hundred as failed. Then a fresh process treats
 the file like the same command with `--retry-errors`: it opens it, looks up every picture, writes records of the
-failed ones, and puts all in order. No picture is read and nothing is decoded: this is the file's part alone.
+failed ones, and puts all in order. No picture is read and nothing is decoded: this is the file's part alone. Another
+fresh process compares the file with a second one, in which every other text is different, as `sira compare` does.
 Memory is read from /proc, so this needs Linux.
 """
 
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sira_cli.analysis import compare as comparing
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.world import OBJECTS
 from sira_cli.models.records import Result
@@ -76,9 +78,9 @@ class LedgerReport:
 
     def table(self) -> str:
         """Return it in Markdown."""
-        rows = [[f"{self.records:,} records of {self.file_bytes / self.records:.0f} bytes", "seconds", "memory so far"]]
+        rows = [[f"{self.records:,} records of {self.file_bytes / self.records:.0f} bytes", "seconds", "memory"]]
         rows += [[each.name, f"{each.seconds:.1f}", f"{each.peak_bytes / 1e6:.0f} MB"] for each in self.phases]
-        return f"{markdown(rows)}\n\nProcessor time on {self.device}; memory on top of the program's own."
+        return f"{markdown(rows)}\n\nProcessor time on {self.device}; most memory so far, on top of the program's own."
 
 
 def name_of(number: int) -> str:
@@ -160,6 +162,29 @@ def resume(path: Path, records: int) -> list[Phase]:
     return phases
 
 
+def write_other(path: Path, other: Path) -> None:
+    """Write the records of `path` again, every other one with another text."""
+    with path.open(encoding="utf-8") as records, other.open("w", encoding="utf-8") as file:
+        for number, line in enumerate(records):
+            record = json.loads(line)
+            file.write(json.dumps(record | {"text": f"{record['text'][:-1]} dog."} if number % 2 else record) + "\n")
+
+
+def compare(path: Path, other: Path, records: int) -> list[Phase]:
+    """Measure the comparison of two files. Called in a fresh process.
+
+    Raises:
+        RuntimeError: the files do not differ as written.
+    """
+    before, began = _memory("VmRSS"), time.process_time()
+    found = comparing.compare(path, other)
+    equal = found.equal
+    phase = Phase("compared with such a file", time.process_time() - began, _memory("VmHWM") - before)
+    if equal != (records + 1) // 2:
+        raise RuntimeError(f"{other}: {equal:,} of {records:,} texts are equal: not as written")
+    return [phase]
+
+
 def _processor() -> str:
     """Return the processor's name; `bench.measure.device_name` imports transformers for it."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -185,6 +210,10 @@ def measure(records: int, folder: Path) -> LedgerReport:
     file_bytes = path.stat().st_size
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         phases = fresh.submit(resume, path, records).result()
+    other = folder / "other.jsonl"
+    write_other(path, other)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        phases += fresh.submit(compare, path, other, records).result()
     return LedgerReport(records, file_bytes, _processor(), tuple(phases))
 
 

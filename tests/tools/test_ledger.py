@@ -33,10 +33,11 @@ def test_the_run_that_it_measures_leaves_every_record_once_and_in_order(tmp_path
     before = [failed.get(number, record) for number, record in enumerate(found)]
     assert (report.records, report.file_bytes) == (2050, sum(len(as_line(record)) for record in before))
     names = ["opened", "every picture looked up", "21 failed ones written again", "put in order"]
+    names.append("compared with such a file")
     assert [phase.name for phase in report.phases] == names
-    peaks = [phase.peak_bytes for phase in report.phases]
+    *peaks, compared = [phase.peak_bytes for phase in report.phases]
     assert peaks == sorted(peaks)
-    assert 0 < peaks[-1] < 20e6  # a process that imports torch has ten times that
+    assert 0 < max(compared, peaks[-1]) < 20e6  # a process that imports torch has ten times that
     assert all(phase.seconds > 0 for phase in report.phases)
 
 
