@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sira_cli.models.records import Result
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.events import Failed, Finished
-    from sira_cli.runs.run import PictureRun
+    from sira_cli.runs.run import Job, PictureRun
     from sira_cli.runs.targets import Targets
 
 
@@ -111,6 +111,7 @@ def run_pictures(
             )
             jobs.append(files.enter_context(job))
         note_idle(decoding, jobs[0].preset)
+        _note_boxes(jobs[0])
         if engine.engine == "ray" and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
         if engine.engine == "ray" and len(jobs) > 1:
@@ -128,6 +129,12 @@ def run_pictures(
             _say_compare([job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)])
     if failed:
         raise typer.Exit(3)
+
+
+def _note_boxes(job: Job) -> None:
+    asked = job.request.schema
+    if asked is not None and asked.takes_boxes and asked.boxes is None:
+        note(f"preset {job.preset.name or job.preset.model} names no form of boxes: objects are asked for without")
 
 
 def _of_method(output: OutputOptions, task: str, method: str, split: bool) -> OutputOptions:

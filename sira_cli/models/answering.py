@@ -112,9 +112,9 @@ class AnsweringModel(DecodingModel):
             trail.end(tokens.tolist())
         answers = []
         schemas = [None] * len(tokens) if schemas is None else schemas
-        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, schemas, strict=True)
-        for number, (row, image, prompt, schema) in enumerate(rows):
-            answer = self.answer_of(row, image, prompt, schema)
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, schemas, self.seen_sizes(inputs), strict=True)
+        for number, (row, image, prompt, schema, size) in enumerate(rows):
+            answer = self.answer_of(row, image, prompt, schema and schema.about(size))
             if scores:
                 found = scores.words(number, answer.output_tokens)
                 answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])

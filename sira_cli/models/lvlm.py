@@ -72,7 +72,7 @@ class Lvlm(AnsweringModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        follows = None if schema is None else Schema.of(schema)
+        follows = self._schema(schema)
         if prompt is None:
             prompt = (follows and follows.prompt) or self.preset.prompts.caption
         return self._single("caption", picture, prompt, on_text, Verify.of(verify), follows)
@@ -87,7 +87,10 @@ class Lvlm(AnsweringModel):
     ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
         prompt = self.preset.prompts.asking(question)
-        return self._single("ask", picture, prompt, on_text, schema=None if schema is None else Schema.of(schema))
+        return self._single("ask", picture, prompt, on_text, schema=self._schema(schema))
+
+    def _schema(self, given: SchemaSource | None) -> Schema | None:
+        return None if given is None else Schema.of(given).with_boxes(self.preset.prompts.boxes)
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
@@ -211,7 +214,7 @@ class Lvlm(AnsweringModel):
             answers = verified.answer(images, inputs, seeds=seeds, task=task, schema=schema)
         else:
             schemas = None if schema is None else [schema] * len(opened)
-            stream = on_text if self.preset.streams and not (schema and schema.as_tags) else None
+            stream = on_text if self.preset.streams and not (schema and schema.rewritten) else None
             plain = self.answer(inputs, stream, seeds=seeds, task=task, schemas=schemas)
             answers = [self.preset.text.finished(answer) for answer in plain]
         each = 1000 * (time.perf_counter() - started) / len(opened)

@@ -175,3 +175,14 @@ class PreparingModel:
         """Count image tokens and prompt tokens of each row."""
         image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
         return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
+
+    def seen_sizes(self, inputs: Any) -> list[tuple[int, int] | None]:
+        """Return width and height of each row's picture as the model sees it, in pixels.
+
+        None stands for a row of several pictures, and for models that do not count patches by `image_grid_thw`.
+        """
+        rows, grid = len(inputs["input_ids"]), inputs.get("image_grid_thw")
+        if grid is None or len(grid) != rows:
+            return [None] * rows
+        side = self.processor.image_processor.patch_size
+        return [(side * width, side * height) for _, height, width in grid.tolist()]

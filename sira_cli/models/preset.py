@@ -127,7 +127,7 @@ class Preset(Strict):
 
         Args:
             **settings: keys of `sira`, `generation`, `text`, `load` and `image`, `revision`, `prompt` (the caption
-                prompt), or `system`.
+                prompt), `system`, or `boxes`.
 
         Raises:
             SettingsError: a value is not valid, or a name is not a setting.
@@ -141,7 +141,7 @@ class Preset(Strict):
         homes |= dict.fromkeys(Generation.model_fields, "generation")
         homes |= dict.fromkeys(TextSettings.model_fields, "text")
         homes |= dict.fromkeys(Load.model_fields, "load") | dict.fromkeys(ImageSettings.model_fields, "image")
-        homes["system"] = "prompts"
+        homes |= {"system": "prompts", "boxes": "prompts"}
         for name, value in settings.items():
             if isinstance(value, str):
                 check_text(name, value)

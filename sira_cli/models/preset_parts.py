@@ -39,6 +39,8 @@ class Prompts(Strict):
 
     Attributes:
         verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
+        boxes: the form in which the model has learned to write boxes (`schemas.boxes.FORMS`), for the schema
+            `objects`; None: it is not asked for boxes.
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
@@ -46,6 +48,7 @@ class Prompts(Strict):
     ask: str = "{question}"
     verify: str = "Is there {thing} in the image?"
     system: str = ""
+    boxes: Literal["xyxy-1000", "xyxy-pixels", "yxyx-1000"] | None = None
 
     def asking(self, question: str) -> str:
         """Return the prompt for a question.

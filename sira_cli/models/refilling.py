@@ -128,7 +128,7 @@ class RefilledSlots(Generic[T]):
         """
         started = time.perf_counter()
         lvlm, inputs = self._lvlm, self._lvlm.to_device(inputs)
-        image_tokens, _ = lvlm.lengths(inputs)
+        (image_tokens, _), sizes = lvlm.lengths(inputs), lvlm.seen_sizes(inputs)
         settings = lvlm.preset.generation
         lengths = [settings.max_new_tokens] * len(items) if lengths is None else lengths
         rows = []
@@ -139,6 +139,7 @@ class RefilledSlots(Generic[T]):
             processors = lvlm.processors([seed], torch.ones_like(prompt))
             loops = None if settings.on_loop is None else LoopFinder()
             follows = lvlm.following(schema, lengths[number])
+            schema = schema and schema.about(sizes[number])
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops, schema, follows))
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}), cut_offs_kept():
             room = 0 if lvlm.compiled is None else max(settings.max_new_tokens, *lengths)

@@ -46,8 +46,8 @@ class PictureTask(Task[Answer, Result]):
         super().__init__(lvlm, decoded=DECODED if asks else 0, images_kept=request.verify is not None)
         self.request, self._done = request, done
         self.at_once = bool(request.choices)
-        as_tags = request.schema is not None and request.schema.as_tags
-        self.streams = not (request.words or request.verify is not None or as_tags) and lvlm.preset.streams
+        rewritten = request.schema is not None and request.schema.rewritten
+        self.streams = not (request.words or request.verify is not None or rewritten) and lvlm.preset.streams
         self._looked = request.looked(lvlm.preset)
         self._verified = self._answering_twice()
         self._encoded = EncodedPictures() if asks else None

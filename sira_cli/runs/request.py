@@ -58,12 +58,13 @@ class Request:
         Raises:
             SettingsError: the question is missing.
         """
+        schema: Schema | None = options.get("schema")
+        schema = options["schema"] = schema and schema.with_boxes(prompts.boxes)
         if questions:
             return cls("ask", prompts.ask, **options)
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
-            schema: Schema | None = options.get("schema")
             return cls(task, (schema and schema.prompt) or prompts.caption, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 

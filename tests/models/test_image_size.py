@@ -12,7 +12,7 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.models import presets
 from sira_cli.models.preset import Preset
-from sira_cli.models.preset_parts import ImageSettings
+from sira_cli.models.preset_parts import ImageSettings, Prompts
 from sira_cli.models.processors import chat_inputs, load_processor
 from tests.support import layouts
 
@@ -82,7 +82,8 @@ def test_what_a_processor_cannot_do_is_refused(image_tokens, name, settings, mes
 
 
 def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset():
-    assert presets.for_model(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
+    taken = {"image": ImageSettings(max_pixels=1003520), "prompts": Prompts(boxes="xyxy-pixels")}
+    assert presets.for_model(QWEN) == Preset(model=QWEN, **taken)
     joycaption = presets.find("joycaption-beta-one")
     preset = presets.resolve(joycaption.model)
     assert preset.prompts.system == joycaption.prompts.system == "You are a helpful image captioner."
@@ -93,7 +94,10 @@ def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset():
 def test_the_command_says_so(sira, photos):
     code, _, err = sira("caption", photos["coffee"], "--model", QWEN, "--offline")
     assert code == 1
-    assert f"--model {QWEN} takes image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n" in err
+    assert (
+        f"--model {QWEN} takes prompts: {{boxes: xyxy-pixels}}; image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n"
+        in err
+    )
     _, _, err = sira("caption", photos["coffee"], "--model", "nobody/nothing", "--offline")
     assert "takes" not in err
 

@@ -14,7 +14,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.records import Answer
-from sira_cli.models.schemas import trying
+from sira_cli.models.schemas import boxes, trying
+from sira_cli.models.schemas.boxes import BoxForm
 from sira_cli.models.schemas.notes import without_notes
 from sira_cli.models.schemas.trial import matcher_of
 from sira_cli.models.schemas.trying import Tried, engine_reason
@@ -28,6 +29,10 @@ DEEPEST = 100  # values inside each other
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
 
 
+_SEVERAL = (
+    "this model's boxes are in pixels of one picture, and the prompt has several: give one picture at a time, or "
+    "`boxes=none`"
+)
 _EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is certain to come
 
 
@@ -40,12 +45,18 @@ class Schema:
         content: the schema as JSON, with the engine's options.
         prompt: asks for such a text (`x-prompt` in the schema); empty: it has none.
         as_tags: the text is the list's strings with commas between them, as trainers expect tags.
+        takes_boxes: it is `objects`, whose boxes depend on the model.
+        boxes: the model's form of boxes, from `with_boxes`; None: it has none.
+        size: width and height of the picture as the model sees it, in pixels; None: unknown.
     """
 
     name: str
     content: str
     prompt: str = ""
     as_tags: bool = False
+    takes_boxes: bool = False
+    boxes: BoxForm | None = None
+    size: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -82,7 +93,8 @@ class Schema:
                 _tags(value)["maxItems"] = max_tags
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
+            takes_boxes = not isinstance(given, Mapping) and str(given) == boxes.SCHEMA
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, takes_boxes)
             if not untried or schema.tried is not None:
                 schema.try_out()
         except OSError as error:
@@ -95,6 +107,19 @@ class Schema:
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{shown}: {error}") from error
         return schema
+
+    def with_boxes(self, form: str | None) -> Schema:
+        """Return the schema for a model with a form of boxes (`boxes.FORMS`); for others it has no boxes."""
+        if not self.takes_boxes:
+            return self
+        known = None if form is None else boxes.FORMS[form]
+        asked = "" if known is None else f", and {known.asked}"
+        prompt, content = self.prompt.replace("{box}", asked), boxes.in_form(self.content, known)
+        return replace(self, prompt=prompt, content=content, boxes=known)
+
+    def about(self, size: tuple[int, int] | None) -> Schema:
+        """Return the schema of a text about one picture, which the model sees at this width and height."""
+        return replace(self, size=size) if self.boxes is not None else self
 
     @property
     def tried(self) -> Tried | None:
@@ -191,9 +216,20 @@ class Schema:
         if answer.error:
             return answer
         try:
-            return self.written(answer, self.read(answer.text))
+            data = self.read(answer.text)
         except ValueError as error:
             return replace(answer, text="", error=self._unfinished(answer, error))
+        if self.boxes is None:
+            return self.written(answer, data)
+        if self.boxes.pixels and self.size is None:
+            return replace(answer, text="", error=_SEVERAL)
+        data = boxes.in_records(data, self.boxes, self.size)
+        return self.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the text is not the one that the model writes."""
+        return self.as_tags or self.boxes is not None
 
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
