@@ -120,5 +120,5 @@ def test_the_library_names_parameters_and_the_command_line_options(sira):
     with pytest.raises(SettingsError, match="leave out `num_beams=`"):
         Request("caption", "", words=True).check(resolve("demo").with_settings(num_beams=2), find("sira"))
     picture = Path(__file__).parents[1] / "examples/scene-2900000.png"
-    code, _, err = sira("caption", picture, "-p", "demo", "--words", "--num-beams", 2)
-    assert (code, err) == (2, "sira: --words follows one text: leave out --num-beams\n")
+    code, _, err = sira("caption", picture, "-p", "demo", "--words", "--set", "num_beams=2")
+    assert (code, err) == (2, "sira: --words follows one text: leave out --set num_beams\n")

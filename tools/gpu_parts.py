@@ -163,7 +163,7 @@ def ray(tiny: bool) -> dict[str, Any]:
     texts = []
     with tempfile.TemporaryDirectory() as folder:
         device = ["--device", "cpu" if tiny else "cuda", "--max-new-tokens", "8" if tiny else "64"]
-        for name, engine in (("one", []), ("ray", ["--engine", "ray", "--workers", "1", "-b", "auto"])):
+        for name, engine in (("one", []), ("ray", ["--engine", "ray:1", "-b", "auto"])):
             output = Path(folder, name)
             command = [*SIRA, "caption", str(ROOT / "examples"), "-p", "demo", *device, *engine, "-o", str(output)]
             subprocess.run([sys.executable, *command, "--limit", "6" if tiny else "20"], check=True)

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -31,11 +32,12 @@ from sira_cli.cli import (
 )
 from sira_cli.cli import eval as evaluation
 from sira_cli.cli.console import say, verbosity
-from sira_cli.cli.help import Command, Variadic
+from sira_cli.cli.help import Command, Groups, Variadic
 from sira_cli.errors import SiraError
 
 app = typer.Typer(
     name="sira",
+    cls=Groups,
     help="Captions and answers with fewer hallucinations: SIRA decoding for vision-language models.",
     epilog="Try it without a download: sira demo",
     no_args_is_help=True,
@@ -43,26 +45,37 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# The modules of commands by name, and their line in the list of commands if it differs from their help.
-COMMANDS = {
-    "caption": (caption, None),
-    "ask": (ask, None),
-    "check": (check, "Find objects in captions that are not in the pictures."),
-    "compare": (compare, "Show what differs between two runs over the same pictures."),
-    "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
-    "trace": (trace, "Write the logits of both streams, token by token."),
-    "report": (report, "Make an HTML page that shows traces."),
-    "serve": (serve, "Answer programs that speak OpenAI's protocol."),
-    "view": (view, "Look through captions in a browser, compare and correct them."),
-    "drift": (drift, "Measure where the two streams diverge (Figure 4)."),
-    "bench": (bench, "Measure what methods cost compared with greedy."),
-    "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),
+CAPTIONS, LOOK, RESEARCH = "Caption and check", "Look and serve", "Research"  # groups of commands
+# The modules of commands by name, with their line in the list of commands if it differs from their help.
+COMMANDS: dict[str, dict[str, tuple[ModuleType, str | None]]] = {
+    CAPTIONS: {
+        "caption": (caption, None),
+        "ask": (ask, None),
+        "check": (check, "Find objects in captions that are not in the pictures."),
+        "compare": (compare, "Show what differs between two runs over the same pictures."),
+        "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
+    },
+    LOOK: {
+        "view": (view, "Look through captions in a browser, compare and correct them."),
+        "serve": (serve, "Answer programs that speak OpenAI's protocol."),
+        "trace": (trace, "Write the logits of both streams, token by token."),
+        "report": (report, "Make an HTML page that shows traces."),
+    },
+    RESEARCH: {
+        "bench": (bench, "Measure what methods cost compared with greedy."),
+        "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),
+        "drift": (drift, "Measure where the two streams diverge (Figure 4)."),
+    },
 }
-for name, (module, short_help) in COMMANDS.items():
-    app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=short_help)(getattr(module, name))
-app.command("eval", cls=Variadic, epilog=evaluation.EXAMPLES)(evaluation.evaluate)
-app.add_typer(calibrate.app, name="calibrate")
-app.add_typer(presets.app, name="presets")
+for group, modules in COMMANDS.items():
+    for name, (module, line) in modules.items():
+        registered = app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=line, rich_help_panel=group)
+        registered(getattr(module, name))
+app.command("eval", cls=Variadic, epilog=evaluation.EXAMPLES, rich_help_panel=RESEARCH)(evaluation.evaluate)
+app.add_typer(
+    calibrate.app, name="calibrate", rich_help_panel=RESEARCH, short_help="Fit a method's settings to a model."
+)
+app.add_typer(presets.app, name="presets", rich_help_panel=CAPTIONS)
 
 
 def _print_version(wanted: bool) -> None:

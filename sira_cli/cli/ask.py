@@ -11,7 +11,7 @@ import typer
 from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
 from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AnswerOutputOptions, EngineOptions, GroupOptions, ModelOptions, Paths
+from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.errors import SettingsError
@@ -31,7 +31,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     schema=SchemaOptions,
     selection=GroupOptions,
     engine=EngineOptions,
-    output=AnswerOutputOptions,
+    output=OutputOptions,
 )
 def ask(
     context: typer.Context,
@@ -57,14 +57,12 @@ def ask(
     schema: SchemaOptions,
     selection: GroupOptions,
     engine: EngineOptions,
-    output: AnswerOutputOptions,
+    output: OutputOptions,
 ) -> None:
     """Answer a question about pictures."""
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and text != TextOptions():
-        raise SettingsError(
-            "--choices prints one of the given answers: leave out --prefix, --suffix and the other text options"
-        )
+        raise SettingsError("--choices prints one of the given answers: leave out --prefix")
     endpoint.check(context, model, decoding, schema, engine)
     asked = (model, decoding, text, selection, engine, output)
     if questions is not None:

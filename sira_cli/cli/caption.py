@@ -42,7 +42,9 @@ def caption(
     engine: EngineOptions,
     output: OutputOptions,
     prompt: ColumnsPrompt = None,
-    words: Annotated[bool, typer.Option("--words", help="Score how well the picture supports each word.")] = False,
+    words: Annotated[
+        bool, typer.Option("--words", rich_help_panel="Text", help="Score how well the picture supports each word.")
+    ] = False,
 ) -> None:
     """Describe pictures."""
     run_pictures(

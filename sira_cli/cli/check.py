@@ -93,10 +93,6 @@ class LookOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Target of --fix: a new file like the captions' own, or a folder."),
     ] = None
-    rounds: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Most rewrite attempts per caption (default: 3)."),
-    ] = None
 
     def read(self) -> Verify:
         """Return the second look that the options ask for; `with_objects` adds its objects.
@@ -106,12 +102,10 @@ class LookOptions:
         """
         if (self.fix is None) != (self.fixed is None):
             raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
-        if self.rounds is not None and self.fix != "rewrite":
-            raise SettingsError("--rounds is for --fix rewrite")
-        from sira_cli.models.look.verify import ROUNDS, Verify
+        from sira_cli.models.look.verify import Verify
 
-        mode, rounds = "rewrite" if self.fix == "rewrite" else "flag", ROUNDS if self.rounds is None else self.rounds
-        return Verify(self.min_support, None, mode, rounds, self.claims, self.language)
+        mode = "rewrite" if self.fix == "rewrite" else "flag"
+        return Verify(self.min_support, None, mode, None, self.claims, self.language)
 
 
 @dataclass(frozen=True)
@@ -165,7 +159,7 @@ def check(
     resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
-    if worker.engine == "ray" and output.output is None:
+    if worker.on_ray and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.cli import set_option
 from sira_cli.cli.console import note
 from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.options import ModelOptions
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
 ALL = "all"  # as --method: every method
-# Options whose names are those of settings of methods.
-METHOD_OPTIONS = ("k", "alpha", "beta")
 
 
 def method_names(text: str) -> list[str]:
@@ -62,9 +62,8 @@ def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> t
     Raises:
         SettingsError: --preset and --model together, an unknown method, or an unknown or wrong setting.
     """
-    method = find(decoding.method)
-    given = method_settings(decoding, [method])[method.name]
-    return _with_settings(_preset(model), method, model, decoding, given, **settings)
+    (found,) = choose_each([decoding.method], model, decoding, **settings).values()
+    return found
 
 
 def choose_each(
@@ -81,10 +80,25 @@ def choose_each(
         SettingsError: as `choose`; or none of the methods has a setting.
     """
     methods = [find(name) for name in names]
+    given = set_option.read(model.settings, methods)
+    for name in ("k", "alpha"):
+        if (value := getattr(decoding, name)) is not None:
+            for method in set_option.of_option(name, methods):
+                if name in given[method.name]:
+                    raise SettingsError(f"--{name} and --set {name}: give one of them")
+                given[method.name][name] = value
     preset = _preset(model)
+    options = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
+    options = {name: value for name, value in options.items() if name not in ("method", "k", "alpha")}
+    changed = _changed(preset, model, **options, **settings)
     return {
-        method.name: _with_settings(preset, method, model, decoding, given, **settings)
-        for method, given in zip(methods, method_settings(decoding, methods).values(), strict=True)
+        method.name: (
+            changed(**{name: value for name, value in given[method.name].items() if not method.owns(name)}),
+            preset.method(method.name).with_values(
+                **{name: value for name, value in given[method.name].items() if method.owns(name)}
+            ),
+        )
+        for method in methods
     }
 
 
@@ -94,44 +108,8 @@ def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
     Raises:
         SettingsError: --preset and --model together, or a value is wrong.
     """
-    return _preset(model).with_settings(**_own_settings(model), **settings)
-
-
-def method_settings(decoding: DecodingOptions, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
-    """Return the settings that --k, --alpha, --beta and --set give each method, by its name.
-
-    A setting goes to every method that has it; `--set METHOD.NAME=VALUE` to that method only.
-
-    Raises:
-        SettingsError: none of the methods has a setting, it is given twice, or it is not of the right type.
-    """
-    found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
-    for name in METHOD_OPTIONS:
-        if (value := getattr(decoding, name)) is not None:
-            for method in _having(methods, name, f"--{name}"):
-                found[method.name][name] = value
-    for given in decoding.settings or ():
-        target, equals, text = given.partition("=")
-        only, dot, name = target.rpartition(".")
-        if not equals or not name or (dot and only not in found):
-            raise SettingsError(f"--set {given}: expected NAME=VALUE or METHOD.NAME=VALUE, such as noise_step=700")
-        chosen = [method for method in methods if only in ("", method.name)]
-        for method in _having(chosen, name, f"--set {given}"):
-            if name in found[method.name]:
-                raise SettingsError(f"--set {given}: {name} is given twice")
-            found[method.name] |= method.parse_settings({name: text})
-    return found
-
-
-def _having(methods: Sequence[Method], name: str, option: str) -> list[Method]:
-    """Return the methods that have a setting; a single method without it raises its own error."""
-    having = [method for method in methods if name in method.all_settings()]
-    if len(methods) == 1 and not having:
-        methods[0].parse_settings({name: ""})
-    # Greedy accepts K, but only for commands that show both streams.
-    if not any(name in method.deciding or name in method.own_settings() for method in having) and len(methods) > 1:
-        raise SettingsError(f"{option}: none of the methods has it: {', '.join(method.name for method in methods)}")
-    return having
+    sira = find("sira")
+    return _changed(_preset(model), model, **settings)(**set_option.read(model.settings, [sira])["sira"])
 
 
 def _preset(model: ModelOptions) -> Preset:
@@ -140,37 +118,39 @@ def _preset(model: ModelOptions) -> Preset:
     from sira_cli.models import presets
 
     if model.model is not None:
-        preset, shipped = presets.for_model(model.model), presets.shipped_for(model.model)
+        name, revision = with_revision(model.model)
+        preset, shipped = presets.for_model(name), presets.shipped_for(name)
         taken = presets.to_yaml(preset).splitlines()[1:]
         if shipped is not None and taken:
-            note(f"--model {model.model} takes {'; '.join(taken)} from the preset {shipped.name}")
-        return preset
+            note(f"--model {name} takes {'; '.join(taken)} from the preset {shipped.name}")
+        return preset.with_settings(revision=revision)
     return presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
 
 
-def _own_settings(model: ModelOptions) -> dict[str, Any]:
-    """Return the preset settings that the model options change."""
-    return {name: getattr(model, name) for name in ("revision", "dtype", "max_pixels", "min_pixels")}
+def with_revision(model: str) -> tuple[str, str | None]:
+    """Split MODEL@REVISION; a folder may have an @ in its name."""
+    name, at, revision = model.rpartition("@")
+    return (name, revision) if at and name and revision and not Path(model).exists() else (model, None)
 
 
-def _with_settings(
-    preset: Preset,
-    method: Method,
-    model: ModelOptions,
-    decoding: DecodingOptions,
-    given: dict[str, Any],
-    **settings: Any,
-) -> tuple[Preset, Method]:
-    """Separate the method's settings from the preset's, and apply both."""
-    chosen = preset.method(method.name).with_values(**{name: given[name] for name in given if method.owns(name)})
-    rest = {name: given[name] for name in given if not method.owns(name)}
-    generation = {
-        field.name: getattr(decoding, field.name)
-        for field in fields(decoding)
-        if field.name not in ("method", "settings", *METHOD_OPTIONS)
-    }
-    changed = preset.with_settings(**_own_settings(model), **generation, **settings)
-    return changed.with_values(**rest), chosen
+def _changed(preset: Preset, model: ModelOptions, **options: Any) -> Callable[..., Preset]:
+    """Return a function that applies the keys that --set gives to a preset with these options.
+
+    Raises:
+        SettingsError: an option and --set give the same key (called with the keys).
+    """
+    from sira_cli.models.preset import full_key
+
+    options |= {"dtype": model.dtype, "max_pixels": model.max_pixels}
+    given = {full_key(name): name for name, value in options.items() if value is not None}
+
+    def apply(**keys: Any) -> Preset:
+        for key in map(full_key, keys):
+            if key in given:
+                raise SettingsError(f"--{given[key].replace('_', '-')} and --set {key}: give one of them")
+        return preset.with_settings(**options).with_values(**keys)
+
+    return apply
 
 
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:

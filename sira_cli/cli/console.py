@@ -62,15 +62,16 @@ def spell(options: Mapping[str, str]) -> None:
 
 
 def with_options_named(text: str) -> str:
-    """Return a text of the library with its parameters, `name=`, as options: --name, or --option name=."""
+    """Return a text of the library with its parameters, `name=`, as options: --name, --set name=, or --option name=."""
     return re.sub(r"`(\w+)=`( (?!is )|)", _named, text)
 
 
 def _named(found: re.Match[str]) -> str:
     name, space = found[1], found[2]
-    if name not in _spelled:
-        return "--" + name.replace("_", "-") + space
-    return f"{_spelled[name]} {name}" + "=" * bool(space)
+    from sira_cli.cli.set_option import is_set
+
+    by = _spelled.get(name) or ("--set" if is_set(name) else "")
+    return f"{by} {name}" + "=" * bool(space) if by else "--" + name.replace("_", "-") + space
 
 
 def note(message: str) -> None:

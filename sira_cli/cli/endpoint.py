@@ -82,7 +82,8 @@ class EndpointOptions:
             SettingsError: the preset does not exist, or a setting is wrong.
         """
         name = cast(str, model.model)
-        wording = ModelOptions(preset=model.preset) if model.preset is not None else ModelOptions(model=name)
+        own = name if model.preset is None else None
+        wording = ModelOptions(preset=model.preset, model=own, settings=model.settings)
         preset, _ = choose(wording, DecodingOptions(), **settings)
         return preset.model_copy(update={"model": name}), find("greedy")
 
@@ -120,4 +121,19 @@ def _typed(context: typer.Context, options: Any) -> list[str]:
     names = [each.name for each in fields(options) if each.name not in FOLLOWED]
     sources = {name: context.get_parameter_source(name) for name in names}
     typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    return ["--set" if name == "settings" else "--" + name.replace("_", "-") for name in typed]
+    if "settings" in typed and all(map(_is_followed, options.settings)):
+        typed.remove("settings")
+    return [_shown(name, options) for name in typed]
+
+
+def _is_followed(setting: str) -> bool:
+    """Return whether a --set changes the prompt or the finished text, which is done here."""
+    from sira_cli.models.preset import full_key
+
+    return full_key(setting.partition("=")[0]).startswith(("prompts.", "text.", "verify."))
+
+
+def _shown(name: str, options: Any) -> str:
+    if name == "settings":
+        return f"--set {next(each for each in options.settings if not _is_followed(each))}"
+    return "--" + name.replace("_", "-")

@@ -29,7 +29,7 @@ class Engines:
         from sira_cli.runs.nothing_left import nothing_left
 
         left = nothing_left(job, trust_remote_code=self._model.trust_remote_code)
-        return left or (self._on_ray(job) if self._engine.engine == "ray" else self._here(job, on_text))
+        return left or (self._on_ray(job) if self._engine.on_ray else self._here(job, on_text))
 
     def _here(self, job: Job, on_text: Callable[[Picture, str], None] | None) -> Engine:
         lvlm = self._under(job)

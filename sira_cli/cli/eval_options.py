@@ -138,7 +138,8 @@ def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOption
     idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
     idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
     idle += [(decoding, field) for field in fields(decoding)]
-    return [f"--{field.name.replace('_', '-')}" for group, field in idle if getattr(group, field.name) != field.default]
+    given = [field.name for group, field in idle if getattr(group, field.name) != field.default]
+    return ["--set" if name == "settings" else f"--{name.replace('_', '-')}" for name in given]
 
 
 def _check(options: EvalOptions) -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from sira_cli.cli.option_values import MAY_BE_PATHS, check_path
+from sira_cli.cli.set_option import spelled
+from sira_cli.errors import SettingsError
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 COLUMN = 25  # width of the names of options; longer ones have a line of their own
 NOTES = {  # below the titles of groups
-    "Decoding": "Default: the preset's, unless stated otherwise.",
     "Answers and figures": "--method takes several methods; greedy and greedy+apc are added as controls.",
 }
 _CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
@@ -26,7 +28,14 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and check all paths in it."""
-        rest: list[str] = super().parse_args(ctx, args)
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+        except TyperException as error:
+            name = getattr(error, "option_name", None)
+            takes = any("--set" in option.opts for option in self.params)
+            if name is not None and takes and (instead := spelled(name)):
+                raise SettingsError(f"no such option: {name}; use {instead}") from None
+            raise
         parameters: list[Any] = [] if ctx.resilient_parsing else self.params
         for parameter in parameters:
             name, given = parameter.name, ctx.params.get(parameter.name)
@@ -48,6 +57,9 @@ class Command(TyperCommand):
             group = getattr(parameter, "rich_help_panel", None) or plain
             name = _CHOICES.sub(r"\1", _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0]))
             groups.setdefault(group, []).append((name.strip(), row[1]))
+        if len(groups) > 1 and len(groups.get("Options", ())) == 1:  # --help alone: no section of its own
+            alone = groups.pop("Options")
+            groups[next(reversed(groups))] += alone
         return groups
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -64,6 +76,21 @@ class Command(TyperCommand):
             with formatter.section("Examples"):
                 for example in self.epilog.strip().splitlines():
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+class Groups(TyperGroup):
+    """Commands whose help lists them by group (`rich_help_panel`), in the order of their groups' first commands."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for every group of commands."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for name, command in self.commands.items():
+            group = getattr(command, "rich_help_panel", None) or "Commands"
+            groups.setdefault(group, []).append((name, command.get_short_help_str(room)))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 class Variadic(Command):

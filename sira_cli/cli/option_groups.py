@@ -46,8 +46,8 @@ def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable
 
 
 def _titled(hint: Any, title: str) -> Any:
-    """Return an annotated option under a title in the help; other commands may show the same option under another."""
+    """Return an annotated option under a title in the help, unless it names its own."""
     kind, option = get_args(hint)
     option = copy.copy(option)
-    option.rich_help_panel = title
+    option.rich_help_panel = getattr(option, "rich_help_panel", None) or title
     return Annotated[kind, option]

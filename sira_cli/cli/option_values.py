@@ -13,17 +13,10 @@ from sira_cli.methods import METHODS
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
 
 
-Engine = Literal["local", "ray"]  # where pictures are decoded
-
-
-OnLoop = Literal["keep", "trim", "retry"]  # for a text that repeats itself
-
-
 Quantization = Literal["4bit", "8bit"]  # bits of the weights
 
 
 FolderFormat = Literal["jsonl", "parquet", "webdataset"]  # of a folder of results
-AnswerFormat = Literal["jsonl", "parquet", "webdataset", "llava"]  # llava: of a file of answers to questions
 
 
 ColorBy = Literal["grounding", "delta"]  # the score that colours words

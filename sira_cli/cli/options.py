@@ -12,15 +12,14 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from sira_cli.cli.option_values import (
-    AnswerFormat,
     ColorBy,
     Dtype,
-    Engine,
     FolderFormat,
     Quantization,
     complete_preset,
     read_batch_size,
 )
+from sira_cli.cli.set_option import complete
 from sira_cli.errors import SettingsError
 
 
@@ -38,7 +37,7 @@ Verbose = Annotated[
         "--verbose",
         count=True,
         show_default=False,
-        help="Show library messages; -vv also shows tracebacks.",
+        help="Messages of libraries; -vv: tracebacks.",
     ),
 ]
 
@@ -46,15 +45,13 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
 BatchSizeOption = Annotated[
     Any,
-    batch_size_option("Pictures decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1)."),
+    batch_size_option("Pictures at once (default: auto on a GPU, else 1)."),
 ]
 
 Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
-Offline = Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")]
+Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
-AllowPrivate = Annotated[
-    bool, typer.Option("--allow-private", help="Also download from addresses that are not public.")
-]
+AllowPrivate = Annotated[bool, typer.Option("--allow-private", help="Also download from private addresses.")]
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
 QuestionScenes = Annotated[
     bool,
@@ -65,7 +62,7 @@ Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
-RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed in an earlier run.")]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try pictures again that failed in an earlier run.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
 
 ReportFile = Annotated[
@@ -77,18 +74,18 @@ RecordsFile = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write records to FILE.jsonl or a folder; .csv and .parquet are made from such records.",
+        help="Records: .jsonl, .csv, .parquet or a folder.",
     ),
 ]
 
-_PICTURES = "Pictures, folders, globs, URIs, URLs, or .tar, .parquet and .arrow files; - reads one picture from stdin."
+_PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
 ColumnsPrompt = Annotated[
     str | None,
-    typer.Option("--prompt", help="Prompt; {NAME} stands for a column (default: the preset's)."),
+    typer.Option("--prompt", rich_help_panel="Text", help="Prompt; {NAME} stands for a column."),
 ]
 Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours words on a terminal.")]
 
@@ -106,44 +103,46 @@ class ModelOptions:
             "--preset",
             metavar="NAME",
             autocompletion=complete_preset,
-            help="Preset name or file (default: $SIRA_PRESET, or qwen2.5-vl-7b).",
+            help="Preset, or its file (default: $SIRA_PRESET).",
         ),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face id or folder, instead of a preset."),
+        typer.Option("-m", "--model", metavar="MODEL", help="Or a Hugging Face id, ID@REVISION, or folder."),
     ] = None
     device: Annotated[
         str,
-        typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, mps or auto: several GPUs if one is too small."),
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", show_default=False),
     ] = "auto"
-    dtype: Annotated[Dtype | None, typer.Option(help="Precision of the weights (default: the preset's).")] = None
+    dtype: Annotated[
+        Dtype | None, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_choices=False)
+    ] = None
     quantization: Annotated[
         Quantization | None,
-        typer.Option(help="Bits of the language layers (extra `quant`); 4bit: nf4, computed in bfloat16."),
+        typer.Option(metavar="BITS", help="4bit or 8bit language layers (extra `quant`)."),
     ] = None
     max_pixels: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Shrink larger pictures to N pixels, if image tokens depend on the size, as in Qwen-VL (default: "
-            "the preset's).",
+            help="Shrink larger pictures to N pixels (Qwen-VL).",
         ),
     ] = None
-    min_pixels: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Enlarge smaller pictures to N pixels, likewise."),
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(metavar="REVISION", help="Model's branch, tag or commit (default: main).")
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete,
+            help="Any preset key or method setting (presets show).",
+        ),
     ] = None
     offline: Offline = False
     trust_remote_code: Annotated[
         bool,
         typer.Option(
             "--trust-remote-code",
-            help="Run a model's own Python code, if transformers lacks the model; the structure must be a usual one: "
-            "not MiniCPM-V, Molmo or Phi-3.5-vision.",
+            help="Run a checkpoint's own Python code.",
         ),
     ] = False
 
@@ -157,12 +156,12 @@ class PathOptions:
     recursive: Recursive = False
     files_from: Annotated[
         str | None,
-        typer.Option("--files-from", metavar="FILE", help="Read more paths from FILE, one per line; - is stdin."),
+        typer.Option("--files-from", metavar="FILE", help="More paths, one per line; - is stdin."),
     ] = None
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Take part I of N, for N machines: 1/8, ..., 8/8."),
+        typer.Option(metavar="I/N", help="Part I of N, for N machines."),
     ] = None
 
 
@@ -174,12 +173,10 @@ class SelectionOptions(PathOptions):
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Column with pictures, or their extension in a .tar file; several: shown together (default: by type).",
+            help="Column or .tar extension with the pictures.",
         ),
     ] = None
-    id_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column that names the rows (default: row numbers).")
-    ] = None
+    id_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column that names the rows.")] = None
     allow_private: AllowPrivate = False
 
 
@@ -187,9 +184,7 @@ class SelectionOptions(PathOptions):
 class GroupOptions(SelectionOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
-    together: Annotated[
-        bool, typer.Option("--together", help="Show all pictures at once: one text about all of them.")
-    ] = False
+    together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
 
 
 @dataclass(frozen=True)
@@ -200,31 +195,20 @@ class OutputOptions:
 
     output: RecordsFile = None
     output_format: Annotated[
-        FolderFormat | None, typer.Option(help="Format of the folder, per file of a data set.")
+        FolderFormat | None, typer.Option(metavar="FORMAT", help="Of the folder: jsonl, parquet or webdataset.")
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
-    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of these text files.")] = ".txt"
+    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Of these text files.")] = ".txt"
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", metavar="DIR", help="Write one text file per picture into this folder."),
+        typer.Option("--output-dir", metavar="DIR", help="Write these text files into a folder."),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and text files.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and texts.")] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
-    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print each text when it is complete.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
-
-
-@dataclass(frozen=True)
-class AnswerOutputOptions(OutputOptions):
-    """Where answers go; those to a file of questions have a format of their own."""
-
-    output_format: Annotated[
-        AnswerFormat | None,
-        typer.Option(help="Format of the folder, per file of a data set; llava: answers to --questions."),
-    ] = None  # type: ignore[assignment] # wider, and read only, as the class is frozen
 
 
 @dataclass(frozen=True)
@@ -234,14 +218,25 @@ class WorkerOptions:
     title: ClassVar[str] = "Speed"
 
     batch_size: BatchSizeOption = None
-    engine: Annotated[Engine, typer.Option(help="Decode on this machine, or on a Ray cluster (extra `ray`).")] = "local"
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Ray workers (default: 1 per GPU, or 1).")] = (
-        None
-    )
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray[:N]", help="Here, or with N workers on Ray.", show_default=False)
+    ] = "local"
 
     def __post_init__(self) -> None:
-        if self.engine == "local" and self.workers is not None:
-            raise SettingsError("--workers is for --engine ray")
+        name, _, workers = self.engine.partition(":")
+        if self.engine != "local" and (name != "ray" or (workers.strip("0") and not workers.isdecimal())):
+            raise SettingsError(f"--engine {self.engine}: expected local, ray, or ray:N for N workers")
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether pictures are decoded on a Ray cluster."""
+        return self.engine != "local"
+
+    @property
+    def workers(self) -> int | None:
+        """Ray workers; None: one per GPU, or one."""
+        number = self.engine.partition(":")[2]
+        return int(number) if number else None
 
 
 @dataclass(frozen=True)
@@ -250,5 +245,5 @@ class EngineOptions(WorkerOptions):
 
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the decoding steps: a slow start, then faster (sira and greedy)."),
+        typer.Option("--compile", help="Slow start, then faster (sira, greedy)."),
     ] = False

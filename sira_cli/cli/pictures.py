@@ -112,9 +112,9 @@ def run_pictures(
             jobs.append(files.enter_context(job))
         note_idle(decoding, jobs[0].preset)
         _note_boxes(jobs[0])
-        if engine.engine == "ray" and (not jobs[0].targets.any or "-" in paths):
+        if engine.on_ray and (not jobs[0].targets.any or "-" in paths):
             raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
-        if engine.engine == "ray" and len(jobs) > 1:
+        if engine.on_ray and len(jobs) > 1:
             raise SettingsError("--engine ray takes one --method at a time")
         failed, engines = 0, Engines(model, engine)
         for job in jobs:
@@ -177,7 +177,7 @@ class _Terminal:
     def on_text(self) -> Callable[[Picture, str], None] | None:
         """The function that shows a text while it is decoded, if it goes to a terminal."""
         shown = not self._targets.any and sys.stdout.isatty() and not self._output.json
-        return self._show if shown and not self._output.no_stream else None
+        return self._show if shown else None
 
     def listen(self, run: PictureRun) -> None:
         """Run to the end, and show it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sira_cli.cli.choosing import with_revision
 from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
 from sira_cli.cli.option_groups import with_options
@@ -71,12 +72,22 @@ def shown_sizes(preset: Preset) -> tuple[str, str]:
     return f"{preset.download_gb:.1f} GB", f"{math.ceil(1.15 * preset.download_gb)} GB"
 
 
-@app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml")
-def show(name: Annotated[str, typer.Argument(help="Preset name or file.")]) -> None:
+@app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml --all")
+def show(
+    name: Annotated[str, typer.Argument(help="Preset name or file.")],
+    every: Annotated[bool, typer.Option("--all", help="Print every key that --set takes, with its value.")] = False,
+) -> None:
     """Print a preset as YAML, without the defaults."""
     from sira_cli.models import presets
 
-    print(presets.to_yaml(presets.find(name)), end="")
+    preset = presets.find(name)
+    if not every:
+        print(presets.to_yaml(preset), end="")
+        return
+    from sira_cli.cli import set_option
+
+    for key, value in set_option.values(preset).items():
+        print(f"{key}={value}")
 
 
 @app.command(
@@ -148,8 +159,7 @@ def _check_structure(file: str, preset: Preset) -> None:
     epilog="sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml",
 )
 def new(
-    model: Annotated[str, typer.Argument(help="Hugging Face model id or folder.")],
-    revision: Annotated[str, typer.Option(help="Branch, tag or commit of the model.")] = "main",
+    model: Annotated[str, typer.Argument(help="Hugging Face model id, ID@REVISION, or folder.")],
     offline: Offline = False,
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
@@ -163,13 +173,14 @@ def new(
     from sira_cli.models.preset import Preset
     from sira_cli.models.preset_parts import SiraSettings
 
-    facts = inspect_model(model, revision=revision, offline=offline)
+    model, revision = with_revision(model)
+    facts = inspect_model(model, revision=revision or "main", offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
     preset = Preset(
         name=name,
         description=f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
         model=model,
-        revision=revision,
+        revision=revision or "main",
         download_gb=None if Path(model).is_dir() else round(facts.gigabytes, 1) or None,
         sira=SiraSettings(k=facts.k),
     )

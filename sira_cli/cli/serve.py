@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,6 +21,42 @@ EXAMPLES = """
 sira serve -p demo
 sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
 """
+
+
+class _Limit(NamedTuple):
+    """The usual value of a limit, its unit with the answer beyond it, and its largest value."""
+
+    usual: int
+    of: str
+    most: int = 10**9
+
+
+LIMITS = {
+    "waiting": _Limit(64, "requests; more: 429", 1024),
+    "tokens": _Limit(1024, "of a text"),
+    "mb": _Limit(32, "of a request; larger: 413"),
+    "megapixels": _Limit(32, "of a request's pictures; more: 413"),
+    "pictures": _Limit(8, "in a conversation; more: 413"),
+    "prompt": _Limit(32768, "tokens with pictures; longer: 413"),
+    "seconds": _Limit(300, "per request; then 504"),
+}
+
+
+def _limits(given: Sequence[str]) -> dict[str, int]:
+    """Return all limits, of which some are given as NAME=VALUE.
+
+    Raises:
+        SettingsError: there is no such limit, or a value is not a whole number in its range.
+    """
+    found = {name: limit.usual for name, limit in LIMITS.items()}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name not in LIMITS:
+            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(LIMITS)}")
+        if not (value.isdecimal() and 1 <= int(value) <= LIMITS[name].most):
+            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {LIMITS[name].most}")
+        found[name] = int(value)
+    return found
 
 
 @with_options(model=ModelOptions, decoding=DecodingOptions)
@@ -44,24 +81,13 @@ def serve(
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Maximum number of texts decoded together.")
     ] = 8,
-    max_waiting: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1024, help="Maximum number of waiting requests (then 429).")
-    ] = 64,
-    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum length of a text.")] = 1024,
-    max_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="Largest request (larger: 413).")] = 32,
-    max_megapixels: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Largest total picture size per request, in megapixels (larger: 413)."),
-    ] = 32,
-    max_pictures: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most pictures in one conversation (more: 413).")
-    ] = 8,
-    max_prompt: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Longest prompt in tokens, pictures included (longer: 413).")
-    ] = 32768,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Time limit per request (then 504).")
-    ] = 300.0,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help=f"A limit: {', '.join(f'{name}={limit.usual} ({limit.of})' for name, limit in LIMITS.items())}.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -72,6 +98,7 @@ def serve(
     a client, and nothing is fetched without --allow-urls.
     """
     set_verbosity(quiet, verbose)
+    limits = _limits(limit or ())
     if host not in LOOPBACK and not api_key:
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
     with listening(host, port) as listener:  # before torch is imported, so that a taken port is reported at once
@@ -90,14 +117,14 @@ def serve(
         server = Server(
             lvlm,
             batch_size=batch_size,
-            most_waiting=max_waiting,
+            most_waiting=limits["waiting"],
             limits=Limits(
-                tokens=max_tokens,
-                pixels=max_megapixels * 10**6,
-                data=max_mb * 2**20,
-                seconds=timeout,
-                pictures=max_pictures,
-                prompt=max_prompt,
+                tokens=limits["tokens"],
+                pixels=limits["megapixels"] * 10**6,
+                data=limits["mb"] * 2**20,
+                seconds=limits["seconds"],
+                pictures=limits["pictures"],
+                prompt=limits["prompt"],
             ),
             api_key=api_key,
             hosts=None if api_key else list(LOCAL_NAMES),
@@ -110,7 +137,7 @@ def serve(
             server_header=False,
             http=Connection,
             ws="none",
-            timeout_graceful_shutdown=int(timeout),
+            timeout_graceful_shutdown=limits["seconds"],
         )
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn shuts down, then sends it again
         address = address_of(host, listener)

@@ -150,7 +150,7 @@ def trace(
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
     if preset.generation.num_beams > 1:
-        raise SettingsError("a trace follows one text: give --num-beams 1")
+        raise SettingsError("a trace follows one text: give `num_beams=` 1")
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
     terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)

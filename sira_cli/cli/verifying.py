@@ -28,28 +28,24 @@ VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing
 
 MinSupport = Annotated[
     float | None,
-    typer.Option(metavar="X", min=0, max=1, help="Mark objects with less support (default: the preset's)."),
+    typer.Option(metavar="X", min=0, max=1, help="Mark objects below it."),
 ]
 Objects = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|spacy|ask",
-        help="Look for the objects in FILE, one per line with synonyms after commas; spacy: for all visible nouns; "
-        "ask: for those that the model lists (default: common English objects; in other languages: ask).",
+        help="Objects to look for: a list, nouns, or ask.",
     ),
 ]
 Claims = Annotated[
     str | None,
-    typer.Option(
-        metavar="KIND,...", help="Kinds of claims to ask about: objects, colors (default: the preset's, else objects)."
-    ),
+    typer.Option(metavar="KIND,...", help="Ask about objects, colors, or both."),
 ]
 TextLanguage = Annotated[
     str | None,
     typer.Option(
         metavar="CODE",
-        help="Language of the texts: de, es, fr, it, ja, ko, pt, ru, zh, or one that the preset adds (default: the "
-        "preset's, else en).",
+        help="Language of the texts, such as de (default: en).",
     ),
 ]
 
@@ -76,7 +72,7 @@ class FlagOptions:
             SettingsError: options of a second look are given without --verify, or are not valid.
             DataError: the file of objects cannot be read.
         """
-        return VerifyOptions(self.verify, self.min_support, None, self.objects, self.claims, self.language).read(preset)
+        return VerifyOptions(self.verify, self.min_support, self.objects, self.claims, self.language).read(preset)
 
 
 @dataclass(frozen=True)
@@ -87,16 +83,9 @@ class VerifyOptions:
 
     verify: Annotated[
         VerifyMode | None,
-        typer.Option(
-            help="Ask the model about each object that a text names: mark those it does not see (flag), or decode "
-            "again without them (rewrite)."
-        ),
+        typer.Option(help="Look again: mark unseen objects, or rewrite."),
     ] = None
     min_support: MinSupport = None
-    rounds: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Most rewrite attempts per text (default: 3)."),
-    ] = None
     objects: Objects = None
     claims: Claims = None
     language: TextLanguage = None
@@ -108,12 +97,9 @@ class VerifyOptions:
                 if value is not None:
                     raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
             return None
-        if self.rounds is not None and self.verify != "rewrite":
-            raise SettingsError("--rounds is for texts that are decoded again: give --verify rewrite")
-        from sira_cli.models.look.verify import ROUNDS, Verify
+        from sira_cli.models.look.verify import Verify
 
-        rounds = self.rounds or ROUNDS
-        look = Verify(self.min_support, None, self.verify, rounds, self.claims, self.language)
+        look = Verify(self.min_support, None, self.verify, None, self.claims, self.language)
         return with_objects(look, self.objects, preset)
 
 

@@ -6,10 +6,11 @@ Unknown keys, wrong types and out-of-range values are errors that name the key a
 from __future__ import annotations
 
 import difflib
+import functools
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from pydantic import Field, JsonValue, ValidationError, field_validator
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
@@ -41,6 +42,10 @@ ONLY_IF_SET = (
     *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds", "language", "yes", "no")),
     *(f"verify.claims.{kind}.{name}" for kind in KINDS for name in ("question", "min_support")),
 )
+
+
+_DESCRIBE = ("name", "description", "family", "model", "download_gb", "methods")  # keys that no run changes
+_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
 class Preset(Strict):
@@ -126,37 +131,78 @@ class Preset(Strict):
         """Return the same preset with single values replaced; None keeps a value.
 
         Args:
-            **settings: keys of `sira`, `generation`, `text`, `load` and `image`, `revision`, `prompt` (the caption
-                prompt), `system`, or `boxes`.
+            **settings: keys as in `full_key`, such as `generation.top_p` or `top_p`; `prompt` is the caption prompt.
 
         Raises:
-            SettingsError: a value is not valid, or a name is not a setting.
+            SettingsError: a value is not valid, or a name is not a key.
         """
         return self.with_values(**{name: value for name, value in settings.items() if value is not None})
 
     def with_values(self, /, **settings: Any) -> Preset:
         """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
         values = self.model_dump(mode="json")
-        homes = dict.fromkeys(SiraSettings.model_fields, "sira")
-        homes |= dict.fromkeys(Generation.model_fields, "generation")
-        homes |= dict.fromkeys(TextSettings.model_fields, "text")
-        homes |= dict.fromkeys(Load.model_fields, "load") | dict.fromkeys(ImageSettings.model_fields, "image")
-        homes |= {"system": "prompts", "boxes": "prompts"}
-        for name, value in settings.items():
+        given = {full_key(name): value for name, value in settings.items()}
+        for name, (key, value) in zip(settings, given.items(), strict=True):
             if isinstance(value, str):
                 check_text(name, value)
-            if name in homes:
-                values[homes[name]][name] = value
-            elif name == "prompt":
-                values["prompts"]["caption"] = value
-            elif name == "revision":
-                values["revision"] = value
-            else:
-                raise SettingsError(f"no setting named {name!r}{nearest(name, [*homes, 'prompt', 'revision'])}")
+            section, _, last = key.rpartition(".")
+            (values[section] if section else values)[last] = value
         for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
-            if settings.get(one) is not None and other not in settings:
+            if given.get(f"sira.{one}") is not None and f"sira.{other}" not in given:
                 values["sira"][other] = None
         return validate(values, "settings")
+
+
+@functools.cache
+def keys() -> dict[str, Any]:
+    """Return the keys of a preset that change a run, as `generation.top_p`, with the types of their values."""
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(Preset).items():
+        if name in _DESCRIBE or name not in Preset.model_fields:
+            continue
+        if kind is ImageTokens or issubclass(kind, BaseModel):
+            found |= {f"{name}.{part}": hint for part, hint in get_type_hints(kind).items() if part != "model_config"}
+        else:
+            found[name] = kind
+    return found
+
+
+def full_key(name: str) -> str:
+    """Return the key of this name: the key itself, or the only one with this last part.
+
+    Raises:
+        SettingsError: no key has this name, or several have it.
+    """
+    name = {"prompt": "prompts.caption"}.get(name, name)
+    if name in keys():
+        return name
+    found = [key for key in keys() if key.rpartition(".")[2] == name]
+    if len(found) > 1:
+        raise SettingsError(f"{name!r} stands for {' and '.join(found)}: give one of these keys")
+    if not found:
+        known = [*keys(), *(key.rpartition(".")[2] for key in keys())]
+        raise SettingsError(f"no setting named {name!r}{nearest(name, known)}")
+    return found[0]
+
+
+def read_value(key: str, text: str) -> Any:
+    """Return the value of a key that is written as on a command line or in YAML; `Preset.with_values` checks it.
+
+    Args:
+        key: one of `keys()`.
+        text: the text itself for a key whose values are texts; `none`; yes or no, true or false; else JSON.
+    """
+    kind = keys()[key]
+    if kind is str:
+        return text
+    if text == "none" and type(None) in get_args(kind):
+        return None
+    if bool in (kind, *get_args(kind)) and text in _TRUTH:
+        return _TRUTH[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def validate(values: dict[str, Any], source: str) -> Preset:

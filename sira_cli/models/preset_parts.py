@@ -13,6 +13,8 @@ from sira_cli.language.wordings import ENGLISH, Wording, shipped
 from sira_cli.models.look.kinds import kinds_of
 from sira_cli.pictures.names import is_utf8
 
+MOST_ROUNDS = 20  # of rewriting: each decodes a text again
+
 
 class Strict(BaseModel):
     """A part of a preset: unknown keys and other types are errors."""
@@ -111,6 +113,7 @@ class VerifySettings(Strict):
         min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
         claims: the kinds of claims to ask about, between commas.
         lines: like `min_support`, for claims of other kinds; without one, 0.5.
+        rounds: maximum number of times that a text is decoded again without unsupported objects.
         language: of the texts, and of the questions about them.
         languages: more languages, or other words for some; `sira_cli/language/wordings.yaml` has the keys.
     """
@@ -118,6 +121,7 @@ class VerifySettings(Strict):
     min_support: float = Field(default=0.5, ge=0, le=1)
     claims: str = OBJECTS
     lines: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    rounds: int = Field(default=3, ge=1, le=MOST_ROUNDS)
     language: str = ENGLISH
     languages: dict[str, dict[str, JsonValue]] = {}
 

@@ -30,7 +30,7 @@ class EndpointRewriter:
         """
         self._endpoint = endpoint
         self._prompt, self._most = preset.prompts.caption, preset.generation.max_new_tokens
-        self._lines, self._rounds = verify.lines(preset), verify.rounds
+        self._lines, self._rounds = verify.lines(preset), verify.most_rounds(preset)
 
     def rewrite(self, urls: Sequence[str], check: Check, look: Callable[[str], Check]) -> Rewritten:
         """Rewrite a text; the part before the first unsupported object is not changed.

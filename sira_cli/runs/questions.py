@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.files import replacing
-from sira_cli.models.records import hash_of
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import joined
 from sira_cli.pictures.picture import Picture
@@ -125,32 +122,6 @@ def question_pictures(
     if not where:
         raise DataError(f"{file}: holds no questions")
     return list(found.values())
-
-
-def write_llava(pictures: Iterable[Picture], record: Callable[[str], dict[str, Any]], path: Path) -> None:
-    """Write the known answers in the form that LLaVA's evaluation scripts read: one JSON object per line.
-
-    Args:
-        pictures: from `question_pictures`.
-        record: returns the record of a question's id.
-        path: of the file.
-
-    Raises:
-        SiraError: the file cannot be written.
-    """
-    with replacing(path) as file:
-        for picture in pictures:
-            assert isinstance(picture, QuestionPicture)
-            answer = record(picture.id)
-            line = {
-                "question_id": picture.question_id,
-                "prompt": picture.question,
-                "text": answer["text"],
-                "answer_id": hash_of(key=answer["key"])[:22],
-                "model_id": answer["model"],
-                "metadata": {},
-            }
-            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

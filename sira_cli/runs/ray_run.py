@@ -190,7 +190,7 @@ class RayRun:
         kind, has = ("GPU", gpus) if on_gpu else ("CPU", cpus)
         if workers > sum(has):
             self._ray.shutdown()
-            raise SettingsError(f"`workers=` {workers}: the Ray cluster has {sum(has)} {kind}s: give fewer")
+            raise SettingsError(f"{workers} Ray workers: the cluster has {sum(has)} {kind}s: give fewer")
         if self._work.batch_size == AUTO and not on_gpu and workers > 1:
             self._ray.shutdown()
             raise SettingsError(

@@ -11,7 +11,6 @@ from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.questions import write_llava
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
 
@@ -76,17 +75,6 @@ class Table(Sink):
 
 # By the ending of the file that is asked for. Records are kept next to it.
 FILES: dict[str, Callable[[Path], Sink]] = {".csv": Table, ".parquet": Table}
-
-
-class LlavaAnswers(Sink):
-    """Answers to questions as LLaVA's evaluation scripts read them."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
-        """Write the answers."""
-        write_llava(pictures, ledger.record, self._path)
 
 
 def check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: bool) -> None:

@@ -20,7 +20,7 @@ from sira_cli.runs.run_record import FACTS, read_report
 from sira_cli.runs.shard_output import ENDINGS
 from sira_cli.runs.shard_store import ShardStore
 from sira_cli.runs.sidecars import Sidecars
-from sira_cli.runs.sinks import FILES, LlavaAnswers, Sink, TextFiles, check_replaceable
+from sira_cli.runs.sinks import FILES, Sink, TextFiles, check_replaceable
 from sira_cli.runs.store import RecordFile, Store
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
@@ -221,8 +221,7 @@ def targets_for(
         task: `caption`, `ask` or `check`; names the file of records where `output` is a folder.
         output: records (.jsonl), or a table (.csv, .parquet) made from records next to it. Without an ending it is a
             folder, made if need be; there, each file of a data set has an output of its own.
-        output_format: `jsonl`, `parquet` or `webdataset` for data sets; `llava` writes answers to questions as LLaVA's
-            scripts read them, from records next to them.
+        output_format: `jsonl`, `parquet` or `webdataset` for data sets.
         sidecar: write a text file next to each picture.
         caption_extension: of the text files.
         output_dir: a tree for the text files, instead of next to the pictures.
@@ -249,9 +248,6 @@ def targets_for(
             f"`output_format=` {output_format}: expected .tar, .parquet or .arrow files in, and a folder as `output=`"
         )
     asked = any(picture.id for picture in pictures[:1])
-    llava = output_format == "llava"
-    if llava and not (asked and output is not None and output.suffix.lower() == ".jsonl"):
-        raise SettingsError("`output_format=` llava: expected `questions=`, and `output=` that ends in .jsonl")
     if output is None:
         return Targets(None, sinks, task=task, retry_errors=retry_errors)
     if output.is_dir() or not (output.suffix or output.exists()):
@@ -261,9 +257,9 @@ def targets_for(
     if ending not in (".jsonl", *FILES):
         endings = ", ".join((".jsonl", *FILES))
         raise SettingsError(f"`output=` {output}: expected a name that ends in {endings}, or a folder")
-    if llava or ending in FILES:
-        records = output.with_suffix(".records.jsonl" if llava else ".jsonl")
-        sinks.append(LlavaAnswers(output) if llava else FILES[ending](output))
+    if ending in FILES:
+        records = output.with_suffix(".jsonl")
+        sinks.append(FILES[ending](output))
         check_replaceable(output, pictures, may_exist=overwrite or records.exists())
     if not output.parent.is_dir():
         raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
-from sira_cli.models.look.verify import MOST_ROUNDS, ROUNDS, Verify
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.preset_parts import MOST_ROUNDS
 from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
 from sira_cli.serve.reasons import place_of, reason_of
@@ -125,7 +126,7 @@ class SiraOptions(Options):
 
     def look(self) -> Verify | None:
         """Return the requested second look."""
-        return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds or ROUNDS)
+        return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds)
 
     def check(self) -> None:
         """Check that second-look keys come with a second look, and that no file is named.

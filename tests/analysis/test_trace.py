@@ -426,7 +426,7 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
         (["--prompt", "\udcff"], "prompt: '\\udcff' holds bytes that are not UTF-8"),
         (["--force-from", "none.jsonl"], "none.jsonl: cannot be read"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
-        (["--num-beams", 2], "a trace follows one text: give --num-beams 1"),
+        (["--set", "num_beams=2"], "a trace follows one text: give --set num_beams=1"),
         (["--top-k", 0], "Invalid value for '--top-k'"),
     ],
 )

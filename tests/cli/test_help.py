@@ -11,10 +11,11 @@ import sys
 import pytest
 import typer
 
-from sira_cli.cli import app
+from sira_cli.cli import app, set_option
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
 
+MOST_OPTIONS = 450  # of all commands together
 ROOT = typer.main.get_command(app)
 
 
@@ -55,20 +56,46 @@ def test_options_of_caption_stand_in_groups(sira):
     titles = re.findall(r"^(\w[\w ]*):$", out, flags=re.MULTILINE)
     assert titles == [
         "Arguments",
-        "Options",
+        "Text",
         "Model",
         "Decoding",
-        "Text",
-        "JSON",
         "Second look",
         "Pictures",
         "Speed",
         "Output",
         "Examples",
     ]
-    decoding = out.split("\nDecoding:\n")[1].split("\nPictures:\n")[0]
+    decoding = out.split("\nDecoding:\n")[1].split("\nSecond look:\n")[0]
     assert "--alpha X" in decoding
     assert "--output" not in decoding
+    assert len(out.splitlines()) <= 80  # and none of them is longer
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_commands_stand_in_three_groups(sira):
+    _, out, _ = sira("--help")
+    titles = re.findall(r"^(\w[\w ]*):$", out, flags=re.MULTILINE)
+    assert titles == ["Usage", "Options", "Caption and check", "Look and serve", "Research"][1:]
+    assert {line.split()[0] for line in out.splitlines() if re.match(r"  [a-z]+  ", line)} == {path[0] for path in ALL}
+
+
+def test_options_are_few():
+    """A command that needs another one takes it by --set, or is asked whether an old one pays."""
+    shown = [option for command in ALL.values() for option in command.params if not getattr(option, "hidden", False)]
+    assert sum(option.param_type_name == "option" for option in shown) <= MOST_OPTIONS
+
+
+def test_set_takes_what_has_no_option_of_its_own(sira):
+    """Every key and setting is completed and shown, and a former option is answered with its new spelling."""
+    _, shown, _ = sira("presets", "show", "demo", "--all")
+    lines = dict(line.split("=", 1) for line in shown.splitlines())
+    assert list(lines) == set_option.keys()
+    assert (lines["sira.k"], lines["generation.think"], lines["vcd.noise_step"]) == ("7", "false", "500")
+    for name in ("caption", "bench", "serve"):
+        code, _, err = sira(name, "--no-repeat-ngram-size", "3")
+        assert code == 2
+        assert "no such option: --no-repeat-ngram-size; use --set generation.no_repeat_ngram_size=VALUE\n" in err
+    assert completed("caption", "--set", "vcd.n") == ["vcd.noise_step="]
 
 
 def test_an_option_that_commands_share_has_a_group_only_where_it_belongs_to_one(sira):
@@ -89,4 +116,4 @@ def test_the_shell_completes_commands_options_presets_and_methods():
     assert completed("caption", "--retry") == ["--retry-errors"]
     assert completed("caption", "--method", "greedy") == [name for name in METHODS if name.startswith("greedy")]
     assert set(completed("caption", "-p", "llava")) == {name for name in presets.available() if name[:5] == "llava"}
-    assert completed("caption", "--engine", "r") == ["ray"]
+    assert completed("caption", "--quan") == ["--quantization"]

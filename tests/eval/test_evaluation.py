@@ -141,7 +141,7 @@ def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch)
     assert code == 0, err
     assert "icd is left out: it needs a calibration: sira calibrate icd" in err
     assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
-    code, out, err = sira(*command, "--method", "all", "--num-beams", 2, "--max-new-tokens", 2, "--json")
+    code, out, err = sira(*command, "--method", "all", "--set", "num_beams=2", "--max-new-tokens", 2, "--json")
     assert code == 0, err
     assert "vcd is left out: method vcd follows one text per picture" in err
     assert "sid" in json.loads(out)["settings"]

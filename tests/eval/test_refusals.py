@@ -35,7 +35,7 @@ from tests.support.eval.helpers import SCENES
         (["--answers", "{q}", "-b", 8], "--batch-size is for runs"),
         (["--answers", "{q}", "--device", "cuda:7"], "--device is for runs"),
         (["--answers", "{q}", "--details", "no/d.jsonl"], "--details no/d.jsonl: the folder no does not exist"),
-        (["--images", "{i}", "--method", "vcd", "--num-beams", 2], "method vcd follows one text per picture"),
+        (["--images", "{i}", "--method", "vcd", "--set", "num_beams=2"], "method vcd follows one text per picture"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),

@@ -80,14 +80,14 @@ def test_controls(pope, loaded):
     assert report["tests"] == []
 
 
-@pytest.mark.parametrize("option", [("--temperature", 1, "--seed", 1), ("--num-beams", 2)])
+@pytest.mark.parametrize("option", [("--temperature", 1, "--seed", 1), ("--set", "num_beams=2")])
 def test_a_cut_off_is_run_where_it_can_matter(pope, loaded, option):
     _, report, _ = pope("--method", "sira", *option, "--limit", 2, splits=("random",))
     assert report["not_run"] == {}
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
 
-@pytest.mark.parametrize("option", [("--temperature", 1), ("--num-beams", 2)])
+@pytest.mark.parametrize("option", [("--temperature", 1), ("--set", "num_beams=2")])
 def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, option):
     run = ("-o", tmp_path, "--method", "greedy", "--no-controls", *option, "--limit", 2)
     assert pope(*run, splits=("random",))[0] == 0
@@ -119,12 +119,12 @@ def test_the_report_has_the_settings_that_questions_are_asked_with(pope, tmp_pat
     assert first["method_settings"]["bucket"] == "high"
 
 
-@pytest.mark.parametrize("option", [("--beta", 0.9), ("--num-beams", 2), ("--top-p", 0.5)])
+@pytest.mark.parametrize("option", [("--set", "beta=0.9"), ("--set", "num_beams=2"), ("--top-p", 0.5)])
 def test_a_file_keeps_to_its_settings(pope, loaded, tmp_path, option):
     run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--temperature", 1)
     assert pope(*run, splits=("random",))[0] == 0
     loaded.clear()
-    name = option[0][2:].replace("-", "_")
+    name = "top_p" if option[0] == "--top-p" else option[1].partition("=")[0]
     code, _, err = pope(*run, *option, splits=("random",))
     assert (code, f"{name} is " in err, loaded.total()) == (2, True, 0)
 

@@ -333,7 +333,7 @@ def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_pa
         (["trace", EXAMPLES[0], "--method", "dola"], "sira trace needs method sira or greedy, not dola"),
         (["caption", EXAMPLES[0], "--method", "vcd", "--k", "3"], "method 'vcd' has no setting 'k'"),
         (["caption", EXAMPLES[0], "--method", "m3id", "--alpha", "1"], "method 'm3id' has no setting 'alpha'"),
-        (["caption", EXAMPLES[0], "--method", "m3id", "--num-beams", "2"], "leave out num_beams"),
+        (["caption", EXAMPLES[0], "--method", "m3id", "--set", "num_beams=2"], "leave out num_beams"),
     ],
 )
 def test_command_lines_that_are_refused(sira, arguments, message):

@@ -193,16 +193,17 @@ def test_the_prompt_is_the_users_the_schemas_or_the_presets(demo):
 @pytest.mark.parametrize("name", ["tags", "caption+tags"])
 def test_lists_of_tags_have_a_limit(name):
     value = ["one", "two", "three"] if name == "tags" else {"caption": "A.", "tags": ["one", "two", "three"]}
-    assert Schema.of(name, max_tags=3).read(json.dumps(value)) == value
+    assert Schema.of(f"{name}:3").read(json.dumps(value)) == value
     with pytest.raises(ValueError, match="does not fit"):
-        Schema.of(name, max_tags=2).read(json.dumps(value))
-    assert Schema.of(name, max_tags=2).label != Schema.of(name).label
+        Schema.of(f"{name}:2").read(json.dumps(value))
+    assert Schema.of(f"{name}:2").label != Schema.of(name).label
 
 
-@pytest.mark.parametrize("how", [{"max_tags": 3}, {"tags": True}])
-def test_a_schema_without_tags_has_no_limit_of_tags(how):
-    with pytest.raises(SettingsError, match=r"labels: .*of (tags|strings)"):
-        Schema.of("labels", **how)
+def test_a_schema_without_tags_has_no_limit_of_tags():
+    with pytest.raises(SettingsError, match="labels: has no list of tags"):
+        Schema.of("labels:3")
+    with pytest.raises(SettingsError, match="labels: has no list of tags"):
+        Schema.of("labels", tags=True)
     with pytest.raises(SettingsError, match="list of strings"):
         Schema.of("caption+tags", tags=True)
 
@@ -222,7 +223,7 @@ def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch
         assert row["prompt"] == FILES["tags"]["x-prompt"]
         assert row["json_schema"].startswith("tags@")
         assert row["json_schema"].endswith(" as text")
-    code, _, err = sira(*command, "--max-tags", 5)
+    code, _, err = sira(*command, "--schema", "tags:5")
     assert code == 2
     assert "json_schema" in err
 
@@ -245,16 +246,21 @@ def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tags", "--schema", "labels"], "give one of them"),
-        (["--max-tags", 3], "also give --tags, or --schema"),
-        (["--schema", "labels", "--max-tags", 3], "--schema labels: has no list of tags"),
+        (["--tags", "--schema", "labels"], "--tags labels: has no list of tags"),
+        (["--schema", "labels:3"], "--schema labels: has no list of tags"),
         (["--schema", "nowhere.json"], "expected a file of a JSON schema, or caption+tags, labels, objects, tags"),
         (["--schema", "labels", "--prefix", "ohwx "], "leave out --prefix"),
-        (["--tags", "--max-sentences", 2], "--tags makes tags, which stay as they are: leave out --max-sentences"),
-        (["--tags", "--num-beams", 2], "--tags follows one text per picture: leave out --num-beams"),
+        (
+            ["--tags", "--set", "max_sentences=2"],
+            "which stay as they are: leave out --set max_sentences",
+        ),
+        (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
         (["--tags", "--words"], "but --tags makes tags"),
         (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),
-        (["--schema", "tags", "--num-beams", 2], "--schema follows one text per picture: leave out --num-beams"),
+        (
+            ["--schema", "tags", "--set", "num_beams=2"],
+            "leave out --set num_beams",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sira, options, message):

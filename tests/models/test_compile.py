@@ -209,7 +209,7 @@ def test_models_that_cannot_be_compiled(llava: tiny.Tiny):
     ("options", "message"),
     [
         (["--method", "vcd"], "a compiled step needs method sira or greedy, not vcd: leave out compile"),
-        (["--num-beams", "2"], "leave out compile, or num_beams"),
+        (["--set", "num_beams=2"], "leave out compile, or num_beams"),
         (["--words"], "--words cannot look into compiled steps: leave out compile"),
     ],
 )

@@ -159,10 +159,10 @@ def test_records_of_a_loop(sira, looping, tmp_path):
     lvlm = load("demo")
     prompt = prompts_of(lvlm, Image.open(EXAMPLES[0]))[0]
     command = ("caption", EXAMPLES[0], "-p", "demo", "--prompt", prompt, "--max-new-tokens", 60)
-    assert sira(*command, "--on-loop", "trim", "-o", tmp_path / "a.jsonl")[0] == 0
+    assert sira(*command, "--set", "on_loop=trim", "-o", tmp_path / "a.jsonl")[0] == 0
     record = json.loads((tmp_path / "a.jsonl").read_text())
     assert (record["finish_reason"], record["on_loop"]) == ("loop", "trim")
     code, _, err = sira(*command, "-o", tmp_path / "a.jsonl")
     assert (code, "generation.on_loop is 'trim' there and None now" in err) == (2, True)
-    assert sira("trace", *command[1:], "--on-loop", "keep", "-o", tmp_path / "t.jsonl")[0] == 0
+    assert sira("trace", *command[1:], "--set", "on_loop=keep", "-o", tmp_path / "t.jsonl")[0] == 0
     assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[-1])["finish_reason"] == "loop"

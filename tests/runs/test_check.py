@@ -423,7 +423,6 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
     [
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
         (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
-        (["scenes", "--rounds", "2"], 2, "--rounds is for --fix rewrite"),
         (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
         (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
         (["x.jsonl", "-o", "x.jsonl", "--overwrite"], 2, "would replace the captions in x.jsonl"),
@@ -454,7 +453,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
             "no such file; names in a file start from its folder, or from --images",
         ),
         (["scenes", "--engine", "ray"], 2, "--engine ray writes files: give -o FILE"),
-        (["scenes", "--workers", "2"], 2, "--workers is for --engine ray"),
+        (["scenes", "--engine", "ray:x"], 2, "--engine ray:x: expected local, ray, or ray:N"),
         (["scenes", "--objects", "none.txt"], 2, "none.txt: cannot be read"),
         (["notes.md"], 2, "is neither a picture nor a file of captions"),
         (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is not a record of sira"),

@@ -66,7 +66,7 @@ def test_an_answer_is_one_request_with_the_likeliest_tokens(sira, photos):
     with scripted(lambda number, body: (200, told), "vllm") as (server, address):
         told = body
         command = ["ask", photos / "0.png", "What?", "--endpoint", address, "-m", "m", "--max-new-tokens", 7, "--json"]
-        code, out, _ = sira(*command, "--system", "Be brief.", "--max-sentences", 1)
+        code, out, _ = sira(*command, "--system", "Be brief.", "--set", "max_sentences=1")
         assert code == 0
     _, sent = server.bodies
     assert (sent["max_tokens"], sent["temperature"], named(sent)) == (7, 0, "What?")
@@ -226,7 +226,7 @@ def test_choices_that_differ_in_their_first_word_are_asked(choices):
         (["--method", "vcd"], "--method is for a model that is loaded here"),
         (["--method", "sira"], "--method is for a model that is loaded here"),
         (["--engine", "local"], "--engine is for a model that is loaded here"),
-        (["--set", "a=1"], "--set is for a model that is loaded here"),
+        (["--set", "num_beams=2"], "--set num_beams=2 is for a model that is loaded here"),
         (["-b", "2"], "--batch-size is for a model that is loaded here"),
     ],
 )

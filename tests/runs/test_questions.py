@@ -116,23 +116,6 @@ def test_a_changed_question_alone_is_asked_again(folder):
     assert [record["id"] for record in read("answers.jsonl")] == [str(number) for number in range(9)]
 
 
-def test_llavas_answer_format(sira, folder):
-    command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "--limit", 4, "--output-format", "llava")
-    assert sira(*command, "-o", "answers.jsonl")[0] == 0
-    records, answers = read("answers.records.jsonl"), read("answers.jsonl")
-    assert [list(answer) for answer in answers] == [
-        ["question_id", "prompt", "text", "answer_id", "model_id", "metadata"]
-    ] * 4
-    assert [(answer["question_id"], answer["prompt"], answer["text"]) for answer in answers] == [
-        (row["question_id"], row["text"], record["text"]) for row, record in zip(QUESTIONS[:4], records, strict=True)
-    ]
-    assert len({answer["answer_id"] for answer in answers}) == 4
-    code, _, err = sira("caption", "photos", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
-    assert (code, "'llava' is not one of 'jsonl', 'parquet', 'webdataset'" in err) == (2, True)
-    code, _, err = sira("ask", "photos", "A dog?", "-p", "demo", "--output-format", "llava", "-o", "x.jsonl")
-    assert (code, err) == (2, "sira: --output-format llava: expected --questions, and --output that ends in .jsonl\n")
-
-
 def test_plain_questions_of_every_kind_of_file(sira, folder):
     plain = [{"image": row["image"], "question": row["text"]} for row in QUESTIONS]
     write("p.jsonl", plain)

@@ -71,7 +71,7 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
         shutil.copy(EXAMPLES[number % len(EXAMPLES)], tmp_path / "pictures" / f"{number:02}.png")
     (tmp_path / "pictures/03-bad.png").write_text("no picture")
     records = tmp_path / "two/captions.jsonl"
-    options = ("--engine", "ray", "--workers", 2, "-b", 2)
+    options = ("--engine", "ray:2", "-b", 2)
 
     with start(tmp_path, home, "two", *options) as run:
         while run.poll() is None and not (records.exists() and records.stat().st_size):
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
     [
         (["x.png", "--engine", "ray"], "--engine ray reads and writes files: give paths, and -o FILE"),
         (["-", "--engine", "ray", "-o", "x.jsonl"], "--engine ray reads and writes files"),
-        (["x.png", "--workers", 2], "--workers is for --engine ray"),
+        (["x.png", "--engine", "ray:all"], "--engine ray:all: expected local, ray, or ray:N"),
         (["x.png", "--engine", "ray", "-o", "x.jsonl", "--device", "cuda"], "the Ray cluster has 0 GPUs"),
     ],
 )

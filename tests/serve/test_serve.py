@@ -500,10 +500,9 @@ def test_a_port_that_is_taken_is_known_before_anything_large_is_imported():
 
 
 def test_the_line_has_a_longest_length(sira):
-    code, _, err = sira("serve", "-p", "demo", "--max-waiting", "1025")
-    assert code == 2
-    assert "--max-waiting" in err
-    assert "less than or equal to 1024" in err
+    for given, message in (("waiting=1025", "from 1 to 1024"), ("mb=x", "whole number"), ("rows=3", "one of waiting,")):
+        code, _, err = sira("serve", "-p", "demo", "--limit", given)
+        assert (code, f"--limit {given}: expected" in err, message in err) == (2, True, True)
 
 
 def test_other_machines_need_a_key(sira):

@@ -87,7 +87,7 @@ class Rewriter:
             lvlm = copy.copy(lvlm)
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         self.look = SecondLook(lvlm, verify)
-        self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.rounds
+        self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.most_rounds(lvlm.preset)
 
     def rewrite(self, image: Shown, text: str) -> Rewritten:
         """Rewrite a text from any source.

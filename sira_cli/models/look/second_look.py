@@ -29,7 +29,6 @@ from sira_cli.models.look.answer_words import AnswerWords
 from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
 from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.look.forbidding import GivenTokens
-from sira_cli.models.look.verify import ROUNDS as ROUNDS  # both are also public here
 from sira_cli.models.look.verify import Verify as Verify
 from sira_cli.models.starts import Trail
 

@@ -13,11 +13,10 @@ from sira_cli.language.wordings import ENGLISH, Wording
 from sira_cli.methods.base import Method
 from sira_cli.models.look.kinds import KINDS, kinds_of
 from sira_cli.models.preset import Preset
+from sira_cli.models.preset_parts import MOST_ROUNDS
 
 MODES = ("flag", "rewrite")
-ROUNDS = 3
 UNMEASURED = 0.5  # the line of a kind without one in the preset
-MOST_ROUNDS = 20  # a round decodes a text again
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Verify:
         words: the objects to recognise; None: the bundled list, in other languages than English those that the model
             finds when it is asked.
         mode: `flag` marks unsupported objects, `rewrite` also decodes texts again without them.
-        rounds: maximum number of times that a text is decoded again.
+        rounds: maximum number of times that a text is decoded again, up to `MOST_ROUNDS`; None: the preset's.
         claims: the kinds of claims to ask about (`kinds.KINDS`), between commas; None: the preset's.
         language: of the texts, and of the questions about them; None: the preset's.
 
@@ -40,14 +39,14 @@ class Verify:
     min_support: float | None = None
     words: Words | None = None
     mode: str = "flag"
-    rounds: int = ROUNDS
+    rounds: int | None = None
     claims: str | None = None
     language: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise SettingsError(f"`verify=` {self.mode!r}: expected {', '.join(MODES)}")
-        if not 1 <= self.rounds <= MOST_ROUNDS:
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
             raise SettingsError(f"`rounds=` must be from 1 to {MOST_ROUNDS}; got {self.rounds}")
         if self.claims is not None:
             kinds_of(self.claims)
@@ -70,6 +69,10 @@ class Verify:
         """Return the support below which a claim is not supported, by the kinds that are asked about."""
         lines = {**dict.fromkeys(KINDS, UNMEASURED), **preset.verify.lines, OBJECTS: self.line(preset)}
         return {kind: lines[kind] for kind in self.kinds(preset)}
+
+    def most_rounds(self, preset: Preset) -> int:
+        """Return how many times a text is decoded again at most."""
+        return preset.verify.rounds if self.rounds is None else self.rounds
 
     def kinds(self, preset: Preset) -> tuple[str, ...]:
         """Return the kinds of claims to ask about."""
@@ -137,7 +140,7 @@ class Verify:
             "words": self.finder(preset).name,
             "question": wording.objects,
             "min_support": self.line(preset),
-            **({"rounds": self.rounds} if self.rewrites else {}),
+            **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
             **({} if wording.code == ENGLISH else spoken),
             **({} if kinds.keys() == {OBJECTS} else {"claims": kinds}),
         }

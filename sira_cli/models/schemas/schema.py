@@ -31,7 +31,7 @@ _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False
 
 _SEVERAL = (
     "this model's boxes are in pixels of one picture, and the prompt has several: give one picture at a time, or "
-    "`boxes=none`"
+    "`boxes=` none"
 )
 _EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is certain to come
 
@@ -63,15 +63,14 @@ class Schema:
         cls,
         given: str | Path | Mapping[str, Any] | Schema,
         *,
-        max_tags: int | None = None,
         tags: bool = False,
         untried: bool = False,
     ) -> Schema:
         """Return a schema that texts can follow.
 
         Args:
-            given: the name of a built-in one, a file, or the schema itself.
-            max_tags: longest list of tags; None: as the schema has it.
+            given: the name of a built-in one, also with the length of its list of tags (`tags:20`), a file, or the
+                schema itself.
             tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
             untried: leave the trial, which may take seconds, to `try_out`.
 
@@ -82,6 +81,7 @@ class Schema:
         """
         if isinstance(given, Schema):
             return given
+        given, most = (given, None) if isinstance(given, Mapping) else _with_length(str(given))
         name = "" if isinstance(given, Mapping) else Path(given).stem
         shown = _option(tags) + (f" {given}" if name and not (tags and given == "tags") else "")
         try:
@@ -89,8 +89,8 @@ class Schema:
             prompt = value.pop("x-prompt", "")
             if not isinstance(prompt, str):
                 raise ValueError("`x-prompt` is not a text")
-            if max_tags is not None:
-                _tags(value)["maxItems"] = max_tags
+            if most is not None:
+                _tags(value)["maxItems"] = most
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             takes_boxes = not isinstance(given, Mapping) and str(given) == boxes.SCHEMA
@@ -284,6 +284,12 @@ def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError('is not a JSON object, such as {"type": "object"}')
     return value
+
+
+def _with_length(given: str) -> tuple[str, int | None]:
+    """Split `tags:20`, which no file is."""
+    name, _, length = given.rpartition(":")
+    return (name, int(length)) if name in built_in() and length.isdecimal() else (given, None)
 
 
 def _tags(schema: dict[str, Any]) -> dict[str, Any]:

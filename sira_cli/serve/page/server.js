@@ -3,11 +3,11 @@
 const ADVICE = {
   0: "Check that sira serve is still running, then run again.",
   401: "Reload the page to give the key.",
-  413: "Choose a smaller picture, or start the server with a larger --max-mb or --max-megapixels.",
+  413: "Choose a smaller picture, or start the server with a larger --limit mb or --limit megapixels.",
   429: "Wait a moment, then run again.",
   500: "Run again. If it fails again, see the server's log.",
   503: "Start the server again, then run again.",
-  504: "Run again when fewer requests wait, or start the server with a longer --timeout.",
+  504: "Run again when fewer requests wait, or start the server with a larger --limit seconds.",
 };
 
 // Why a request has no answer. `status` is that of HTTP; 0: no connection.
