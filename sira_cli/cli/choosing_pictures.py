@@ -11,6 +11,7 @@ from sira_cli.cli.options import GroupOptions, PathOptions, SelectionOptions
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.pictures.left_out import Pictures
     from sira_cli.pictures.picture import Picture
 
 
@@ -49,7 +50,7 @@ def chosen_questions(
     return pictures
 
 
-def chosen_pictures(paths: Sequence[str], selection: SelectionOptions, *, repeats: bool = False) -> list[Picture]:
+def chosen_pictures(paths: Sequence[str], selection: SelectionOptions, *, repeats: bool = False) -> Pictures:
     """Return the pictures that the command line names. Missing ones are found before a model is loaded.
 
     Args:
@@ -94,12 +95,13 @@ def chosen_groups(paths: Sequence[str], selection: GroupOptions) -> list[Picture
             raise SettingsError(
                 f"{name} chooses among pictures, but --together shows all of them at once: leave it out"
             )
+    from sira_cli.pictures.left_out import Pictures
     from sira_cli.pictures.together import Together
 
     pictures = chosen_pictures(paths, selection, repeats=True)
     if group := next((picture for picture in pictures if picture.is_group), None):
         raise SettingsError(f"{group.shown} is several pictures that are shown together already: leave out --together")
-    return [Together.of(pictures)]
+    return Pictures([Together.of(pictures)], pictures.left_out)
 
 
 def _listed_groups(file: Path, paths: Sequence[str], selection: GroupOptions) -> list[Picture]:

@@ -82,6 +82,7 @@ def run_pictures(
     first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
+    from sira_cli.pictures.left_out import message
     from sira_cli.runs.request import Request
     from sira_cli.runs.run import Job, PictureRun
     from sira_cli.runs.store import RecordFile
@@ -126,6 +127,8 @@ def run_pictures(
             if run.stopped:
                 break
         else:
+            if jobs[0].left_out:
+                note(message(jobs[0].left_out))
             _say_compare([job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)])
     if failed:
         raise typer.Exit(3)

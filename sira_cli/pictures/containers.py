@@ -6,8 +6,9 @@ import functools
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from sira_cli.errors import PictureError, SettingsError
@@ -25,10 +26,12 @@ class Container(ABC):
     Attributes:
         location: its path or URI.
         relative: its path below the folder that was given, or `location`; decides shards.
+        left_out: numbers of files inside that are not read, by ending; known after `pictures`.
     """
 
     location: str
     relative: str
+    left_out: Counter[str] = field(default_factory=Counter, kw_only=True, compare=False)
 
     @abstractmethod
     def pictures(self) -> Iterator[Picture]:

@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import BrokenPicture, Container, expand_ranges
+from sira_cli.pictures.left_out import Pictures, count, in_words
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -59,7 +61,7 @@ def find_pictures(
     id_column: str | None = None,
     allow_private: bool = False,
     repeats: bool = False,
-) -> list[Picture]:
+) -> Pictures:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
 
     Args:
@@ -87,8 +89,9 @@ def find_pictures(
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
     containers, any_place, records = 0, False, ""
+    left_out: Counter[str] = Counter()
     named = {path for given in paths for path in expand_ranges(given)}
-    for place in _places(paths, recursive, image_column, id_column, allow_private):
+    for place in _places(paths, recursive, image_column, id_column, allow_private, left_out):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
@@ -99,16 +102,22 @@ def find_pictures(
         for picture in place.pictures() if isinstance(place, Container) else (place,):
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
-                return list(found.values())
+                return Pictures(found.values())
+        if isinstance(place, Container):
+            left_out += place.left_out
     if records and not found:
         raise SettingsError(f"{_shown(paths)}: holds no pictures, but records of sira: give {one_line(records)} itself")
     if containers and not found:
-        raise SettingsError(f"{_shown(paths)}: no pictures inside")
+        raise SettingsError(f"{_shown(paths)}: no pictures inside{_but(left_out)}")
     if not any_place:
         # Only folders can be empty: everything else is listed as it is.
         subfolders = "" if recursive else " (subfolders count with -r)"
-        raise SettingsError(f"{_shown(paths)}: no pictures in this folder{subfolders}")
-    return list(found.values())
+        raise SettingsError(f"{_shown(paths)}: no pictures in this folder{_but(left_out) or subfolders}")
+    return Pictures(found.values(), left_out)
+
+
+def _but(left_out: Counter[str]) -> str:
+    return f", but {in_words(Pictures((), left_out).left_out)}: these formats are not read" if left_out else ""
 
 
 def check_any_exists(pictures: Sequence[Picture]) -> None:
@@ -150,11 +159,16 @@ def _is_folder(path: str) -> bool:
 
 
 def _places(
-    paths: Sequence[str], recursive: bool, image_column: str | None, id_column: str | None, allow_private: bool
+    paths: Sequence[str],
+    recursive: bool,
+    image_column: str | None,
+    id_column: str | None,
+    allow_private: bool,
+    left_out: Counter[str],
 ) -> Iterator[Picture | Container]:
     for path in paths:
         for each in expand_ranges(path):
-            for location, relative in _expand(each, recursive, alone=len(paths) == 1):
+            for location, relative in _expand(each, recursive, left_out, alone=len(paths) == 1):
                 if location == STDIN:
                     yield StdinPicture()
                 elif is_container(location):
@@ -173,7 +187,7 @@ def is_container(name: str) -> bool:
     return name.lower().endswith((ENDING, *COMPRESSED)) or is_table(name)
 
 
-def _expand(path: str, recursive: bool, *, alone: bool = False) -> Iterator[tuple[str, str]]:
+def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the files that a path stands for, each with its path below the folder that was given.
 
     Raises:
@@ -191,14 +205,15 @@ def _expand(path: str, recursive: bool, *, alone: bool = False) -> Iterator[tupl
                 raise
             listed = [(path, path)]
         is_file = any(uri == path for uri, _ in listed)
-        yield from listed if is_file else _pictures_or_containers(each for each in listed if _counts(each[1]))
+        yield from listed if is_file else _pictures_or_containers(each for each in listed if _counts(each[1], left_out))
     elif _is_folder(path):
-        yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in _walk(path, recursive))
+        inside = _walk(path, recursive, left_out)
+        yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in inside)
     elif os.path.lexists(path) or not (matches := _matches(path)):
         yield path, path
     else:
         for match in matches:
-            yield from _expand(match, recursive)
+            yield from _expand(match, recursive, left_out)
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -226,7 +241,7 @@ def _matches(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
 
 
-def _walk(folder: str, recursive: bool) -> Iterator[str]:
+def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]:
     """Yield the files of a folder whose names count, without hidden ones; an unreadable folder itself."""
     try:
         with os.scandir(folder) as entries:
@@ -237,17 +252,20 @@ def _walk(folder: str, recursive: bool) -> Iterator[str]:
         yield folder
         return
     for entry in inside:
-        if _counts(entry.name) and not _is_folder(entry.path):
+        if not _is_folder(entry.path) and _counts(entry.name, left_out):
             yield str(Path(folder, entry.name))
     if recursive:
         for entry in inside:
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(str(Path(folder, entry.name)), recursive)
+                yield from _walk(str(Path(folder, entry.name)), recursive, left_out)
 
 
-def _counts(name: str) -> bool:
-    """Return whether a file of this name in a folder is a picture, or holds many."""
-    return Path(name).suffix.lower() in endings() or is_container(name)
+def _counts(name: str, left_out: Counter[str]) -> bool:
+    """Return whether a file of this name in a folder is a picture, or holds many; count others as left out."""
+    counts = Path(name).suffix.lower() in endings() or is_container(name)
+    if not counts:
+        count(left_out, name)
+    return counts
 
 
 def _shown(paths: list[str]) -> str:

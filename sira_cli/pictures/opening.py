@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 from collections.abc import Callable
@@ -20,8 +21,10 @@ _DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # raised by Pil
 _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 # Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
 _USUAL = 10
-_DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25}
+_DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25, "HEIF": 13}
 _MUCH = 2**28  # bytes
+HEIF = "pip install 'sira-cli[heif]'"  # reads pictures of phones
+_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
@@ -70,8 +73,12 @@ def endings() -> frozenset[str]:
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return all formats that Pillow reads, without PostScript, which it would hand to an interpreter."""
+    """Return all formats that Pillow reads, with HEIF (extra `heif`), without PostScript, which runs programs."""
     Image.init()
+    with contextlib.suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
     return [name for name in Image.OPEN if name != "EPS"]
 
 
@@ -95,7 +102,8 @@ def _opened(name: str, data: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
-        raise PictureError(f"{shown}: is not a picture that Pillow can read; convert it to PNG or JPEG") from None
+        remedy = HEIF if _is_heif(data) and "HEIF" not in _formats() else "convert it to PNG or JPEG"
+        raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise HugePictureError(
@@ -116,6 +124,10 @@ def _opened(name: str, data: bytes) -> Image.Image:
             f"takes {needed / 1e9:.1f} GB to decode: scale it down, or convert it to JPEG or PNG"
         )
     return image
+
+
+def _is_heif(data: bytes) -> bool:
+    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:

@@ -15,13 +15,14 @@ from typing import Any
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
+from sira_cli.pictures.left_out import count
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture, columns_of
 from sira_cli.pictures.together import pack, unpack
 
 ENDING = ".tar"
 COMPRESSED = (".tar.gz", ".tgz")  # which are refused
-PICTURES = ("jpg", "jpeg", "png", "webp")
+PICTURES = ("jpg", "jpeg", "png", "webp", "heic")
 TEXTS = ("txt", "json", "cls")  # members that can fill prompts
 _SHOWN = 8  # extensions in a message
 _READ_AHEAD = 2**20  # bytes, of a shard in a store
@@ -199,6 +200,8 @@ class TarShard(Container):
                 sample.other.append(extension)
             elif extension.rpartition(".")[2] in TEXTS:
                 sample.texts.append(place)
+            else:
+                count(self.left_out, name)
 
     def _is_picture(self, extension: str) -> bool:
         return extension in (self._extensions or PICTURES)

@@ -19,6 +19,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.records import Result
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
 from sira_cli.runs.batch_size import BatchSize
@@ -59,6 +60,7 @@ class Job:
         preset, method: with the settings in force.
         quantization: `4bit`, `8bit` or None.
         targets: where results go.
+        left_out: numbers of files that are not read, by ending.
         settings: everything that decides the records, for the report next to them.
     """
 
@@ -78,6 +80,7 @@ class Job:
             SettingsError: they were not.
         """
         self.pictures, self.request, self.targets = list(pictures), request, targets
+        self.left_out = pictures.left_out if isinstance(pictures, Pictures) else {}
         self.preset, self.method, self.quantization = preset, method, quantization
         self.settings = request.settings(preset, method, quantization)
         try:
@@ -141,7 +144,7 @@ class PictureRun:
             fail_fast: stop at the first picture that fails.
         """
         self._pictures, self._targets, self._settings = job.pictures, job.targets, job.settings
-        self._engine, self._fail_fast = engine, fail_fast
+        self._engine, self._fail_fast, self._left_out = engine, fail_fast, job.left_out
         self.counts = Counts(len(self._pictures))
         self.stopped = False
         self._began = time.time()
@@ -221,7 +224,7 @@ class PictureRun:
     def _report(self, state: str) -> None:
         if self._begun:
             self._targets.write_report(
-                run_record(state, self._settings, self._engine.facts(), self.counts, self._began)
+                run_record(state, self._settings, self._engine.facts(), self.counts, self._began, self._left_out)
             )
 
 
@@ -274,8 +277,8 @@ def run_pictures(
     request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for
     places = [paths] if isinstance(paths, str | Path) else paths
     if questions is None:
-        pictures = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
-        pictures = [Together.of(pictures)] if together else pictures
+        found = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
+        pictures: list[Picture] = Pictures([Together.of(found)], found.left_out) if together else found
     else:
         (folder,) = places
         pictures = question_pictures(Path(questions), prompts.asking, images=str(folder), shard=shard, limit=limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -62,6 +63,7 @@ def run_record(
     facts: dict[str, Any],
     counts: Counts,
     began: float,
+    left_out: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return the report of a run, ready for JSON.
 
@@ -71,6 +73,7 @@ def run_record(
         facts: the engine's, about the model, the device and the memory.
         counts: numbers of pictures by result.
         began: when, in seconds since the epoch.
+        left_out: numbers of files that are not read, by ending.
     """
     seconds = max(time.time() - began, 1e-9)
     return {
@@ -90,6 +93,7 @@ def run_record(
             "ok before": counts.ok_before,
             "error before": counts.error_before,
         },
+        **({"left_out": dict(left_out)} if left_out else {}),
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
         "seconds": round(seconds, 3),
         "pictures_per_second": round(counts.worked / seconds, 3),

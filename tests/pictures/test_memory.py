@@ -24,6 +24,8 @@ FORMATS = {
     "RGBA.webp": {"method": 0, "quality": 50},
     "RGB.webp": {"method": 0, "quality": 50},
     "RGBA.avif": {"speed": 10, "subsampling": "4:4:4"},
+    "RGBA.heic": {"quality": 60, "chroma": 444},
+    "RGB.heic": {"quality": 60},
     "RGBA.jp2": {},
     "RGB.jp2": {},
     "RGBA.tif": {"compression": "tiff_deflate", "tiffinfo": {278: SIDE}},  # one strip
@@ -46,6 +48,7 @@ def test_decoders_take_no_more_memory_than_is_said_of_them(tmp_path):
     grey = np.add.outer(np.arange(SIDE), np.arange(SIDE)).astype(np.uint8)
     photo = Image.fromarray(np.stack([grey, grey.T[::-1], 255 - grey], -1))
     photo.putalpha(Image.fromarray(grey))
+    opening.endings()  # registers HEIF
     for name, options in FORMATS.items():
         photo.convert("RGB").convert(name.partition(".")[0]).save(tmp_path / name, **options)
     script = f"""
@@ -78,7 +81,7 @@ def test_the_largest_picture_of_pillow_fits():
     assert room.ROOM.size >= 2 * Image.MAX_IMAGE_PIXELS * opening._USUAL
 
 
-@pytest.mark.parametrize(("kind", "each"), [("WEBP", 17), ("AVIF", 19), ("JPEG2000", 25), ("PNG", 10)])
+@pytest.mark.parametrize(("kind", "each"), [("WEBP", 17), ("AVIF", 19), ("JPEG2000", 25), ("HEIF", 13), ("PNG", 10)])
 def test_a_picture_whose_decoder_takes_too_much_is_refused_with_the_numbers(monkeypatch, kind, each):
     """The memory that there may be is lowered, so that a picture of 100 x 90 is too large."""
     content = encoded(Image.new("RGB", (100, 90)), kind)

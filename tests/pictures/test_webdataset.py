@@ -165,7 +165,7 @@ def test_a_key_with_two_pictures(folder, monkeypatch):
     write_tar(folder / "dots.tar", [("a.jpg", picture), ("img.1.jpg", picture), ("img.2.jpg", picture)])
     (message,) = errors(folder / "dots.tar")
     assert message.startswith(
-        "dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one of jpg, jpeg, png, webp: choose"
+        "dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one of jpg, jpeg, png, webp, heic: choose"
     )
 
 

@@ -22,6 +22,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
+from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -194,7 +195,7 @@ def find_captions(
             if metadata is None:
                 check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
-            tables, pictures = [metadata, *tables], []
+            tables, pictures = [metadata, *tables], Pictures()
         for picture in pictures:
             found.add(picture, texts[picture.identity], {})
     for path in tables:

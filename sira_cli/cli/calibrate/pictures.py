@@ -54,7 +54,7 @@ def some_pictures(
         raise SettingsError(f"--shard {selection.shard} holds none of the pictures")
     if selection.limit is None and len(found) > PICTURES:
         note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
-        found = found[:PICTURES]
+        return found[:PICTURES], False
     return found, False
 
 

@@ -1,0 +1,154 @@
+"""Files that a run does not read are named, and HEIC from phones is read where the extra `heif` is installed."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from skimage import data
+
+from sira_cli import PictureError, SettingsError
+from sira_cli.pictures import opening
+from sira_cli.pictures.find import find_pictures
+from sira_cli.pictures.opening import decode_picture, small_picture
+
+PHOTO = Image.fromarray(data.astronaut())
+FAST = ("-p", "demo", "--max-new-tokens", 3)
+OTHERS = ("b.cr2", "c.MP4", "d.mp4", "notes.txt", "a.json", "Thumbs.db", ".DS_Store", "a.xmp", "list.csv")
+
+
+def encoded(image: Image.Image, kind: str, **settings: object) -> bytes:
+    opening.endings()  # registers HEIF
+    file = io.BytesIO()
+    image.save(file, kind, quality=95, **settings)
+    return file.getvalue()
+
+
+@pytest.fixture
+def without_heif(monkeypatch):
+    """As if the extra was missing: the import fails, and Pillow has not been told of the format."""
+    caches = (opening._formats, opening.endings)
+    opening.endings()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.delitem(Image.OPEN, "HEIF")
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    inside = tmp_path / "photos"
+    inside.mkdir()
+    Image.new("RGB", (64, 64), "red").save(inside / "a.png")
+    for name in OTHERS:
+        (inside / name).write_bytes(b"\0")
+    return inside
+
+
+def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "e.mov").touch()
+    output = tmp_path / "captions.jsonl"
+    code, _, err = sira("caption", folder, "-r", *FAST, "-o", output)
+    assert (code, err.count("4 files were not read: 2 .mp4, 1 .cr2, 1 .mov\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".mp4": 2, ".cr2": 1, ".mov": 1}
+    code, _, err = sira("caption", folder / "a.png", *FAST)
+    assert (code, "not read" in err) == (0, False)
+
+
+def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
+    (tmp_path / "a.HEIC").touch()
+    (tmp_path / "b.dng").touch()
+    expected = r"no pictures in this folder, but 1 \.dng, 1 \.heic \(pip install 'sira-cli\[heif\]'\): these formats"
+    with pytest.raises(SettingsError, match=expected):
+        find_pictures([str(tmp_path)])
+
+
+def test_clips_in_a_shard_are_named(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        for name in ("1.jpg", "1.txt", "2.mp4", "2.json", "3.cls"):
+            content = encoded(PHOTO.resize((32, 32)), "JPEG")
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, io.BytesIO(content))
+    found = find_pictures([str(tmp_path / "a.tar")])
+    assert (len(found), found.left_out) == (1, {".mp4": 1})
+
+
+# --- HEIF
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_heic_photo_is_shown_as_the_same_jpeg(orientation):
+    """Upright once: HEIF has transforms of its own besides EXIF, and writers set both."""
+    image, exif = PHOTO.crop((0, 0, 300, 200)), Image.Exif()
+    exif[0x0112] = orientation
+    heic, jpeg = (decode_picture("x", encoded(image, kind, exif=exif.tobytes()))[0] for kind in ("HEIF", "JPEG"))
+    assert heic.size == jpeg.size
+    assert np.abs(np.asarray(heic, dtype=float) - np.asarray(jpeg)).mean() < 3
+
+
+def test_heic_is_read_wherever_pictures_are(tmp_path):
+    content = encoded(PHOTO, "HEIF")
+    (tmp_path / "a.heic").write_bytes(content)
+    with tarfile.open(tmp_path / "b.tar", "w") as shard:
+        shard.add(tmp_path / "a.heic", "1.heic")
+    for place in (tmp_path / "a.heic", tmp_path, tmp_path / "b.tar"):
+        (picture,) = find_pictures([str(place)])
+        assert picture.open().image.size == (512, 512)
+    assert small_picture("x", content, 64).size == (64, 64)
+
+
+def test_ten_bits_and_transparency(tmp_path):
+    import pillow_heif
+
+    deep = (np.asarray(PHOTO, dtype=np.uint16) * 257).tobytes()
+    pillow_heif.from_bytes("RGB;16", PHOTO.size, deep).save(tmp_path / "deep.heic", quality=95)
+    image, _ = decode_picture("x", (tmp_path / "deep.heic").read_bytes())
+    assert np.abs(np.asarray(image, dtype=float) - np.asarray(PHOTO)).mean() < 3
+    clear = Image.new("RGBA", (64, 64), (255, 0, 0, 0))
+    image, warnings = decode_picture("x", encoded(clear, "HEIF"))
+    assert (image.getpixel((32, 32)), len(warnings)) == ((255, 255, 255), 1)
+
+
+def test_of_several_pictures_the_primary_one_is_taken(tmp_path):
+    import pillow_heif
+
+    burst = pillow_heif.HeifFile()
+    for colour in ("red", "lime", "blue"):
+        burst.add_from_pillow(Image.new("RGB", (64, 64), colour))
+    burst.save(tmp_path / "burst.heic", primary_index=1, quality=95)
+    image, _ = decode_picture("x", (tmp_path / "burst.heic").read_bytes())
+    assert image.getpixel((32, 32))[1] > 240
+
+
+def test_damaged_heic_is_an_error_of_its_picture():
+    good, draw = encoded(PHOTO.resize((128, 128)), "HEIF"), random.Random(0)
+    refused = 0
+    for number in range(200):
+        content = bytearray(good)
+        if number % 2:
+            content = content[: draw.randrange(len(good))]
+        for _ in range(draw.randint(0, 20)):
+            content[draw.randrange(min(600, len(content) or 1))] = draw.randrange(256) if content else 0
+        try:
+            decode_picture("x", bytes(content))
+        except PictureError as error:
+            refused += str(error).startswith("x: ")
+    assert refused > 100
+
+
+def test_without_the_extra_a_message_names_it(without_heif):
+    content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    with pytest.raises(PictureError, match=r"x: is not a picture that Pillow can read; pip install 'sira-cli\[heif\]'"):
+        decode_picture("x", content)
