@@ -198,6 +198,7 @@ class OutputOptions:
         FolderFormat | None, typer.Option(metavar="FORMAT", help="Of the folder: jsonl, parquet or webdataset.")
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
+    xmp: Annotated[bool, typer.Option("--xmp", help="Write XMP sidecars for photo managers (extra `xmp`).")] = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Of these text files.")] = ".txt"
     output_dir: Annotated[
         Path | None,

@@ -79,6 +79,8 @@ def run_pictures(
         if server is None
         else server.answering(model, decoding, **asdict(text))
     )
+    if output.xmp and len(chosen) > 1:
+        raise SettingsError("--xmp writes one description per picture: give one --method")
     first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
@@ -104,6 +106,7 @@ def run_pictures(
                 compiled=engine.compile,
                 output=own.output,
                 sidecar=own.sidecar,
+                xmp=own.xmp,
                 caption_extension=own.caption_extension,
                 output_dir=own.output_dir,
                 overwrite=own.overwrite,

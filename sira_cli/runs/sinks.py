@@ -1,4 +1,4 @@
-"""Other forms of a run's results, next to the records: text files, tables, LLaVA's answers."""
+"""Other forms of a run's results, next to the records: text files, XMP, tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.tables import check_format, write_table
+from sira_cli.runs.xmp import XmpSidecars
 
 
 class Sink:
@@ -54,6 +55,22 @@ class TextFiles(Sink):
     def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
         """Write the text if its file is missing."""
         self.sidecars.complete(picture, lambda: str(record()["text"]))
+
+
+class XmpFiles(TextFiles):
+    """An XMP sidecar of each picture."""
+
+    sidecars: XmpSidecars
+
+    def write(self, picture: Picture, result: Result) -> None:
+        """Put the description into the sidecar; a picture that failed has none."""
+        if result.status == "ok":
+            self.sidecars.describe(picture, result.to_record())
+
+    def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
+        """Put the description into a sidecar that has none."""
+        if not self.sidecars.text(picture):
+            self.sidecars.describe(picture, record())
 
 
 class Table(Sink):

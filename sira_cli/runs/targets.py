@@ -20,8 +20,9 @@ from sira_cli.runs.run_record import FACTS, read_report
 from sira_cli.runs.shard_output import ENDINGS
 from sira_cli.runs.shard_store import ShardStore
 from sira_cli.runs.sidecars import Sidecars
-from sira_cli.runs.sinks import FILES, Sink, TextFiles, check_replaceable
+from sira_cli.runs.sinks import FILES, Sink, TextFiles, XmpFiles, check_replaceable
 from sira_cli.runs.store import RecordFile, Store
+from sira_cli.runs.xmp import XmpSidecars
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
@@ -210,6 +211,7 @@ def targets_for(
     sidecar: bool = False,
     caption_extension: str = ".txt",
     output_dir: Path | None = None,
+    xmp: bool = False,
     overwrite: bool = False,
     retry_errors: bool = False,
     same_prompt: bool = True,
@@ -224,7 +226,8 @@ def targets_for(
         output_format: `jsonl`, `parquet` or `webdataset` for data sets.
         sidecar: write a text file next to each picture.
         caption_extension: of the text files.
-        output_dir: a tree for the text files, instead of next to the pictures.
+        output_dir: a tree for the text files or the XMP sidecars, instead of next to the pictures.
+        xmp: put each description into the picture's XMP sidecar.
         overwrite: start again; replace text files.
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
@@ -235,9 +238,11 @@ def targets_for(
         SiraError: a file cannot be opened.
     """
     sinks: list[Sink] = []
-    if sidecar or output_dir is not None:
+    if sidecar or (output_dir is not None and not xmp):
         places = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
         sinks.append(TextFiles(places))
+    if xmp:
+        sinks.append(XmpFiles(XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite)))
     if is_split(pictures, output, output_format):
         assert output is not None
         form = output_format or "jsonl"
