@@ -56,9 +56,9 @@ def newest_cut_off() -> tuple[Tensor, Tensor, float] | None:
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Return KL(p || q) in nats: log probabilities `[..., V]` -> float64 `[...]`. Terms with p = 0 count 0."""
+    """Return KL(p || q) in nats: log probabilities `[..., V]` -> float64 `[...]` on the CPU; p = 0 counts 0."""
     import torch
 
-    log_p, log_q = log_p.double(), log_q.double()
+    log_p, log_q = log_p.cpu().double(), log_q.cpu().double()  # Apple's GPUs have no float64
     terms = torch.where(log_p.isneginf(), 0.0, log_p.exp() * (log_p - log_q))  # [..., V]
     return terms.sum(dim=-1).clamp(min=0)  # rounding can push the sum below 0

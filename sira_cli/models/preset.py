@@ -141,8 +141,9 @@ class Preset(Strict):
     def with_values(self, /, **settings: Any) -> Preset:
         """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
         values = self.model_dump(mode="json")
-        given = {full_key(name): value for name, value in settings.items()}
-        for name, (key, value) in zip(settings, given.items(), strict=True):
+        given = {}
+        for name, value in settings.items():
+            given[key := full_key(name)] = value
             if isinstance(value, str):
                 check_text(name, value)
             section, _, last = key.rpartition(".")

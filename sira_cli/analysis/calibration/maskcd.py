@@ -117,7 +117,7 @@ def _mean(steps: Sequence[Tensor], row: int, tokens: int, item: Item[ImageMass])
     """
     if tokens < 2:
         raise PictureError(f"{item.picture.shown}: its caption is empty")
-    mass = torch.stack([step[row] for step in steps[: tokens - 1]]).double().mean(dim=0)  # [L, H]
+    mass = torch.stack([step[row] for step in steps[: tokens - 1]]).cpu().double().mean(dim=0)  # [L, H]
     if not bool(mass.isfinite().all()):
         raise PictureError(f"{item.picture.shown}: the model computes numbers out of range: try another dtype")
     return ImageMass(mass, tokens - 1, item.sha256)
