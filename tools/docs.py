@@ -227,6 +227,7 @@ COSTS = {
     "cpu-qwen2.5-vl-3b": "Qwen2.5-VL 3B's shape",
     "cpu-qwen2.5-vl-3b-step": "the same, a small picture",
     "cpu-qwen2.5-vl-3b-batch-8": "the same, eight small pictures",
+    "cpu-qwen2.5-vl-3b-float32": "Qwen2.5-VL 3B's shape, 8 of 36 layers",
     "cpu-qwen3.5-9b": "Qwen3.5 9B's shape, 4 of 32 layers",
     "cpu-gemma4-e4b": "Gemma 4 E4B's shape, 14 of 42 layers",
     "cpu-gemma4-26b-a4b": "Gemma 4 26B-A4B's shape, 6 of 30 layers",
@@ -236,12 +237,13 @@ COSTS = {
 
 def costs_table() -> str:
     """Return the ratios of SIRA's time to greedy's, from each record of a bench."""
-    rows = ["| | image tokens of the prompt | prefill | step | request | cache |", "|---|---|---|---|---|---|"]
+    rows = ["| | precision | image tokens of the prompt | prefill | step | request | cache |", "|---" * 7 + "|"]
     for name, title in COSTS.items():
-        greedy, row = (_row(bench_report(name), method) for method in ("greedy", "sira"))
+        report = bench_report(name)
+        greedy, row = (_row(report, method) for method in ("greedy", "sira"))
         tokens = f"{row.image_tokens} of {row.prompt_tokens}"
         cache = f"{row.cache_bytes / greedy.cache_bytes:.2f}"
-        rows.append(f"| {title} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
+        rows.append(f"| {title} | {report.dtype} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
     return "\n".join(rows)
 
 
