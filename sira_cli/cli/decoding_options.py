@@ -69,4 +69,6 @@ class TextOptions:
 
     title: ClassVar[str] = "Text"
 
-    prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Put before each text, as a trigger word.")] = None
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put before each text, such as a trigger word.")
+    ] = None

@@ -103,12 +103,12 @@ class ModelOptions:
             "--preset",
             metavar="NAME",
             autocompletion=complete_preset,
-            help="Preset, or its file (default: $SIRA_PRESET).",
+            help="Preset or file (default: qwen2.5-vl-7b).",
         ),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option("-m", "--model", metavar="MODEL", help="Or a Hugging Face id, ID@REVISION, or folder."),
+        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face id, ID@REVISION, or folder."),
     ] = None
     device: Annotated[
         str,
@@ -134,7 +134,7 @@ class ModelOptions:
             "--set",
             metavar="KEY=VALUE",
             autocompletion=complete,
-            help="Any preset key or method setting (presets show).",
+            help="Any key of the preset, any setting of the method.",
         ),
     ] = None
     offline: Offline = False
@@ -195,11 +195,11 @@ class OutputOptions:
 
     output: RecordsFile = None
     output_format: Annotated[
-        FolderFormat | None, typer.Option(metavar="FORMAT", help="Of the folder: jsonl, parquet or webdataset.")
+        FolderFormat | None, typer.Option(metavar="FORMAT", help="Format in a folder: jsonl, parquet, webdataset.")
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
-    xmp: Annotated[bool, typer.Option("--xmp", help="Write XMP sidecars for photo managers (extra `xmp`).")] = False
-    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Of these text files.")] = ".txt"
+    xmp: Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")] = False
+    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIR", help="Write these text files into a folder."),
@@ -220,7 +220,7 @@ class WorkerOptions:
 
     batch_size: BatchSizeOption = None
     engine: Annotated[
-        str, typer.Option(metavar="local|ray[:N]", help="Here, or with N workers on Ray.", show_default=False)
+        str, typer.Option(metavar="local|ray[:N]", help="Decode here, or with N workers on Ray.", show_default=False)
     ] = "local"
 
     def __post_init__(self) -> None:
@@ -246,5 +246,5 @@ class EngineOptions(WorkerOptions):
 
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Slow start, then faster (sira, greedy)."),
+        typer.Option("--compile", help="Compile steps: slow start, then faster."),
     ] = False

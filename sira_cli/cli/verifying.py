@@ -28,7 +28,7 @@ VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing
 
 MinSupport = Annotated[
     float | None,
-    typer.Option(metavar="X", min=0, max=1, help="Mark objects below it."),
+    typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X."),
 ]
 Objects = Annotated[
     str | None,
