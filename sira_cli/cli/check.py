@@ -168,12 +168,13 @@ def check(
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
+    from sira_cli.pictures.left_out import Pictures
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
     request, preset, method = CheckRequest.under(preset, usual, verify)
     with Job.opened(
-        found.pictures,
+        Pictures(found.pictures, found.unread),
         request,
         preset,
         method,

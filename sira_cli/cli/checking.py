@@ -45,7 +45,11 @@ class CheckTerminal:
         self._changed = 0
 
     def say_found(self, captions: Captions) -> None:
-        """Report pictures and records without a caption."""
+        """Report pictures and records without a caption, and files that are not read."""
+        if captions.unread:
+            from sira_cli.pictures.left_out import message
+
+            note(message(captions.unread))
         if captions.without:
             note(f"left out: {_number(captions.without, 'picture')} without a caption")
         if captions.failed:

@@ -66,6 +66,14 @@ def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
     assert (code, "not read" in err) == (0, False)
 
 
+def test_a_check_names_it_too(sira, folder, tmp_path):
+    (folder / "a.txt").write_text("There is a cat.")
+    output = tmp_path / "checks.jsonl"
+    code, _, err = sira("check", folder, "-p", "demo", "-o", output)
+    assert (code, err.count("3 files were not read: 2 .mp4, 1 .cr2\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".mp4": 2, ".cr2": 1}
+
+
 def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
     (tmp_path / "a.HEIC").touch()
     (tmp_path / "b.dng").touch()

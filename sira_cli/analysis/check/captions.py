@@ -42,6 +42,7 @@ class Captions:
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
         files: the files of captions that were read.
+        unread: numbers of pictures and clips that are not read, by ending (`Pictures.left_out`).
         left_out: number of their rows that `shard` and `limit` leave out, also of what `write` makes.
     """
 
@@ -49,6 +50,7 @@ class Captions:
     without: int = 0
     failed: int = 0
     files: list[CaptionFile] = field(default_factory=list)
+    unread: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     _rows: list[tuple[CaptionRow, CaptionedPicture | None]] = field(default_factory=list)
     _numbers: Counter[str] = field(default_factory=Counter)
@@ -196,6 +198,7 @@ def find_captions(
                 check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
             tables, pictures = [metadata, *tables], Pictures()
+        found.unread = pictures.left_out
         for picture in pictures:
             found.add(picture, texts[picture.identity], {})
     for path in tables:
