@@ -259,7 +259,7 @@ class Server:
             SiraError: the request is wrong.
         """
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
-        preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens)
+        preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens, self._lvlm.layers)
         prompt = prompt_of(chat, preset.prompts)
         self._lvlm.check_prompt(prompt, len(chat.pictures()))
         return preset, method, prompt, schema_of(chat, preset, method, self._limits.schema)

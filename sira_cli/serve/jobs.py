@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from sira_cli.analysis.trace.targets import Line
+from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
@@ -22,7 +24,8 @@ from sira_cli.models.reasoning import Parsed, ReasoningParser
 from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.pictures import Received
-from sira_cli.serve.protocol import ChatRequest, RequestError
+from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
+from sira_cli.serve.served import MOST_ECHOED
 
 Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
@@ -129,7 +132,18 @@ class Job:
         return None if look is None or look.mode == "flag" else [look.mode, look.min_support, look.rounds]
 
 
-def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: int) -> tuple[Preset, Method]:
+@contextmanager
+def _about(param: str) -> Iterator[None]:
+    """Name the key of a request in errors about its value."""
+    try:
+        yield
+    except SettingsError as error:
+        raise RequestError(str(error), param=shortened(param, MOST_ECHOED)) from error
+
+
+def settings_of(
+    request: ChatRequest, preset: Preset, method: str, most_tokens: int, layers: int
+) -> tuple[Preset, Method]:
     """Return preset and method with a request's changes.
 
     Args:
@@ -137,15 +151,21 @@ def settings_of(request: ChatRequest, preset: Preset, method: str, most_tokens: 
         preset: the server's.
         method: the server's.
         most_tokens: longer texts are refused.
+        layers: L of the model.
 
     Raises:
-        RequestError: the text would be too long.
-        SettingsError: an unknown method or setting, or a wrong value.
+        RequestError: the text would be too long; an unknown method or setting, or a wrong value.
+        SettingsError: settings that are valid alone do not go together.
     """
-    chosen = preset.method(find(request.sira.method or method).name)
+    with _about("sira.method"):
+        chosen = preset.method(find(request.sira.method or method).name)
     given = request.sira.settings()
-    if wrong := [name for name in given if name not in chosen.all_settings()]:
-        chosen.with_values(**{wrong[0]: given[wrong[0]]})  # says what there is
+    for name, value in given.items():
+        with _about(f"sira.{name}"):  # each alone: an error of all together has no single key
+            own = chosen.owns(name) or name not in chosen.all_settings()  # the method says which settings there are
+            tried: Method | Preset = (chosen if own else preset).with_values(**{name: value})
+            if name in ("k", "k_fraction") and isinstance(tried, Preset):
+                tried.sira_config.layers_after_fork(layers)
     tokens = request.max_completion_tokens or request.max_tokens
     if tokens is not None and tokens > most_tokens:
         raise RequestError(f"max_tokens: this server decodes up to {most_tokens}; got {tokens}", param="max_tokens")

@@ -279,6 +279,9 @@ def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, wo
     answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": said()} | change, timeout=60)
     assert answer.status_code == status
     assert words in answer.json()["error"]["message"]
+    if set(change) == {"sira"}:
+        named = [f"sira.{key}" for key in change["sira"]]
+        assert answer.json()["error"]["param"] == named[-1]
     again = httpx.post(f"{address}/v1/chat/completions", json={"messages": said(), "stream": True} | change, timeout=60)
     assert again.status_code == status  # before a stream begins
 
