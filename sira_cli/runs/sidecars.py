@@ -65,13 +65,14 @@ class Sidecars:
 
     def keeps(self, picture: Picture) -> bool:
         """Return whether a picture has a text file already, and it stays. An empty file does not count."""
-        return not self._overwrite and self._is_there(picture)
+        return not self._overwrite and self.is_there(picture)
 
     def text(self, picture: Picture) -> str:
         """Return the text in a picture's file."""
         return self.place(picture).read_bytes().decode(errors="backslashreplace").strip()
 
-    def _is_there(self, picture: Picture) -> bool:
+    def is_there(self, picture: Picture) -> bool:
+        """Return whether a picture's file exists, and is not empty."""
         try:
             return self.place(picture).stat().st_size > 0
         except OSError:
@@ -96,5 +97,5 @@ class Sidecars:
         Raises:
             SiraError: the file cannot be written.
         """
-        if not self._is_there(picture):
+        if not self.is_there(picture):
             self.write(picture, text())

@@ -68,8 +68,8 @@ class XmpFiles(TextFiles):
             self.sidecars.describe(picture, result.to_record())
 
     def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
-        """Put the description into a sidecar that has none."""
-        if not self.sidecars.text(picture):
+        """Put the description into a sidecar that lacks it."""
+        if not self.sidecars.is_there(picture):
             self.sidecars.describe(picture, record())
 
 

@@ -57,7 +57,7 @@ class Targets:
         """
         self.store, self._sinks, self._task, self._retry_errors = store, sinks, task, retry_errors
         self.output = output or (None if store is None else store.path)
-        self._texts = next((sink.sidecars for sink in sinks if isinstance(sink, TextFiles)), None)
+        self._texts = [sink.sidecars for sink in sinks if isinstance(sink, TextFiles)]
         files = read_report(self._report).get("files")
         self._files: dict[str, str] = files if isinstance(files, dict) else {}  # SHA-256 by name
 
@@ -132,18 +132,17 @@ class Targets:
         """
         if self.store is not None:
             return self.store.record(name)
-        assert self._texts is not None
         unknown: dict[str, Any] = {
             each.name: {"str": "", "int": 0, "float": 0.0}[str(each.type)]
             for each in fields(Result)
             if str(each.type) in ("str", "int", "float")
         }
-        known = {"schema": f"sira.{self._task}/1", "file_name": name, "text": self._texts.text(picture)}
+        known = {"schema": f"sira.{self._task}/1", "file_name": name, "text": self._texts[0].text(picture)}
         return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether only a picture's text file is asked for, and exists already."""
-        return self.store is None and self._texts is not None and self._texts.keeps(picture)
+        """Return whether only files next to a picture are asked for, and all of them exist already."""
+        return self.store is None and bool(self._texts) and all(texts.keeps(picture) for texts in self._texts)
 
     def begin(self, like: Result | None) -> None:
         """Get ready to write results like this one.

@@ -131,7 +131,7 @@ def _root(data: bytes) -> Any:
     """Parse a sidecar: no entities, no files, nothing from the network.
 
     Raises:
-        DataError: it is not XMP, too large, or has a document type.
+        DataError: it is not XMP, is larger than `LONGEST`, or has a document type.
         SettingsError: the extra `xmp` is missing.
     """
     try:
@@ -233,8 +233,12 @@ class XmpSidecars(Sidecars):
             return description(self.place(picture).read_bytes())
         return ""
 
-    def _is_there(self, picture: Picture) -> bool:
-        return bool(self.text(picture))
+    def is_there(self, picture: Picture) -> bool:
+        """Return whether a picture's sidecar has a description, or keywords of ours alone."""
+        with suppress(OSError, DataError):
+            root = _root(self.place(picture).read_bytes())
+            return bool(_values(root, "dc:description") or _values(root, "sira:key"))
+        return False
 
     def describe(self, picture: Picture, record: Mapping[str, Any]) -> None:
         """Write the description in a record. A sidecar that cannot be merged stays as it is, with a warning.

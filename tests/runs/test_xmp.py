@@ -206,3 +206,21 @@ def test_a_sidecar_that_cannot_be_merged_stays_and_ends_nothing(sira, tmp_path):
     assert description(other.read_bytes()) == text
     code, _, err = sira("caption", tmp_path, *FAST, "--xmp", "--method", "greedy,sira")
     assert (code, "--xmp writes one description per picture: give one --method" in err) == (2, True)
+
+
+def test_a_run_without_records_goes_on_with_whatever_is_missing(sira, tmp_path):
+    """Text files alone do not stand for sidecars, and keywords without a description count as done."""
+    picture = Path(shutil.copy(PICTURES[0], tmp_path / "a.png"))
+    (tmp_path / "a.txt").write_text("A text.")
+    code, _, err = sira("caption", picture, *FAST, "--sidecar", "--xmp")
+    assert (code, "1 of 1 pictures done" in err) == (0, True)
+    assert (tmp_path / "a.txt").read_text() == "A text."
+    sidecar = tmp_path / "a.png.xmp"
+    assert description(sidecar.read_bytes())
+    sidecar.unlink()
+    tags = ("caption", picture, "-p", "demo", "--schema", "tags:2", "--xmp")
+    assert sira(*tags)[0] == 0
+    before = sidecar.read_bytes()
+    assert (description(before), bool(read(before)[tag("sira:keywords")])) == ("", True)
+    code, _, err = sira(*tags)
+    assert (code, "pictures done" in err, sidecar.read_bytes()) == (0, False, before)
