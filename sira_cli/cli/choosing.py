@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,17 +89,13 @@ def choose_each(
                 given[method.name][name] = value
     preset = _preset(model)
     options = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
-    options = {name: value for name, value in options.items() if name not in ("method", "k", "alpha")}
-    changed = _changed(preset, model, **options, **settings)
-    return {
-        method.name: (
-            changed(**{name: value for name, value in given[method.name].items() if not method.owns(name)}),
-            preset.method(method.name).with_values(
-                **{name: value for name, value in given[method.name].items() if method.owns(name)}
-            ),
-        )
-        for method in methods
-    }
+    options = {name: value for name, value in options.items() if name not in ("method", "k", "alpha")} | settings
+    chosen = {}
+    for method in methods:
+        own = {name: value for name, value in given[method.name].items() if method.owns(name)}
+        keys = {name: value for name, value in given[method.name].items() if name not in own}
+        chosen[method.name] = _changed(preset, model, keys, **options), preset.method(method.name).with_values(**own)
+    return chosen
 
 
 def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
@@ -108,8 +104,7 @@ def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
     Raises:
         SettingsError: --preset and --model together, or a value is wrong.
     """
-    sira = find("sira")
-    return _changed(_preset(model), model, **settings)(**set_option.read(model.settings, [sira])["sira"])
+    return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)
 
 
 def _preset(model: ModelOptions) -> Preset:
@@ -133,24 +128,20 @@ def with_revision(model: str) -> tuple[str, str | None]:
     return (name, revision) if at and name and revision and not Path(model).exists() else (model, None)
 
 
-def _changed(preset: Preset, model: ModelOptions, **options: Any) -> Callable[..., Preset]:
-    """Return a function that applies the keys that --set gives to a preset with these options.
+def _changed(preset: Preset, model: ModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
+    """Return a preset with the values of options, and with the keys that --set gives.
 
     Raises:
-        SettingsError: an option and --set give the same key (called with the keys).
+        SettingsError: an option and --set give the same key, or a value is wrong.
     """
     from sira_cli.models.preset import full_key
 
     options |= {"dtype": model.dtype, "max_pixels": model.max_pixels}
     given = {full_key(name): name for name, value in options.items() if value is not None}
-
-    def apply(**keys: Any) -> Preset:
-        for key in map(full_key, keys):
-            if key in given:
-                raise SettingsError(f"--{given[key].replace('_', '-')} and --set {key}: give one of them")
-        return preset.with_settings(**options).with_values(**keys)
-
-    return apply
+    for key in map(full_key, keys):
+        if key in given:
+            raise SettingsError(f"--{given[key].replace('_', '-')} and --set {key}: give one of them")
+    return preset.with_settings(**options).with_values(**keys)
 
 
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:

@@ -111,10 +111,9 @@ class AnsweringModel(DecodingModel):
         if trail is not None:
             trail.end(tokens.tolist())
         answers = []
-        schemas = [None] * len(tokens) if schemas is None else schemas
-        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, schemas, self.seen_sizes(inputs), strict=True)
-        for number, (row, image, prompt, schema, size) in enumerate(rows):
-            answer = self.answer_of(row, image, prompt, schema and schema.about(size))
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, self.about_pictures(schemas, inputs), strict=True)
+        for number, (row, image, prompt, schema) in enumerate(rows):
+            answer = self.answer_of(row, image, prompt, schema)
             if scores:
                 found = scores.words(number, answer.output_tokens)
                 answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])

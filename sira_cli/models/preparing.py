@@ -20,6 +20,7 @@ from sira_cli.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
+    from sira_cli.models.schemas.schema import Schema
 
 BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
 
@@ -176,13 +177,16 @@ class PreparingModel:
         image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
         return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
 
-    def seen_sizes(self, inputs: Any) -> list[tuple[int, int] | None]:
-        """Return width and height of each row's picture as the model sees it, in pixels.
+    def about_pictures(self, schemas: Sequence[Schema | None] | None, inputs: Any) -> list[Schema | None]:
+        """Return the schema of each row of inputs, about its picture as the model sees it; None: it follows none.
 
-        None stands for a row of several pictures, and for models that do not count patches by `image_grid_thw`.
+        The size is known of a row with one picture, and of models that count its patches by `image_grid_thw`.
         """
-        rows, grid = len(inputs["input_ids"]), inputs.get("image_grid_thw")
-        if grid is None or len(grid) != rows:
-            return [None] * rows
+        rows = len(inputs["input_ids"])
+        found: list[Schema | None] = [None] * rows if schemas is None else list(schemas)
+        grid = inputs.get("image_grid_thw")
+        if grid is None or len(grid) != rows or not any(schema and schema.needs_size for schema in found):
+            return found
         side = self.processor.image_processor.patch_size
-        return [(side * width, side * height) for _, height, width in grid.tolist()]
+        sizes = [(side * width, side * height) for _, height, width in grid.tolist()]
+        return [schema and schema.about(size) for schema, size in zip(found, sizes, strict=True)]

@@ -128,18 +128,17 @@ class RefilledSlots(Generic[T]):
         """
         started = time.perf_counter()
         lvlm, inputs = self._lvlm, self._lvlm.to_device(inputs)
-        (image_tokens, _), sizes = lvlm.lengths(inputs), lvlm.seen_sizes(inputs)
+        image_tokens, _ = lvlm.lengths(inputs)
         settings = lvlm.preset.generation
         lengths = [settings.max_new_tokens] * len(items) if lengths is None else lengths
         rows = []
-        schemas = [None] * len(items) if schemas is None else schemas
-        for number, (item, seed, schema) in enumerate(zip(items, seeds, schemas, strict=True)):
+        about = lvlm.about_pictures(schemas, inputs)
+        for number, (item, seed, schema) in enumerate(zip(items, seeds, about, strict=True)):
             seen = inputs["attention_mask"][number : number + 1].bool()  # [1, S]
             prompt = inputs["input_ids"][number : number + 1][seen][None]
             processors = lvlm.processors([seed], torch.ones_like(prompt))
             loops = None if settings.on_loop is None else LoopFinder()
             follows = lvlm.following(schema, lengths[number])
-            schema = schema and schema.about(sizes[number])
             rows.append(_Row(item, prompt, image_tokens[number], lengths[number], processors, loops, schema, follows))
         with self._decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}), cut_offs_kept():
             room = 0 if lvlm.compiled is None else max(settings.max_new_tokens, *lengths)

@@ -117,9 +117,14 @@ class Schema:
         prompt, content = self.prompt.replace("{box}", asked), boxes.in_form(self.content, known)
         return replace(self, prompt=prompt, content=content, boxes=known)
 
-    def about(self, size: tuple[int, int] | None) -> Schema:
+    @property
+    def needs_size(self) -> bool:
+        """Whether its boxes are in pixels of a picture of known size."""
+        return self.boxes is not None and self.boxes.pixels
+
+    def about(self, size: tuple[int, int]) -> Schema:
         """Return the schema of a text about one picture, which the model sees at this width and height."""
-        return replace(self, size=size) if self.boxes is not None else self
+        return replace(self, size=size)
 
     @property
     def tried(self) -> Tried | None:
@@ -221,7 +226,7 @@ class Schema:
             return replace(answer, text="", error=self._unfinished(answer, error))
         if self.boxes is None:
             return self.written(answer, data)
-        if self.boxes.pixels and self.size is None:
+        if self.needs_size and self.size is None:
             return replace(answer, text="", error=_SEVERAL)
         data = boxes.in_records(data, self.boxes, self.size)
         return self.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
