@@ -237,13 +237,14 @@ COSTS = {
 
 def costs_table() -> str:
     """Return the ratios of SIRA's time to greedy's, from each record of a bench."""
-    rows = ["| | precision | image tokens of the prompt | prefill | step | request | cache |", "|---" * 7 + "|"]
+    columns = ["", "precision", "processor", "image tokens of the prompt", "prefill", "step", "request", "cache"]
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, title in COSTS.items():
         report = bench_report(name)
         greedy, row = (_row(report, method) for method in ("greedy", "sira"))
         tokens = f"{row.image_tokens} of {row.prompt_tokens}"
         cache = f"{row.cache_bytes / greedy.cache_bytes:.2f}"
-        rows.append(f"| {title} | {report.dtype} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
+        rows.append(f"| {title} | {report.dtype} | {report.device} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
     return "\n".join(rows)
 
 

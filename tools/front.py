@@ -51,13 +51,15 @@ def effect() -> str:
 
 def cost() -> str:
     """Return the claim about cost: SIRA's decoding step to greedy's, the least and the largest of the benches."""
-    slow = next(row.step.ratio.median for row in bench_report("cpu-qwen2.5-vl-3b-float32").rows[1:2] if row.step)
     medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
+    slow = bench_report("cpu-qwen2.5-vl-3b-float32")
+    step = next(row.step.ratio.median for row in slow.rows[1:2] if row.step)
+    threads = bench_report(STEPS[0]).device.rpartition(", ")[2]
     return (
         f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on\n"
-        f"  CPUs in bfloat16 (Qwen2.5-VL 3B's shape, 1 to 8 pictures), and {slow:.2f} times in float32, which\n"
-        "  CPUs without arithmetic for bfloat16 get; not measured on a GPU. The paper reports 1.4 to 1.5 for a whole\n"
-        "  text ([cost](docs/performance.md))."
+        f"  CPUs in bfloat16 (Qwen2.5-VL 3B's shape, 1 to 8 pictures, {threads}), and {step:.2f} times in float32\n"
+        f"  ({slow.layers} of its layers), which CPUs without arithmetic for bfloat16 get; not measured on a GPU. The\n"
+        "  paper reports 1.4 to 1.5 for a whole text ([cost](docs/performance.md))."
     )
 
 

@@ -100,7 +100,7 @@ class Entrance:
         """Read the body of a request, and give the request a place until it has its answer.
 
         Raises:
-            RequestError: the body is too large, too slow or malformed, or too many requests wait.
+            RequestError: the body is malformed, or larger or slower than the limits, or the line is full.
         """
         host = coming.host
         if self._unfinished[host] >= MOST_UNFINISHED:
