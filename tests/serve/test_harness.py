@@ -22,7 +22,7 @@ from sira_cli.eval.pope import Pope
 from tests.serve.helpers import PICTURES
 
 CONFIGURATION = re.search(
-    r"^```json\n(.*?)^```$", (Path(__file__).parents[2] / "docs/harnesses.md").read_text(), re.MULTILINE | re.DOTALL
+    r"^```json\n(.*?)^```$", (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(), re.MULTILINE | re.DOTALL
 )
 SUFFIX = " Please answer this question with one word."
 
