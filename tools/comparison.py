@@ -110,8 +110,10 @@ class Comparison:
         )
 
     def tables(self) -> str:
-        """Return legend and tables of captions and of answers in Markdown."""
-        return f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
+        """Return legend, tables of captions and of answers, and the methods that were not measured, in Markdown."""
+        tables = f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
+        missing = ", ".join(f"`{name}`" for name in METHODS if name not in self.report.figures)
+        return f"{tables}\n\nNot measured: {missing}." if missing else tables
 
     def legend(self) -> str:
         """Explain the cells."""

@@ -236,7 +236,8 @@ def test_caption_with_each_method(method, sira, tmp_path):
     command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
     code, _, err = sira(*command, "-b", 2)
     assert code == 0, err
-    alpha = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0}.get(method, 0.0)
+    published = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0}
+    alpha = published.get(method, METHODS[method].settings().get("alpha", 0.0))
     for line in output.read_text().splitlines():
         record = json.loads(line)
         assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
