@@ -29,7 +29,7 @@ def check_format(path: Path) -> None:
 
 
 def new_figure(height: float) -> Figure:
-    """Make an empty figure, 10 inches wide and some inches high, without a window and without shared state."""
+    """Make an empty figure of 10 by `height` inches, without pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

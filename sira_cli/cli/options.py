@@ -58,7 +58,7 @@ QuestionScenes = Annotated[
     typer.Option("--scenes", help="Ask about drawn validation scenes, without files (default with the bundled model)."),
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
-Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")]
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]

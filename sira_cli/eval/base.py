@@ -66,7 +66,7 @@ class Benchmark(ABC):
     """A benchmark with its questions and its ground truth read.
 
     Attributes:
-        name: `pope`, `chair` or `amber`.
+        name: as in `sira eval NAME`.
         parts: the asks, by settings.
     """
 

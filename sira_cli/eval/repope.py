@@ -50,7 +50,7 @@ def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion
 def _split(
     questions: Sequence[PopeQuestion], splits: Mapping[str, Sequence[PopeQuestion]]
 ) -> tuple[str, PopeQuestion | None]:
-    """Return the split that has most of some questions, and the first one that it lacks, if any."""
+    """Return the split with most of the questions, and the first question that it lacks, if any."""
     known = {split: {_about(question) for question in of} for split, of in splits.items()}
     fit = {split: sum(_about(question) in of for question in questions) for split, of in known.items()}
     split = max(fit, key=lambda name: fit[name])

@@ -35,7 +35,7 @@ class MethodRow:
         failed: number of the others, whose pictures failed under this method or another: methods are compared on
             the same pictures.
         counts: sums over pictures, of which figures are ratios; empty for a mean.
-        figures: in percent but for `words`, `length` and `rating`, with 95 % intervals over pictures.
+        figures: percentages, except `words`, `length` and `rating`, with 95 % intervals over pictures.
         differences: of the figures to those of the first method, paired; empty for the first method, or where it has
             no answers.
         paper: the figures that the paper gives, if it was asked for them and has any.
@@ -172,7 +172,7 @@ class EvalReport:
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         rated = any("rating" in row.figures for row in self.rows)
-        half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
+        half = f"percentages, except words{', length and rating' if rated else ' and length'}; ± half a 95 % interval"
         said = [f"{half} over {self.intervals}"]
         if self.tests:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"

@@ -50,7 +50,7 @@ class PlainWords(Words):
         return cls(groups, digested(path.name, groups), wording)
 
     def group(self, name: str) -> str:
-        """Return the object itself: its other forms have been replaced by it."""
+        """Return the name as it is: inflected forms were replaced earlier."""
         return name
 
     def things(self, text: str) -> list[Thing]:

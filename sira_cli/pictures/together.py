@@ -86,7 +86,7 @@ class Together(Picture):
         return any(picture.is_missing() for picture in self.pictures)
 
     def is_here(self) -> bool:
-        """Return whether all of its pictures are."""
+        """Return whether all its pictures are on this machine."""
         return all(picture.is_here() for picture in self.pictures)
 
     def name_in(self, folder: Path | None) -> str:

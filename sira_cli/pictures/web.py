@@ -208,7 +208,7 @@ _try = threading.local()  # `end`: when the try that this thread is at has to be
 
 
 def _left(timeout: float | None) -> float:
-    """Return the seconds that a step of this thread's try may take."""
+    """Return the seconds left for the next step of this thread's attempt."""
     left: float = _try.end - time.monotonic()
     if left <= 0:
         raise _too_slow()

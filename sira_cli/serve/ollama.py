@@ -112,7 +112,7 @@ class OllamaRequest(Options):
         return self._said("") | {"done": True, "done_reason": "unload" if unload else "load"}
 
     def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a chat as the answer to this request."""
+        """Convert the answer of a chat to this endpoint's JSON."""
         (choice,) = answer["choices"]
         message = choice["message"]
         said = self._said(message["content"], message.get("reasoning_content"), choice["logprobs"])

@@ -41,7 +41,7 @@ class OutputItem:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as OpenAI's clients expect it; without parts as long as it grows."""
+        """Return the item as JSON in OpenAI's format; its parts are left out until it is complete."""
         parts = [] if self.status == "in_progress" else [self.part()]
         more: dict[str, Any] = {"summary": []} if self.kind == "reasoning" else {"role": "assistant"}
         return {"type": self.kind, "id": self.id, "status": self.status, **more, "content": parts}

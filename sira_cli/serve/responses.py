@@ -112,7 +112,7 @@ class ResponseRequest(Options):
         return ChatRequest.read(chat).chat()
 
     def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a chat as the answer to this request."""
+        """Convert the answer of a chat to this endpoint's JSON."""
         (choice,) = answer["choices"]
         number, thought = answer["id"].removeprefix("chatcmpl-"), choice["message"].get("reasoning_content")
         status = "incomplete" if choice["finish_reason"] == "length" else "completed"

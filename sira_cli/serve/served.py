@@ -80,7 +80,7 @@ class ServedModel:
         return {"models": [{**self._tag(name), **more} for name in self.names]}
 
     def version(self) -> dict[str, Any]:
-        """Return the version of Ollama, by which clients know what they may send."""
+        """Return the Ollama version to announce; clients choose features by it."""
         return {"version": OLLAMA_VERSION}
 
     def show(self, asked: ShowRequest) -> dict[str, Any]:

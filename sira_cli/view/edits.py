@@ -109,7 +109,7 @@ class Edits:
         if decision is not None and decision not in DECISIONS:
             raise SettingsError(f"`decision=` {decision!r}: expected accepted, rejected or nothing")
         if text is not None and (len(text) > MOST or not is_utf8(text)):
-            raise SettingsError(f"`text=`: expected at most {MOST:,} characters, and no halves of them")
+            raise SettingsError(f"`text=`: expected at most {MOST:,} characters of valid Unicode")
         with self._changing(item, seen) as (file, now):
             new = Version(now.text if text is None else text.strip(), now.decision if decision is None else decision)
             if new != Version(now.text, now.decision) or self._lacks_sidecar(item, new):

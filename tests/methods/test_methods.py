@@ -52,7 +52,7 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
         return slow.decode(case, slow.text_only(case), lambda z, other, step: 1.5 * z - 0.5 * other, **settings)
     if isinstance(method, M3id):
         return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
-    assert isinstance(method, TwoPasses), f"{method.name}: call its slow version (tests/support/reference_methods.py) here"
+    assert isinstance(method, TwoPasses), f"{method.name}: write a slow version in tests/support/reference_methods.py"
     branch = branch_of(method, case)  # the noise has tests of its own
     return slow.decode(case, branch, slow.vcd_rule(1.0, 0.1), **settings)
 

@@ -56,7 +56,7 @@ class StripToken:
 
 @dataclass(frozen=True)
 class Telling:
-    """A word that can be true or false of the picture; `position` in the text, from 0."""
+    """A word that the picture can confirm or contradict; `position`: its index in the text, from 0."""
 
     word: TracedWord
     text: str

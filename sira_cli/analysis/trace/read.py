@@ -165,7 +165,7 @@ class TracedObject:
 
 @dataclass(frozen=True, config=_STRICT)
 class Look:
-    """How a second look was done; `claims` has the lines of all kinds, if others than objects were asked about."""
+    """Settings of a second look. `claims`: threshold per kind, only if more than objects was asked about."""
 
     min_support: float
     claims: dict[str, Look] | None = None

@@ -76,7 +76,7 @@ class Lexicon:
         return Judged(mentions, tuple(hallucinated), _at(truth, covered), _at(hallu, cognitive))
 
     def _listed(self, words: Sequence[str]) -> Listed:
-        """List the names of annotated words, in the script's order: the words related to each, then the words."""
+        """List all accepted names in the script's order: related words first, then the annotated ones."""
         related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
         return related + [(word, place) for place, word in enumerate(words)]
 

@@ -75,7 +75,7 @@ class SecondLook:
         return PictureLook(self, image).check(text)
 
     def at(self, images: Sequence[Shown], inputs: Any, trail: Trail) -> list[PictureLook]:
-        """Return looks at pictures that were just decoded, which reuse the computations of decoding.
+        """Return second looks that reuse the key/value cache of decoding.
 
         Args:
             images: B pictures or groups, RGB.
