@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sira_cli.core.fork import Fork
     from sira_cli.core.forward_pass import Step
     from sira_cli.core.image_tokens import Between, ImageTokens
+    from sira_cli.data.records.record import Result
     from sira_cli.errors import (
         AttachError,
         DataError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ImageTokenError,
         LongPromptError,
         ModelNotFoundError,
+        NoAnswerError,
         NotCalibratedError,
         PictureError,
         PictureMemoryError,
@@ -44,10 +46,9 @@ if TYPE_CHECKING:
         UntestedModelWarning,
     )
     from sira_cli.methods.attaching import attach
-    from sira_cli.models.loading import load
+    from sira_cli.models.loading.load import load
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.preset import Preset
-    from sira_cli.models.records import Result
     from sira_cli.runs.run import run_pictures
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
@@ -63,13 +64,14 @@ _HOMES = {
     "LongPromptError": "errors",
     "Lvlm": "models.lvlm",
     "ModelNotFoundError": "errors",
+    "NoAnswerError": "errors",
     "NotCalibratedError": "errors",
     "PictureError": "errors",
     "PictureMemoryError": "errors",
     "PictureSettingsError": "errors",
-    "Preset": "models.preset",
+    "Preset": "models.loading.preset",
     "PrivatePictureError": "errors",
-    "Result": "models.records",
+    "Result": "data.records.record",
     "SettingsError": "errors",
     "SiraConfig": "core.config",
     "SiraError": "errors",
@@ -79,7 +81,7 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",
-    "load": "models.loading",
+    "load": "models.loading.load",
     "run_pictures": "runs.run",
 }
 
@@ -95,6 +97,7 @@ __all__ = [
     "LongPromptError",
     "Lvlm",
     "ModelNotFoundError",
+    "NoAnswerError",
     "NotCalibratedError",
     "PictureError",
     "PictureMemoryError",

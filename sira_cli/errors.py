@@ -94,6 +94,10 @@ class LongPromptError(PictureError):
         self.tokens = tokens
 
 
+class NoAnswerError(PictureError):
+    """A server has no usable answer about one picture; others may do better. The message does not name the picture."""
+
+
 class UnfinishedReasoningError(PictureError):
     """The text about a picture ended inside the model's reasoning, without an answer."""
 

@@ -31,7 +31,8 @@ from skimage import data
 
 from sira_cli import interrupts
 from sira_cli.cli import main
-from sira_cli.models import inspection, loading, presets
+from sira_cli.models.loading import inspection, presets
+from sira_cli.models.loading import load as loading
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL

@@ -13,8 +13,8 @@ import typer
 
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli import app
-from sira_cli.models import presets
-from sira_cli.models.calibrations import SHIPPED
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.calibrations import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 MANUAL = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sira_cli.data.records.ledger import Ledger
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import catalog
@@ -21,7 +22,6 @@ from sira_cli.methods.greedy import Greedy
 from sira_cli.pictures import sources
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs import sinks
-from sira_cli.runs.ledger import Ledger
 
 SCENE = Path(__file__).parents[1] / "examples" / "scene-2900000.png"
 

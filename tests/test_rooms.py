@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "sira_cli"
 # From the ground floor up: a room imports rooms below it, and nothing above.
 ROOMS = (
-    *("web", "core", "language", "pictures", "methods", "models", "runs", "eval", "analysis", "demo", "view", "serve"),
-    "cli",
+    *("web", "core", "language", "pictures", "data", "methods", "models", "remote", "runs"),
+    *("eval", "analysis", "demo", "view", "serve", "cli"),
 )
 BESIDE = ("_version", "errors", "files", "interrupts")  # modules beside the rooms, which any room may import
 TERMINAL = {"typer", "rich", "click"}

@@ -23,7 +23,7 @@ from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scene_report import SceneReport, markdown, read_figures, write_figures
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.world import OBJECTS, PLACES
-from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import support
 from tools.comparison import Comparison
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS

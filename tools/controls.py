@@ -22,10 +22,10 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.language import things
+from sira_cli.models.loading.preset_parts import Prompts
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset_parts import Prompts
 from tools.chosen import FOLDER
 from tools.support import SEEDS as SCENES
 from tools.support import Split

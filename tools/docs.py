@@ -21,10 +21,10 @@ from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
 from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.proof.seen import can
 from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.cli import bench
 from sira_cli.cli.presets import shown_k, shown_sizes
-from sira_cli.cli.sweep_table import print_report
-from sira_cli.cli.throughput import print_throughput
+from sira_cli.cli.research import bench
+from sira_cli.cli.research.sweep_table import print_report
+from sira_cli.cli.research.throughput import print_throughput
 from sira_cli.core.census import EXACT, NOT_FOLLOWED, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
@@ -34,8 +34,8 @@ from sira_cli.eval.catalog import CARDS
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
-from sira_cli.models import presets
-from sira_cli.models.preset import Preset
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import chosen, comparison, controls, verified

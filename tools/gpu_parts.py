@@ -21,7 +21,7 @@ from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.forward_pass import Step
-from sira_cli.models.loading import load
+from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis import compare as comparing
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.world import OBJECTS
-from sira_cli.models.records import Result
-from sira_cli.runs.ledger import Ledger
 
 RECORDS = 1_000_000
 FAILED = 100  # one picture in this many

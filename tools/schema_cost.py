@@ -24,11 +24,11 @@ from sira_cli import load
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.answering.reasoning import ReasoningParser
+from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.schemas.following import SchemaTokens, masked
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.models.vocabulary import Vocabulary
 
 NAME, SCENES, TOKENS, LARGE = "objects", 20, 64, 151_643
 ROWS = (1, 8)

@@ -19,6 +19,7 @@ from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
+from sira_cli.data.records.record import hash_of
 from sira_cli.demo.measure import CAPTIONS, load_methods, unit
 from sira_cli.demo.questions import caption_counts, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
@@ -27,7 +28,6 @@ from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import hash_of
 from tools.chosen import FOLDER
 from tools.cost import TIMED
 

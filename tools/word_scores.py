@@ -15,8 +15,8 @@ from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.intervals import Figure
+from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.word_scores import WordScores
 
 BATCH = 50  # captions
 SCORES = ("grounding", "delta", "probability")  # the last, of the full stream alone, is the baseline

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from sira_cli.analysis.record_file import Record, RecordFile, Records, aligned, name_of
+from sira_cli.data.records.record import configuration_of, flat
 from sira_cli.errors import DataError
-from sira_cli.models.records import configuration_of, flat
 
 SCHEMA = "sira.compare/1"
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.

@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sira_cli.data.records.record import REQUIRED
 from sira_cli.errors import DataError
-from sira_cli.models.records import REQUIRED
 from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]

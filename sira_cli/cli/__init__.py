@@ -14,25 +14,11 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import (
-    ask,
-    bench,
-    calibrate,
-    caption,
-    check,
-    compare,
-    demo,
-    drift,
-    presets,
-    report,
-    serve,
-    sweep,
-    trace,
-    view,
-)
-from sira_cli.cli import eval as evaluation
-from sira_cli.cli.console import say, verbosity
+from sira_cli.cli import ask, calibrate, caption, check, compare, presets, serve, view
+from sira_cli.cli.eval import command as evaluation
 from sira_cli.cli.help import Command, Groups, Variadic
+from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
+from sira_cli.cli.terminal.console import say, verbosity
 from sira_cli.errors import SiraError
 
 app = typer.Typer(

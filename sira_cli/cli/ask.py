@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.decoding_options import MethodsOptions, TextOptions
-from sira_cli.cli.endpoint import EndpointOptions
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
+from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
+from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.schemas import SchemaOptions
 from sira_cli.cli.pictures import run_pictures
-from sira_cli.cli.schemas import SchemaOptions
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """

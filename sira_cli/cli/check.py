@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from sira_cli.cli.checking import CheckTerminal
-from sira_cli.cli.choosing import choose
-from sira_cli.cli.choosing_pictures import listed_paths
-from sira_cli.cli.console import resumable, set_verbosity
-from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import (
+from sira_cli.cli.options.choosing import choose
+from sira_cli.cli.options.common import (
     AllowPrivate,
     EngineOptions,
     FailFast,
@@ -29,11 +24,16 @@ from sira_cli.cli.options import (
     Verbose,
     WorkerOptions,
 )
-from sira_cli.cli.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
+from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.pictures import listed_paths
+from sira_cli.cli.options.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
+from sira_cli.cli.terminal.console import resumable, set_verbosity
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.check.captions import Captions
+    from sira_cli.data.captions.find import Captions
     from sira_cli.models.look.verify import Verify
 
 EXAMPLES = """
@@ -168,6 +168,7 @@ def check(
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
+    from sira_cli.analysis.check.fixed import check_own
     from sira_cli.pictures.left_out import Pictures
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
@@ -184,7 +185,7 @@ def check(
         retry_errors=output.retry_errors,
     ) as job:
         if look.fixed is not None and not output.overwrite:
-            found.check_own(look.fixed, job.targets)
+            check_own(found, look.fixed, job.targets)
         terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
         engine = endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions(**asdict(worker))).of(job)
@@ -204,7 +205,7 @@ def check(
 def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -> Captions:
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
-    from sira_cli.analysis.check.captions import check_pictures, find_captions
+    from sira_cli.data.captions.find import check_pictures, find_captions
     from sira_cli.pictures.find import Shard
 
     found = find_captions(

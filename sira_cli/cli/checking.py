@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import note, note_halved, say
-from sira_cli.cli.progress import Progress
-from sira_cli.cli.verifying import MORE_WORDS
+from sira_cli.cli.options.verifying import MORE_WORDS
+from sira_cli.cli.terminal.console import note, note_halved, say
+from sira_cli.cli.terminal.progress import Progress
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.check.captions import Captions
+    from sira_cli.data.captions.find import Captions
     from sira_cli.runs.events import Event
     from sira_cli.runs.run import Job, PictureRun
 
@@ -102,7 +102,7 @@ class CheckTerminal:
         from rich.table import Table
         from rich.text import Text
 
-        from sira_cli.cli.output import table_console
+        from sira_cli.cli.terminal.output import table_console
 
         worst = self._shown.worst()
         shown = worst if self._below is not None else worst[:WORST]

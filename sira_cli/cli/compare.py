@@ -44,7 +44,7 @@ def _print_pair(pair: Pair) -> None:
     """Print a picture's name, and both texts in one with marked differences: by colour, else as in git."""
     from rich.text import Text
 
-    from sira_cli.cli.output import table_console
+    from sira_cli.cli.terminal.output import table_console
 
     console = table_console()
     print(pair.name)
@@ -67,7 +67,7 @@ def _print_pair(pair: Pair) -> None:
 def _print_sums(comparison: Comparison) -> None:
     from rich.table import Table
 
-    from sira_cli.cli.output import table_console
+    from sira_cli.cli.terminal.output import table_console
 
     a, b = (side.path.stem for side in (comparison.a, comparison.b))
     if a == b:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.console import verbosity, waiting
 from sira_cli.cli.loading import load_model, loading, note_bundled
-from sira_cli.cli.options import EngineOptions, ModelOptions
+from sira_cli.cli.options.common import EngineOptions, ModelOptions
+from sira_cli.cli.terminal.console import verbosity, waiting
 from sira_cli.interrupts import raise_interrupts
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Engines:
         if self._lvlm is None:
             self._lvlm = load_model(job.preset, self._model, job.method, self._engine.compile, job.pictures)
             return self._lvlm
-        from sira_cli.models.compiled import CompiledSteps
+        from sira_cli.models.loading.compiled import CompiledSteps
 
         compiled = CompiledSteps(self._lvlm.model) if self._engine.compile else None
         return self._lvlm.under(job.method, job.preset, compiled)

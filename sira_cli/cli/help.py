@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from sira_cli.cli.option_values import MAY_BE_PATHS, check_path
-from sira_cli.cli.set_option import spelled
+from sira_cli.cli.options.setting import spelled
+from sira_cli.cli.options.values import MAY_BE_PATHS, check_path
 from sira_cli.errors import SettingsError
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}

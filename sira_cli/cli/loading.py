@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.console import announce, note, waiting
-from sira_cli.cli.options import ModelOptions
+from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.terminal.console import announce, note, waiting
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
 
 LOOKED_AT = 20  # pictures that are checked for being drawn scenes
@@ -33,11 +33,11 @@ def load_model(
         SettingsError: a value is wrong.
         ModelNotFoundError: the weights are neither cached nor can be fetched.
     """
-    from sira_cli.models import presets
+    from sira_cli.models.loading import presets
 
     if preset.model != presets.BUNDLED:
         # Before torch is imported: an unavailable model is reported within a second.
-        from sira_cli.models.hub import find_checkpoint
+        from sira_cli.models.loading.hub import find_checkpoint
 
         find_checkpoint(
             preset.model,
@@ -49,7 +49,7 @@ def load_model(
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.loading import load
+        from sira_cli.models.loading.load import load
 
         lvlm = load(preset, **loading(model, method, compiled))
     note_bundled(preset, pictures)
@@ -59,14 +59,14 @@ def load_model(
 
 
 def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
-    from sira_cli.models.inspection import check_structure  # imports torch, needed only before a download
+    from sira_cli.models.loading.inspection import check_structure  # imports torch, needed only before a download
 
     check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
     """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
-    from sira_cli.models import presets
+    from sira_cli.models.loading import presets
 
     if preset.model != presets.BUNDLED:
         return

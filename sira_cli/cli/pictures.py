@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.choosing_pictures import chosen_groups, chosen_questions
-from sira_cli.cli.console import note, note_halved, resumable, say, set_verbosity
-from sira_cli.cli.decoding_options import DecodingOptions, TextOptions
-from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.options import EngineOptions, GroupOptions, ModelOptions, OutputOptions
-from sira_cli.cli.progress import Progress, in_words
-from sira_cli.cli.schemas import SchemaOptions
-from sira_cli.cli.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
+from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
+from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions
+from sira_cli.cli.options.decoding import DecodingOptions, TextOptions
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.pictures import chosen_groups, chosen_questions
+from sira_cli.cli.options.schemas import SchemaOptions
+from sira_cli.cli.options.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
+from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity
+from sira_cli.cli.terminal.progress import Progress, in_words
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.records import Result
+    from sira_cli.data.records.record import Result
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.events import Failed, Finished
     from sira_cli.runs.run import Job, PictureRun
@@ -247,7 +247,7 @@ class _Terminal:
         elif result.support is not None:
             print(f"{result.text} (yes: {result.support:.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
-            from sira_cli.cli.strip import print_words
+            from sira_cli.cli.terminal.strip import print_words
 
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.choosing import with_revision
-from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.help import Command
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ModelOptions, Offline
+from sira_cli.cli.options.choosing import with_revision
+from sira_cli.cli.options.common import ModelOptions, Offline
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.preset import Preset
+    from sira_cli.models.loading.preset import Preset
 
 OTHERS = "others"  # the heading of presets without a family
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
@@ -28,7 +28,7 @@ app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=Tr
 @app.command("list", cls=Command, epilog="sira presets list")
 def list_presets() -> None:
     """List every preset by family, yours and the shipped ones."""
-    from sira_cli.models import presets
+    from sira_cli.models.loading import presets
 
     families: dict[str, dict[str, Preset]] = {}
     for name, path in sorted(presets.available().items()):
@@ -41,7 +41,7 @@ def list_presets() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from sira_cli.cli.output import table_console
+    from sira_cli.cli.terminal.output import table_console
 
     table = Table("preset", "K", "download", "memory", "model", "", box=None, pad_edge=False, header_style="")
     out = table_console()
@@ -65,7 +65,7 @@ def shown_k(preset: Preset) -> str:
 
 def shown_sizes(preset: Preset) -> tuple[str, str]:
     """Return the download and the memory needed; few models are loaded in fewer bits than they are stored in."""
-    from sira_cli.models.presets import BUNDLED
+    from sira_cli.models.loading.presets import BUNDLED
 
     if preset.download_gb is None:
         return ("none", "") if preset.model == BUNDLED else ("", "")
@@ -78,13 +78,13 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Print every key that --set takes, with its value.")] = False,
 ) -> None:
     """Print a preset as YAML, without the defaults."""
-    from sira_cli.models import presets
+    from sira_cli.models.loading import presets
 
     preset = presets.find(name)
     if not every:
         print(presets.to_yaml(preset), end="")
         return
-    from sira_cli.cli import set_option
+    from sira_cli.cli.options import setting as set_option
 
     for key, value in set_option.values(preset).items():
         print(f"{key}={value}")
@@ -124,7 +124,7 @@ def check(
         raise SettingsError("give a preset file, --model or --preset")
     if exact or as_json:
         raise SettingsError("--exact and --json are for a model: give --model or --preset")
-    from sira_cli.models import presets
+    from sira_cli.models.loading import presets
 
     preset = presets.read(Path(file))
     _check_structure(file, preset)
@@ -138,15 +138,15 @@ def _check_structure(file: str, preset: Preset) -> None:
     Raises:
         SiraError: as `check_structure`.
     """
-    from sira_cli.models import presets
-    from sira_cli.models.hub import find_config
+    from sira_cli.models.loading import presets
+    from sira_cli.models.loading.hub import find_config
 
     name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
         folder = find_config(name, preset.revision, offline=True)
     except ModelNotFoundError:  # the preset may be for another machine
         return
-    from sira_cli.models.inspection import check_structure  # imports torch
+    from sira_cli.models.loading.inspection import check_structure  # imports torch
 
     try:
         check_structure(folder, preset, trust_remote_code=True)  # nothing runs: such models are not checked
@@ -168,10 +168,10 @@ def new(
 
     if from_home(model).is_dir():
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
-    from sira_cli.models import presets
-    from sira_cli.models.inspection import inspect_model
-    from sira_cli.models.preset import Preset
-    from sira_cli.models.preset_parts import SiraSettings
+    from sira_cli.models.loading import presets
+    from sira_cli.models.loading.inspection import inspect_model
+    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.loading.preset_parts import SiraSettings
 
     model, revision = with_revision(model)
     facts = inspect_model(model, revision=revision or "main", offline=offline)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.choosing import choose_preset
-from sira_cli.cli.console import waiting
-from sira_cli.cli.options import ModelOptions
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.terminal.console import waiting
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

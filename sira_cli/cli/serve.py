@@ -8,13 +8,13 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from sira_cli.cli.choosing import choose
-from sira_cli.cli.console import note, set_verbosity, verbosity
-from sira_cli.cli.decoding_options import DecodingOptions
 from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
 from sira_cli.cli.loading import load_model
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import Host, ModelOptions, Port, Quiet, Verbose
+from sira_cli.cli.options.choosing import choose
+from sira_cli.cli.options.common import Host, ModelOptions, Port, Quiet, Verbose
+from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """

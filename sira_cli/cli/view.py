@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.console import note, say, set_verbosity, verbosity
 from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
-from sira_cli.cli.options import Host, Port, Recursive, Verbose
+from sira_cli.cli.options.common import Host, Port, Recursive, Verbose
+from sira_cli.cli.terminal.console import note, say, set_verbosity, verbosity
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from PIL import Image
 
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.sweep.grid import batches
+from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.captioned import CaptionedPicture
 
 BATCH = 25
 

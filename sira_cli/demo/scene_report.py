@@ -17,7 +17,7 @@ from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import FIGURES
 from sira_cli.eval.stats.tally import Counts, Tally
-from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
 
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 

@@ -7,23 +7,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.data.kept import Kept
+from sira_cli.data.questions import KEPT, QuestionPicture
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.methods.base import Method
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Result
+from sira_cli.models.loading.preset import Preset
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent, Started
-from sira_cli.runs.kept import Kept
-from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.nothing_left import NothingLeft, all_named
-from sira_cli.runs.questions import KEPT, QuestionPicture
 from sira_cli.runs.request import Request
 from sira_cli.runs.run import Job, PictureRun
 from sira_cli.runs.store import RecordFile

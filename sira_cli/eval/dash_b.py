@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
 from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.recalls import Recalls
 from sira_cli.eval.stats.pope import repope
 from sira_cli.eval.yes_no import Question, ours
 from sira_cli.pictures.names import is_utf8
-from sira_cli.runs.rows import brief, read_json
 
 FILES = {"pos": "yes", "neg": "no"}  # the folders, and the true answer about their pictures
 GROUP = "all"

@@ -18,19 +18,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.data.records.ledger import Ledger
 from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
-from sira_cli.models.preset import Preset
+from sira_cli.models.loading.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent
-from sira_cli.runs.ledger import Ledger
 
 if TYPE_CHECKING:
     from sira_cli.eval.asking import PartRun

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import brief, read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.eval.base import Part, Texts
 from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
-from sira_cli.runs.rows import brief, read_rows, text_of
 
 KEY = ("category", "subcategory", "set_id", "figure_id", "question_id")
 EVERYTHING = "all questions"  # the part with those that have no picture; only answers of other tools have it

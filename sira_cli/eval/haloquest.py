@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import brief, read_table, some
 from sira_cli.errors import DataError
 from sira_cli.eval.base import Texts
 from sira_cli.eval.card import Asking, Card
 from sira_cli.eval.judged import Judged, Open
 from sira_cli.eval.stats.tally import Counts, ratio
 from sira_cli.files import write_whole
-from sira_cli.runs.rows import brief, read_table, some
 
 GROUPS = ("hallucination type", "image type")
 COLUMNS = ("image_name", "question", "groundtruth responses", *GROUPS)

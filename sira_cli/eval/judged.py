@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sira_cli.data.rows import some
 from sira_cli.errors import DataError
 from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Counts, Denominators, Tally, ratio
-from sira_cli.runs.rows import some
 
 JUDGED = "judged"  # the part with the judge's verdicts instead of answers, and the group with all of them
 ALL = "all"  # the group with all answers

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import brief, read_text
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Part, Texts
 from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
 from sira_cli.files import replacing
-from sira_cli.runs.rows import brief, read_text
 
 HALLUCINATION = ("existence", "count", "position", "color")
 PERCEPTION = (*HALLUCINATION, "posters", "celebrity", "scene", "landmark", "artwork", "OCR")

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import brief, id_of, read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.eval.base import Part, Texts
 from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
-from sira_cli.runs.rows import brief, id_of, read_rows, text_of
 
 GROUP = "all"
 FOUR = 4  # question 0 about pictures 0 and 1, question 1 about pictures 0 and 1

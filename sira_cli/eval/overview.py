@@ -12,10 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
+from sira_cli.data.rows import read_rows
 from sira_cli.eval.card import Card
 from sira_cli.eval.catalog import CARDS
 from sira_cli.eval.report import EvalReport
-from sira_cli.runs.rows import read_rows
 from sira_cli.web import base_style
 
 _HERE = Path(__file__).parent

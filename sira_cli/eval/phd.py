@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sira_cli.data.rows import brief, read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.eval.card import WORDING, Asking, Card
 from sira_cli.eval.recalls import TRUTHS, Recalls
 from sira_cli.eval.stats.pope import strict
 from sira_cli.eval.yes_no import Question, ours
-from sira_cli.runs.rows import brief, read_rows, text_of
 
 CONTEXTS = ("iac", "icc")  # the modes with an inaccurate or an incorrect context before the question
 MODES = ("base", *CONTEXTS, "ccs")  # ccs: pictures against common sense

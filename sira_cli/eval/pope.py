@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import brief, id_of, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_rows
@@ -18,7 +19,6 @@ from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import replacing
-from sira_cli.runs.rows import brief, id_of, some
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.models.records import CONFIGURATION, LATER, hash_of
+from sira_cli.data.records.record import CONFIGURATION, LATER, hash_of
 
 if TYPE_CHECKING:
     from sira_cli.models.lvlm import Lvlm

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sira_cli.data.rows import brief, some
 from sira_cli.errors import DataError
 from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Tally, ratio
 from sira_cli.files import write_whole
-from sira_cli.runs.rows import brief, some
 
 NEITHER = ("neither", "words", "answers")  # counts of every benchmark
 

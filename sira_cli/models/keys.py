@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sira_cli._version import __version__
+from sira_cli.data.records.record import Answer, Result, hash_of
 from sira_cli.methods.base import Method
-from sira_cli.models.calibrations import calibrated
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Answer, Result, hash_of
+from sira_cli.models.loading.calibrations import calibrated
+from sira_cli.models.loading.preset import Preset
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureError, SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
-from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.compiled import CompiledSteps
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.keys import Keys
+from sira_cli.models.loading.compiled import CompiledSteps
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.look.verifying import VerifiedAnswers
-from sira_cli.models.preset import Preset
-from sira_cli.models.processors import refused
-from sira_cli.models.records import Answer, Result
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture

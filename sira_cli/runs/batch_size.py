@@ -11,8 +11,8 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     import torch
 
+    from sira_cli.models.loading.memory import PictureMemory
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.memory import PictureMemory
 
 BatchSize = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
@@ -46,7 +46,7 @@ def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
         task: `caption` or `ask`.
         groups: number of groups in which pictures fill free slots; 0: batch after batch.
     """
-    from sira_cli.models.memory import measure_picture
+    from sira_cli.models.loading.memory import measure_picture
 
     return most_that_fit(
         lvlm.model,
@@ -65,8 +65,8 @@ def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, g
         says: the log's text after the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
         groups: as for `largest_batch`.
     """
-    from sira_cli.models.memory import free_memory, most_pictures
-    from sira_cli.models.placement import devices_of
+    from sira_cli.models.loading.memory import free_memory, most_pictures
+    from sira_cli.models.loading.placement import devices_of
     from sira_cli.runs.memory import out_of_memory
 
     try:

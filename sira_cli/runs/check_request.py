@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from sira_cli.data.captions.captioned import CaptionedPicture
+from sira_cli.data.records.record import Result
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import unsupported
 from sira_cli.models.look.sentences import without_sentences
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Result
-from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.request import Request
 

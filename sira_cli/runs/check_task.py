@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from sira_cli.data.captions.captioned import CaptionedPicture
+from sira_cli.data.records.record import Answer, Result
+from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import check_pictures
-from sira_cli.models.records import Answer, Result
-from sira_cli.pictures.captioned import CaptionedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.item import Item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sira_cli.models.records import Result
+from sira_cli.data.records.record import Result
 from sira_cli.pictures.picture import Picture
 
 

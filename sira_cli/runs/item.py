@@ -6,16 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sira_cli.errors import LongPromptError, PictureError, PictureSettingsError, SiraError
+from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
 from sira_cli.pictures.picture import Picture
 
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-
-
-class NoAnswerError(PictureError):
-    """A server has no usable answer about one picture; others may do better. The message does not name the picture."""
 
 
 @dataclass

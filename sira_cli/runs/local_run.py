@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from sira_cli.data.records.record import Result
 from sira_cli.errors import PictureError
+from sira_cli.models.inputs.processors import pixel_library
+from sira_cli.models.loading.peak import peak_of_process
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.peak import peak_of_process
-from sira_cli.models.processors import pixel_library
-from sira_cli.models.records import Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.check_task import CheckTask

@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from sira_cli.data.prompts import filled
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models import presets
-from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.keys import Keys
-from sira_cli.models.preset import Preset
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.hub import find_checkpoint
+from sira_cli.models.loading.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.ahead import ahead
 from sira_cli.runs.events import Skipped
-from sira_cli.runs.prompts import filled
 from sira_cli.runs.run import Job
 from sira_cli.runs.targets import Targets
 

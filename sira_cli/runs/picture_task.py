@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from sira_cli.data.prompts import filled
+from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureSettingsError, SettingsError
-from sira_cli.models.choices import choose
-from sira_cli.models.encoded import EncodedPictures
+from sira_cli.models.answering.choices import choose
+from sira_cli.models.inputs.encoded import EncodedPictures
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import Answer, Result
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import largest_batch
 from sira_cli.runs.item import Item, message
-from sira_cli.runs.prompts import filled
 from sira_cli.runs.request import Request
 from sira_cli.runs.slots import Batch, PictureSlots
 from sira_cli.runs.task import Task

@@ -24,10 +24,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.models.loading import load
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Result
+from sira_cli.models.loading.load import load
+from sira_cli.models.loading.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.batch_size import AUTO, BatchSize
 from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped

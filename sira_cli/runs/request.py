@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from sira_cli.data.prompts import needs_columns
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.preset_parts import Prompts, check_text
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import Preset
-from sira_cli.models.preset_parts import Prompts, check_text
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.prompts import needs_columns
 
 
 @dataclass(frozen=True)

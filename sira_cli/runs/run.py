@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from sira_cli.data.questions import question_pictures
+from sira_cli.data.records.record import Result
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Result
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.left_out import Pictures
@@ -24,7 +25,6 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
-from sira_cli.runs.questions import question_pictures
 from sira_cli.runs.request import Request
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, targets_for
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many, `EndpointRun` on a server."""
+    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many, `RemoteRun` on a server."""
 
     def blank(self) -> Result | None:
         """Return a result without a picture; None if nothing is known before the first one."""

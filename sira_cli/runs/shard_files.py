@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.records.lines import as_line
+from sira_cli.data.records.tables import write_table
 from sira_cli.files import replacing
 from sira_cli.pictures import rows
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.tables import is_table
 from sira_cli.pictures.webdataset import key_and_extension, members_of, opened_tar
-from sira_cli.runs.lines import as_line
-from sira_cli.runs.tables import write_table
 
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.records.ledger import Ledger
 from sira_cli.errors import SettingsError
 from sira_cli.files import too_long, write_whole
 from sira_cli.pictures.tables import is_table
 from sira_cli.pictures.webdataset import key_and_extension
-from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.shard_files import write_jsonl, write_parquet, write_tar
 
 ENDINGS = {"jsonl": ".jsonl", "parquet": ".parquet", "webdataset": ".tar"}

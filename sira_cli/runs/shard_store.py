@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result
+from sira_cli.data.records.tables import check_format
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder
-from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import as_text, from_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.tables import is_table
-from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.run_record import read_report
 from sira_cli.runs.shard_output import ENDINGS, ShardOutput
 from sira_cli.runs.sinks import Sink
 from sira_cli.runs.store import Store
-from sira_cli.runs.tables import check_format
 
 _OPEN = 32  # files of records that are open without having been written to
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.captions.sidecars import Sidecars
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result
+from sira_cli.data.records.tables import check_format, write_table
 from sira_cli.errors import SettingsError
-from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.sidecars import Sidecars
-from sira_cli.runs.tables import check_format, write_table
 from sira_cli.runs.xmp import XmpSidecars
 
 

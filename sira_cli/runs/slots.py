@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import Answer
-from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.runs.item import Item
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sira_cli.models.preset import ONLY_IF_SET
-from sira_cli.models.records import Result, flat
+from sira_cli.data.records.continued_file import check_same
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result, flat
+from sira_cli.models.loading.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.continued_file import check_same
-from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.run_record import read_report
 from sira_cli.runs.sinks import Sink
 

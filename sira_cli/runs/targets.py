@@ -10,16 +10,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.captions.sidecars import Sidecars
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, relative, replacing
-from sira_cli.models.records import Result
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.ledger import Ledger
 from sira_cli.runs.run_record import FACTS, read_report
 from sira_cli.runs.shard_output import ENDINGS
 from sira_cli.runs.shard_store import ShardStore
-from sira_cli.runs.sidecars import Sidecars
 from sira_cli.runs.sinks import FILES, Sink, TextFiles, XmpFiles, check_replaceable
 from sira_cli.runs.store import RecordFile, Store
 from sira_cli.runs.xmp import XmpSidecars

@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.runs.batch_size import largest_batch
 from sira_cli.runs.item import Item, is_final, message
-from sira_cli.runs.kept import Kept
 from sira_cli.runs.memory import out_of_memory
 from sira_cli.runs.slots import Batch, PictureSlots
 

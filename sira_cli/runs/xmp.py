@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs.sidecars import Sidecars
 
 LONGEST = 2**24  # bytes of a sidecar
 ALT = 250  # characters: IPTC's advice for alternative texts

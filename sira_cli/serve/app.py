@@ -24,9 +24,9 @@ from sira_cli._version import __version__
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
-from sira_cli.models.decoding import refills
+from sira_cli.models.answering.decoding import refills
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset import Preset
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder

@@ -13,15 +13,15 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from sira_cli.analysis.trace.targets import Line
+from sira_cli.data.records.record import Answer, hash_of
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.answering.reasoning import Parsed, ReasoningParser
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.preset_parts import Prompts
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.preset import Preset
-from sira_cli.models.preset_parts import Prompts
-from sira_cli.models.reasoning import Parsed, ReasoningParser
-from sira_cli.models.records import Answer, hash_of
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError, shortened

@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from sira_cli.core.fork import Step
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import LongPromptError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.answering.sampling import derived_seed
+from sira_cli.models.answering.starts import Start
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.look.entries import looked
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
-from sira_cli.models.records import Answer
-from sira_cli.models.sampling import derived_seed
-from sira_cli.models.starts import Start
 from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.protocol import RequestError

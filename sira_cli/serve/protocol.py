@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
+from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset_parts import MOST_ROUNDS
 from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
 from sira_cli.serve.reasons import place_of, reason_of

@@ -14,10 +14,10 @@ from sira_cli.analysis.trace.read import traces_of
 from sira_cli.analysis.trace.record import trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.analysis.trace.targets import Line, as_json
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import SiraError
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
-from sira_cli.models.records import Answer
 from sira_cli.serve.jobs import Job, Reply, TextPiece
 from sira_cli.serve.protocol import ChatRequest, RequestError, SiraOptions
 

@@ -6,8 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from sira_cli.data.records.record import hash_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import hash_of
 from sira_cli.serve.protocol import Options, RequestError, shortened
 
 MOST_ECHOED = 100  # characters of a name in messages

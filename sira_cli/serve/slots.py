@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.serve.jobs import Job, JobText
 from sira_cli.serve.prepared import Prepared
 

@@ -86,7 +86,7 @@ class Collection:
         Args:
             source: a file of captions, a folder, or a data set (.tar, .parquet, .arrow).
             settings: `recursive`: include subfolders. `caption_extension`: of text files next to pictures (`.txt`).
-                `image_column`, `text_column`: of files of captions; the first usual name (`check.files`) if not given.
+                `image_column`, `text_column`: of files of captions; by default the first usual name.
                 `images`: the folder that names in these files start from, if not the file's own.
 
         Raises:

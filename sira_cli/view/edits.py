@@ -23,12 +23,12 @@ from typing import Any, Literal
 
 from filelock import lock_descriptor
 
+from sira_cli.data.captions.sidecars import Sidecars
+from sira_cli.data.records.continued_file import append_whole
+from sira_cli.data.records.lines import as_line
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import replacing, writing
 from sira_cli.pictures.names import is_utf8
-from sira_cli.runs.continued_file import append_whole
-from sira_cli.runs.lines import as_line
-from sira_cli.runs.sidecars import Sidecars
 from sira_cli.view.history import History, State, Version
 from sira_cli.view.items import CaptionItem
 

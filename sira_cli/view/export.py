@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.files import is_failure, with_text
+from sira_cli.data.captions.files import is_failure, with_text
+from sira_cli.data.groups import SEVERAL
+from sira_cli.data.records.lines import as_line
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
-from sira_cli.runs.groups import SEVERAL
-from sira_cli.runs.lines import as_line
 from sira_cli.view.collection import Collection
 from sira_cli.view.edits import Edits
 from sira_cli.view.items import CaptionItem

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.files import ENDINGS, TEXT_COLUMNS, metadata_in
+from sira_cli.data.captions.files import ENDINGS, TEXT_COLUMNS, metadata_in
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sira_cli.analysis.check.files import (
+from sira_cli.data.captions.files import (
     IMAGE_COLUMNS,
     TEXT_COLUMNS,
     CaptionFile,
@@ -17,7 +17,7 @@ from sira_cli.analysis.check.files import (
     picture_name,
     usual_column,
 )
-from sira_cli.analysis.check.record_tables import table_rows
+from sira_cli.data.records.table_rows import table_rows
 from sira_cli.errors import DataError
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.tables import is_table

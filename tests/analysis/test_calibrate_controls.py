@@ -12,8 +12,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.language import things
-from sira_cli.models import presets
-from sira_cli.models.loading import load
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.load import load
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.pictures.data_url import data_url
 from sira_cli.serve.app import Server

@@ -19,9 +19,9 @@ from sira_cli.analysis.calibration.regions import Regions, black_out
 from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibration
-from sira_cli.models import calibrations, presets
-from sira_cli.models.hub import find_checkpoint
-from sira_cli.models.loading import load
+from sira_cli.models.loading import calibrations, presets
+from sira_cli.models.loading.hub import find_checkpoint
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 
@@ -402,7 +402,7 @@ def test_a_picture_that_is_missing_is_said_and_the_code_tells(sira, data, llava_
 )
 def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given, code, message):
     monkeypatch.chdir(data)
-    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
     found, out, err = sira("calibrate", "ict", "-m", "nowhere/at-all", *given)
     assert (found, out) == (code, "")
     assert message in err

@@ -21,8 +21,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS
-from sira_cli.models import presets
-from sira_cli.models.loading import load
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.load import load
 
 SOURCE = Source("m", "r", {"mode": "flag", "words": "chair+amber/1", "question": "?"})
 SEEDS = VALIDATION_SEEDS[60:64]

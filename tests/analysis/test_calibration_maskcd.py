@@ -16,9 +16,9 @@ from sira_cli.core.reference import extend
 from sira_cli.errors import AttachError, PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
-from sira_cli.models import presets
-from sira_cli.models.calibrations import SHIPPED
-from sira_cli.models.loading import load
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.calibrations import SHIPPED
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.sources import as_picture
 from tests.support import tiny
 from tests.support.decoding import case_of

@@ -12,8 +12,8 @@ import pytest
 
 from sira_cli.analysis.compare import Pair, compare
 from sira_cli.errors import DataError
-from sira_cli.models import loading
-from sira_cli.models.loading import load
+from sira_cli.models.loading import load as loading
+from sira_cli.models.loading.load import load
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 FAST = ("-p", "demo", "--max-new-tokens", 16)

@@ -27,13 +27,13 @@ from sira_cli.analysis.drift.measure import (
 )
 from sira_cli.analysis.drift.plot import draw
 from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile, Profile
-from sira_cli.cli.drift import _print
+from sira_cli.cli.research.drift import _print
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
-from sira_cli.models.loading import load
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
 from tests.support import tiny
 from tests.support.helpers import generate_sira, hooks
@@ -458,7 +458,7 @@ def test_settings_that_cannot_be_followed(sira, options, message):
 def test_without_matplotlib(sira, monkeypatch, tmp_path):
     """Known before the model is loaded."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("sira_cli.cli.drift.load_model", lambda *args: pytest.fail("too late"))
+    monkeypatch.setattr("sira_cli.cli.research.drift.load_model", lambda *args: pytest.fail("too late"))
     code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--plot", tmp_path / "drift.pdf")
     assert (code, out) == (2, "")
     assert "drift.pdf: a figure needs matplotlib: pip install 'sira-cli[plot]'" in err

@@ -25,16 +25,16 @@ from sira_cli.analysis.sweep.plot import draw
 from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
 from sira_cli.analysis.sweep.run import StageStarted, Sweep
 from sira_cli.analysis.sweep.units import Units, decisive
-from sira_cli.cli.sweep import _write_preset
-from sira_cli.cli.sweep_table import print_report
+from sira_cli.cli.research.sweep import _write_preset
+from sira_cli.cli.research.sweep_table import print_report
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.wilson import wilson
-from sira_cli.models import presets
-from sira_cli.models.loading import load
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import located
 from sira_cli.runs.runner import Runner
@@ -67,7 +67,7 @@ def loaded(lvlm, monkeypatch):
     def load_model(preset, model, method, **more):
         return Lvlm(lvlm.model, lvlm.processor, preset, methods.find(method), lvlm.revision, None)
 
-    monkeypatch.setattr("sira_cli.cli.sweep.load_model", load_model)
+    monkeypatch.setattr("sira_cli.cli.research.sweep.load_model", load_model)
 
 
 def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> Units:

@@ -19,10 +19,10 @@ import pytest
 from PIL import Image
 
 from sira_cli import __version__
-from sira_cli.cli.choosing import note_idle
-from sira_cli.cli.decoding_options import DecodingOptions
-from sira_cli.models import presets
-from sira_cli.models.loading import load
+from sira_cli.cli.options.choosing import note_idle
+from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.names import as_text
 from tests.support.helpers import SIRA, installed, on_terminal
 
@@ -393,7 +393,7 @@ def test_a_closed_pipe_is_no_error_message(photos, home):
 
 @pytest.fixture
 def no_model(monkeypatch):
-    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
 
 
 def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(sira, photos, no_model):

@@ -11,9 +11,10 @@ import sys
 import pytest
 import typer
 
-from sira_cli.cli import app, set_option
+from sira_cli.cli import app
+from sira_cli.cli.options import setting as set_option
 from sira_cli.methods import METHODS
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 
 MOST_OPTIONS = 450  # of all commands together
 ROOT = typer.main.get_command(app)

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from sira_cli.cli.option_values import ColorBy
-from sira_cli.cli.strip import DELTA, DOUBT, PALE, print_words, word_style
+from sira_cli.cli.options.values import ColorBy
+from sira_cli.cli.terminal.strip import DELTA, DOUBT, PALE, print_words, word_style
 
 EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 TEXT = "There is a laptop and a dog."

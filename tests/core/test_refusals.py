@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from transformers.generation.streamers import BaseStreamer
 
-from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.terminal.console import set_verbosity
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens

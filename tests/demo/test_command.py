@@ -26,7 +26,7 @@ from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
 from sira_cli.demo.scene_report import SceneReport, read_figures
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS
-from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import card, examples
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")

@@ -15,7 +15,7 @@ from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import Tally
-from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools.word_scores import doubt_table, from_json
 
 BOX = (0, 0, 40, 40)

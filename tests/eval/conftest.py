@@ -14,9 +14,9 @@ from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.models.loading import load
+from sira_cli.models.answering.refilling import RefilledSlots
+from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.refilling import RefilledSlots
 from tests.support.eval.amber_data import benchmark, lay_out
 from tests.support.eval.coco_data import IMAGES, write_coco
 from tests.support.eval.helpers import SCENES, SPLITS
@@ -54,7 +54,7 @@ def loaded(lvlm, monkeypatch) -> Counter:
     monkeypatch.setattr(Lvlm, "answer", counted)
     monkeypatch.setattr(RefilledSlots, "add", counted_in_slots)
     monkeypatch.setattr(
-        "sira_cli.cli.eval_run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
+        "sira_cli.cli.eval.run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
     )
     return asked
 

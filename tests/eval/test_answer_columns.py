@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openpyxl import Workbook
 
+from sira_cli.data.rows import read_rows, read_table
 from sira_cli.demo import export_closed, export_open
 from sira_cli.demo.export import file_name
 from sira_cli.errors import DataError
@@ -18,7 +19,6 @@ from sira_cli.eval.card import Asking
 from sira_cli.eval.catalog import CARDS
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.pope import Pope
-from sira_cli.runs.rows import read_rows, read_table
 from tests.support.eval import amber_data
 from tests.support.eval.coco_data import IMAGES, write_coco
 from tests.support.eval.drawn import SCENES

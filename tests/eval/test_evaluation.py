@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sira_cli.data.records.ledger import Ledger
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
@@ -16,7 +17,6 @@ from sira_cli.methods import METHODS
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.events import Finished, Skipped
-from sira_cli.runs.ledger import Ledger
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import re
 import pytest
 from rich.console import Console
 
-from sira_cli.cli.eval_table import print_report
+from sira_cli.cli.eval.table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.stats.intervals import Figure
@@ -147,7 +147,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
 
 def printed(report: EvalReport, monkeypatch, columns: int) -> str:
     console = Console(width=columns, file=io.StringIO(), highlight=False)
-    monkeypatch.setattr("sira_cli.cli.eval_table.table_console", lambda: console)
+    monkeypatch.setattr("sira_cli.cli.eval.table.table_console", lambda: console)
     print_report(report)
     return console.file.getvalue()
 

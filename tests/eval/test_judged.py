@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from sira_cli.cli.eval_table import print_report
+from sira_cli.cli.eval.table import print_report
 from sira_cli.errors import DataError
 from sira_cli.eval import haloquest, mmhal
 from sira_cli.eval.answers.texts import Answers

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from sira_cli.cli.eval_table import print_report
+from sira_cli.cli.eval.table import print_report
 from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport
 from sira_cli.eval.settings import label

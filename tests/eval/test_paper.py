@@ -19,7 +19,7 @@ from sira_cli.eval.paper import (
     published_row,
 )
 from sira_cli.methods import METHODS
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 from tools.paper_tables import main_table, tables, to_yaml
 
 SOURCE = Path(__file__).parents[1] / "data" / "paper_tables.tex"

@@ -10,7 +10,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli import load
-from sira_cli.models.preparing import BRANCH
+from sira_cli.models.answering.preparing import BRANCH
 from tests.support.checkpoints_all import REPRESENTATIVES
 
 # PaliGemma's processor hands torch tensors to numpy's array().

@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import Setting, setting
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"
@@ -36,7 +36,7 @@ def record(sira):
 @pytest.fixture
 def refused(sira, monkeypatch):
     """The message of a command line that is refused before any model is loaded."""
-    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
 
     def message(*options: object) -> str:
         code, out, err = sira("caption", PICTURE, *SHORT, *options)

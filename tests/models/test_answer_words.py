@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.language import colors
 from sira_cli.language.wordings import Wording, shipped
+from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.answer_words import AnswerWords
-from sira_cli.models.vocabulary import Vocabulary
 
 
 class Letters:

@@ -13,9 +13,9 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from sira_cli import SettingsError, load, run_pictures
+from sira_cli.data.records.record import Answer
 from sira_cli.models.look.entries import NOTHING_LEFT
 from sira_cli.models.look.second_look import SecondLook, Verify
-from sira_cli.models.records import Answer
 from sira_cli.models.schemas.boxes import FORMS
 from sira_cli.models.schemas.schema import Schema, built_in
 from sira_cli.runs.events import Failed, Finished

@@ -14,7 +14,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.language.colors import answers
 from sira_cli.language.listed import PlainWords
 from sira_cli.language.noun_phrases import find_words
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook, Verify

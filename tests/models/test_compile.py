@@ -21,11 +21,11 @@ from sira_cli.core.fork import attach
 from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
-from sira_cli.models import compiled
-from sira_cli.models.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
-from sira_cli.models.loading import load
+from sira_cli.models.answering.refilling import RefilledSlots
+from sira_cli.models.loading import compiled
+from sira_cli.models.loading.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
+from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.refilling import RefilledSlots
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.sources import open_picture
 from tests.support import tiny

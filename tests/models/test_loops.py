@@ -12,8 +12,8 @@ from PIL import Image
 from transformers import LogitsProcessor
 
 from sira_cli import load
-from sira_cli.models import decoding
-from sira_cli.models.loops import COPIES, LONGEST, RETRIED, TOKENS, Loop, LoopGuard, find_loop, first_copy
+from sira_cli.models.answering import decoding
+from sira_cli.models.answering.loops import COPIES, LONGEST, RETRIED, TOKENS, Loop, LoopGuard, find_loop, first_copy
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Please describe this image in detail."
@@ -140,7 +140,7 @@ def test_what_becomes_of_a_text_that_loops(looping):
 def test_a_text_that_loops_in_its_second_try_is_trimmed(looping, monkeypatch):
     image = Image.open(EXAMPLES[0])
     guarded = load("demo", max_new_tokens=60, on_loop="retry")
-    monkeypatch.setattr("sira_cli.models.answering.RETRY_NGRAM", 0)  # so that the second try is like the first
+    monkeypatch.setattr("sira_cli.models.answering.answers.RETRY_NGRAM", 0)  # so that the second try is like the first
     (ended,) = answers(guarded, image, prompts_of(guarded, image)[:1])
     assert (ended.finish_reason, ended.text.count("There is a dog.")) == ("loop", 1)
 

@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 import sira_cli
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
-from sira_cli.models.choices import choose
-from sira_cli.models.loading import load
+from sira_cli.models.answering.choices import choose
+from sira_cli.models.loading.load import load
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Answer
 from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast
@@ -403,8 +403,16 @@ def test_bad_settings(llava_folder, settings, message):
 def test_public_names():
     assert sira_cli.__all__ == [
         *("AttachError", "Between", "DataError", "Fork", "GenerationSettingsWarning", "HugePictureError"),
-        *("ImageTokenError", "ImageTokens", "LongPromptError", "Lvlm", "ModelNotFoundError", "NotCalibratedError"),
-        *("PictureError", "PictureMemoryError", "PictureSettingsError", "Preset", "PrivatePictureError", "Result"),
+        *("ImageTokenError", "ImageTokens", "LongPromptError", "Lvlm", "ModelNotFoundError", "NoAnswerError"),
+        *(
+            "NotCalibratedError",
+            "PictureError",
+            "PictureMemoryError",
+            "PictureSettingsError",
+            "Preset",
+            "PrivatePictureError",
+            "Result",
+        ),
         *("SettingsError", "SiraConfig", "SiraError", "Step"),
         *(
             "UnfinishedJsonError",

@@ -9,9 +9,9 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-from sira_cli.models import picture_sizes
-from sira_cli.models.picture_sizes import check_picture_size
-from sira_cli.models.processors import chat_inputs, load_processor
+from sira_cli.models.inputs import picture_sizes
+from sira_cli.models.inputs.picture_sizes import check_picture_size
+from sira_cli.models.inputs.processors import chat_inputs, load_processor
 from tests.support.checkpoints_all import ALL
 
 # PaliGemma's processor hands torch tensors to numpy's array().

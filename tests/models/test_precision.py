@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sira_cli import load
-from sira_cli.models import precision
-from sira_cli.models.precision import computes_in, on_processor
+from sira_cli.models.loading import precision
+from sira_cli.models.loading.precision import computes_in, on_processor
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from sira_cli import Step, load
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
-from sira_cli.models.inspection import check_structure
-from sira_cli.models.presets import find
-from sira_cli.models.quantization import quantization_config
+from sira_cli.models.loading.inspection import check_structure
+from sira_cli.models.loading.presets import find
+from sira_cli.models.loading.quantization import quantization_config
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
 from tests.support.tiny_parts import TinyPrompt

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.answering.refilling import RefilledSlots
 from tests.support import checkpoints
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:3]

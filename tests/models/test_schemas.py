@@ -16,9 +16,9 @@ from PIL import Image
 
 from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
 from sira_cli.methods import METHODS
-from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.reasoning import ReasoningParser
-from sira_cli.models.refilling import RefilledSlots
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.answering.reasoning import ReasoningParser
+from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
 from sira_cli.models.schemas import trial, trying
 from sira_cli.models.schemas.following import SchemaTokens, masked

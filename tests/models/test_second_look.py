@@ -15,7 +15,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.language.things import WordList
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 from sira_cli.models.look import second_look
 from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.look.second_look import SecondLook

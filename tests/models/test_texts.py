@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from sira_cli import attach, load
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
-from sira_cli.models.records import Answer
-from sira_cli.models.repetition import NoRepeatedNgrams
-from sira_cli.models.texts import TextSettings, sentence_ends
+from sira_cli.models.answering.repetition import NoRepeatedNgrams
+from sira_cli.models.answering.texts import TextSettings, sentence_ends
 from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))

@@ -18,8 +18,8 @@ from sira_cli import SettingsError, load
 from sira_cli.analysis.sweep import grid as sweep_grid
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
-from sira_cli.models import memory
-from sira_cli.models.presets import resolve
+from sira_cli.models.loading import memory
+from sira_cli.models.loading.presets import resolve
 from sira_cli.pictures import picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs import picture_task, ray_run, runner

@@ -15,10 +15,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from sira_cli import load
-from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.check.run import check_captions
 from sira_cli.analysis.check.summary import Summary
-from sira_cli.cli.verifying import MORE_WORDS
+from sira_cli.cli.options.verifying import MORE_WORDS
+from sira_cli.data.captions.find import find_captions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError

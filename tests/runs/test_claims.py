@@ -7,11 +7,11 @@ import json
 import pytest
 
 from sira_cli import load
-from sira_cli.cli.verifying import verdict
+from sira_cli.cli.options.verifying import verdict
+from sira_cli.data.records.record import Answer
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import SecondLook, Verify
-from sira_cli.models.records import Answer
 from sira_cli.pictures.single import FilePicture
 from sira_cli.view.items import CaptionItem
 

@@ -26,7 +26,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from sira_cli.models.loading import load
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.names import as_text
 from tests.support.helpers import SIRA
 
@@ -294,7 +294,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     sira("caption", folder, *FAST, "-o", output)
     before = output.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.models.loading.load", None)
+        patch.setattr("sira_cli.models.loading.load.load", None)
         code, _, err = sira("caption", folder, *FAST, "-o", output, *options)
     assert (code, output.read_bytes()) == (2, before)
     assert f"{output}: holds records of another configuration: {difference}" in err
@@ -320,7 +320,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sira_cli.models.loading.load", None)
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
     code, out, err = sira("caption", folder, *FAST, *options)
     assert (code, out) == (2, "")
     assert message in err

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.models import presets
-from sira_cli.models.loading import load
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.load import load
 from sira_cli.pictures.find import find_pictures
 from sira_cli.runs.ray_run import Captioner, Work
 from sira_cli.runs.request import Request

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import openai
 import pytest
 
-from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.loading import load
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from sira_cli.models.refilling import RefilledSlots
-from sira_cli.models.texts import TextSettings
+from sira_cli.models.answering.refilling import RefilledSlots
+from sira_cli.models.answering.texts import TextSettings
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, said, streamed, streaming, waiting

@@ -15,7 +15,7 @@ from PIL import Image
 from sira_cli.analysis.page.page import policy_sources, render
 from sira_cli.analysis.trace.read import BadTraceError, read_traces, traces_of
 from sira_cli.methods import METHODS
-from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.serve import page

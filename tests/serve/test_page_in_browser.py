@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
-from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.page.examples import SEEDS
 from tests.serve.conftest import running

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.page.examples import OUTCOMES, SEEDS
 from tests.serve.conftest import running

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sira_cli.core.refill import RowBatch
-from sira_cli.models import refilling
+from sira_cli.models.answering import refilling
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve import prepared

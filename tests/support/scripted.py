@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from sira_cli.models import decoding
+from sira_cli.models.answering import decoding
 
 MARGIN = 1000.0
 

@@ -14,7 +14,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.demo.world import COLORS
 from sira_cli.eval.stats.auroc import auroc
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 from sira_cli.models.look.second_look import SecondLook, Verify
 from tools.claims import SEEDS, SWAPPED, caption, colors_of, file_of, measure_claims, shown, swapped, to_json
 from tools.support import SEEDS as OTHERS

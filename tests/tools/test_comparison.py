@@ -9,6 +9,7 @@ import pytest
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.best import by_captions_among
 from sira_cli.analysis.sweep.units import Units
+from sira_cli.data.records.record import Answer
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import SPLITS, SceneQuestion, held_out
 from sira_cli.demo.scene_report import SceneReport
@@ -17,8 +18,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
-from sira_cli.models.answering import AnsweringModel
-from sira_cli.models.records import Answer
+from sira_cli.models.answering.answers import AnsweringModel
 from tools import choose
 from tools import comparison as comparison_module
 from tools.chosen import Chosen, Tried, method_of, read_chosen, write_chosen

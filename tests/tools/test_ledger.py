@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.runs.ledger import Ledger
-from sira_cli.runs.lines import as_line, head_of
+from sira_cli.data.records.ledger import Ledger
+from sira_cli.data.records.lines import as_line, head_of
 from tools import ledger
 
 CAPTIONS = Path(__file__).parents[1] / "data" / "records" / "captions.jsonl"

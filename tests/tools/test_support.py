@@ -13,7 +13,7 @@ from sira_cli.demo.measure import load_methods
 from sira_cli.demo.questions import caption_counts, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.eval.stats.auroc import auroc, auroc_interval
-from sira_cli.models import presets
+from sira_cli.models.loading import presets
 from tools.support import PARTS, SCORES, Mention, file_of, measure_support, shown, to_json
 
 SEEDS = VALIDATION_SEEDS[40:46]

@@ -13,12 +13,12 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.check.captions import find_captions
 from sira_cli.analysis.compare import compare
+from sira_cli.data.captions.find import find_captions
+from sira_cli.data.records.tables import write_table
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import decode_picture, small_picture
-from sira_cli.runs.tables import write_table
 from sira_cli.view import Collection, Edits, OtherCaptions, export
 from sira_cli.view.thumbnails import Thumbnails
 from tests.view.conftest import COLOURS, HOSTILE, looked_at, record, write

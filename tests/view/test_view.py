@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 import httpx2 as httpx
 import pytest
 
-from sira_cli.cli.console import set_verbosity
+from sira_cli.cli.terminal.console import set_verbosity
 from sira_cli.cli.view import say_found
 from sira_cli.view import Collection, Edits
 from tests.support.helpers import SIRA

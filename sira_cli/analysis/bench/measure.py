@@ -25,10 +25,10 @@ from sira_cli.core.static_cache import full_layer
 from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models.answering.preparing import BRANCH
+from sira_cli.models.loading.peak import peak_since, restart_peak
+from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.peak import peak_since, restart_peak
-from sira_cli.models.placement import devices_of
-from sira_cli.models.preparing import BRANCH
 
 SHARES = (
     1.0,

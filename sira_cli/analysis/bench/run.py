@@ -16,7 +16,7 @@ from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
 from sira_cli.methods.base import Ability
-from sira_cli.models.compiled import CompiledSteps
+from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
 
 WARM_UP = 4  # tokens

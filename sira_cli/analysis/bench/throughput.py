@@ -21,10 +21,10 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from sira_cli.analysis.bench.figures import Spread, TimedOn
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
-from sira_cli.models.compiled import CompiledSteps
-from sira_cli.models.end_tokens import EndTokens
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.answering.refilling import RefilledSlots
+from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.refilling import RefilledSlots
 from sira_cli.runs.slots import GROUPS
 
 MEAN, DEVIATION, SHORTEST = 120, 45, 8  # tokens of a drawn text: long captions are about so long

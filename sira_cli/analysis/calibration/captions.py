@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sira_cli import methods
+from sira_cli.data.records.record import hash_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.records import hash_of
 
 
 def plain(lvlm: Lvlm) -> Lvlm:

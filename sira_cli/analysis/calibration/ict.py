@@ -35,6 +35,8 @@ from sira_cli.analysis.sweep.run import StageStarted
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
+from sira_cli.data.kept import Kept
+from sira_cli.data.questions import QuestionPicture
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
@@ -42,8 +44,6 @@ from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
-from sira_cli.runs.kept import Kept
-from sira_cli.runs.questions import QuestionPicture
 from sira_cli.runs.runner import Runner
 from sira_cli.runs.slots import Batch
 from sira_cli.runs.task import Task

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sira_cli.data.rows import brief, read_json, read_rows
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
@@ -25,7 +26,6 @@ from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
 from sira_cli.language.wordings import ENGLISH
-from sira_cli.runs.rows import brief, read_json, read_rows
 
 FALSE_ALARMS = 0.03
 SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, besides the one that is found

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.check.captions import Captions
+from sira_cli.data.captions.find import Captions
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.runs.batch_size import BatchSize

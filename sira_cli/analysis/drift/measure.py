@@ -29,8 +29,8 @@ from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.pictures.picture import Picture

@@ -16,9 +16,9 @@ from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
-from sira_cli.models.loading import load
+from sira_cli.models.loading.load import load
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.preset import Preset
 
 TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts

@@ -19,13 +19,13 @@ from sira_cli.errors import SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
-from sira_cli.models.chats import check_thinking
-from sira_cli.models.decoding import refills
-from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.image_size import pad_to_square
-from sira_cli.models.preset import Preset
-from sira_cli.models.processors import chat_inputs, load_processor, refused
-from sira_cli.models.reading import reading
+from sira_cli.models.answering.decoding import refills
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.inputs.chats import check_thinking
+from sira_cli.models.inputs.image_size import pad_to_square
+from sira_cli.models.inputs.processors import chat_inputs, load_processor, refused
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.reading import reading
 
 _LAYER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.")
 _TOWER = re.compile(r"vis|audio|image|sam|clip|tower", re.IGNORECASE)

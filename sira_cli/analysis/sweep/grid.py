@@ -17,16 +17,16 @@ from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
+from sira_cli.data.kept import Kept
+from sira_cli.data.questions import QuestionPicture
 from sira_cli.errors import PictureError, UnfinishedReasoningError
+from sira_cli.models.loading.memory import PictureMemory
+from sira_cli.models.loading.peak import peak_memory
+from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.memory import PictureMemory
-from sira_cli.models.peak import peak_memory
-from sira_cli.models.placement import devices_of
 from sira_cli.runs.batch_size import BatchSize, most_that_fit
 from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
-from sira_cli.runs.kept import Kept
-from sira_cli.runs.questions import QuestionPicture
 from sira_cli.runs.runner import Runner
 from sira_cli.runs.slots import Batch
 from sira_cli.runs.task import Task

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.data.records.continued_file import ContinuedFile, check_same
+from sira_cli.data.records.lines import as_line
 from sira_cli.errors import DataError
-from sira_cli.runs.continued_file import ContinuedFile, check_same
-from sira_cli.runs.lines import as_line
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
-    from sira_cli.models.preset import Preset
+    from sira_cli.models.loading.preset import Preset
 
 SCHEMA = "sira.sweep.units/1"
 

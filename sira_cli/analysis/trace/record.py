@@ -20,9 +20,9 @@ from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.word_scores import WordScores
 
 Line = dict[str, Any]
 

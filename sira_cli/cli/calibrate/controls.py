@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.calibrate.lines import print_lines
-from sira_cli.cli.console import note, note_halved, resumable, say
-from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.engines import Engines
-from sira_cli.cli.options import EngineOptions, ModelOptions
-from sira_cli.cli.output import table_console
-from sira_cli.cli.progress import Progress
-from sira_cli.cli.verifying import with_objects
+from sira_cli.cli.options.common import EngineOptions, ModelOptions
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.verifying import with_objects
+from sira_cli.cli.terminal.console import note, note_halved, resumable, say
+from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
+    from sira_cli.data.captions.captioned import CaptionedPicture
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.preset import Preset
-    from sira_cli.pictures.captioned import CaptionedPicture
     from sira_cli.runs.run import Engine, Job
 
 FEW = 500  # controls; with fewer, a percentile is uncertain
@@ -44,7 +44,7 @@ def from_captions(
     Raises:
         SiraError: the captions cannot be read, or the run cannot go on.
     """
-    from sira_cli.analysis.check.captions import check_pictures, find_captions
+    from sira_cli.data.captions.find import check_pictures, find_captions
 
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)

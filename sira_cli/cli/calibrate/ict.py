@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
-from sira_cli.cli.choosing import choose_preset
-from sira_cli.cli.console import note, say, set_verbosity
 from sira_cli.cli.loading import load_model
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import ModelOptions, Overwrite, QuestionImages, QuestionScenes, Quiet, Verbose
-from sira_cli.cli.stages import show_stages
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import ModelOptions, Overwrite, QuestionImages, QuestionScenes, Quiet, Verbose
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.terminal.console import note, say, set_verbosity
+from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def ict(
     the calibration has the image level only.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.models.presets import BUNDLED
+    from sira_cli.models.loading.presets import BUNDLED
 
     check_targets(output, write_preset, overwrite)
     preset = choose_preset(model)

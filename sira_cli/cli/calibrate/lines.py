@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sira_cli.cli.output import table_console
+from sira_cli.cli.terminal.output import table_console
 
 
 def print_lines(heads: tuple[str, str], below: Mapping[float, tuple[str, str]], found: float) -> None:

@@ -8,12 +8,12 @@ import typer
 
 from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
-from sira_cli.cli.choosing import choose_preset
-from sira_cli.cli.console import note, set_verbosity
 from sira_cli.cli.loading import load_model
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
-from sira_cli.cli.output import table_console
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.terminal.console import note, set_verbosity
+from sira_cli.cli.terminal.output import table_console
 from sira_cli.errors import PictureError
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from sira_cli.cli.choosing_pictures import chosen_pictures
-from sira_cli.cli.console import note, note_halved, say
-from sira_cli.cli.options import SelectionOptions
-from sira_cli.cli.progress import Progress
+from sira_cli.cli.options.common import SelectionOptions
+from sira_cli.cli.options.pictures import chosen_pictures
+from sira_cli.cli.terminal.console import note, note_halved, say
+from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.preset import Preset
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.events import Halved
 
@@ -42,7 +42,7 @@ def some_pictures(
         SettingsError: no pictures are given, or both files and scenes.
         PictureError: none of the pictures exists.
     """
-    from sira_cli.models.presets import BUNDLED
+    from sira_cli.models.loading.presets import BUNDLED
 
     named = bool(paths) or selection.files_from is not None
     if scenes and named:

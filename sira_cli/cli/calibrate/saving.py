@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.console import note
-from sira_cli.cli.output import check_file, check_preset_file, save_preset
+from sira_cli.cli.terminal.console import note
+from sira_cli.cli.terminal.output import check_file, check_preset_file, save_preset
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.models.preset import Preset
 
 Output = Annotated[
     Path | None,
@@ -44,7 +44,7 @@ def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> 
     Raises:
         SettingsError: one exists and is not to be replaced.
     """
-    from sira_cli.models.calibrations import place
+    from sira_cli.models.loading.calibrations import place
 
     path = place(kind, lvlm.preset.model, lvlm.revision)
     if output is None and path.exists() and not overwrite:
@@ -62,7 +62,7 @@ def save(calibration: Calibration, preset: Preset, output: Path | None, write_pr
     Raises:
         SiraError: one cannot be written.
     """
-    from sira_cli.models.calibrations import place
+    from sira_cli.models.loading.calibrations import place
 
     kind = calibration.origin.kind
     path = output or place(kind, calibration.origin.model, calibration.origin.revision)

@@ -10,21 +10,21 @@ import typer
 from sira_cli.cli.calibrate import controls as by_controls
 from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels, labelling
 from sira_cli.cli.calibrate.lines import print_lines
-from sira_cli.cli.choosing import choose_preset
-from sira_cli.cli.console import note, set_verbosity
-from sira_cli.cli.endpoint import EndpointOptions
 from sira_cli.cli.loading import load_model
-from sira_cli.cli.option_groups import with_options
-from sira_cli.cli.options import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
-from sira_cli.cli.output import check_file, check_preset_file, save_preset, show_report, table_console
-from sira_cli.cli.progress import Progress
-from sira_cli.cli.verifying import Objects, TextLanguage
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.verifying import Objects, TextLanguage
+from sira_cli.cli.terminal.console import note, set_verbosity
+from sira_cli.cli.terminal.output import check_file, check_preset_file, save_preset, show_report, table_console
+from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
     from sira_cli.analysis.calibration.support import SupportReport
-    from sira_cli.models.preset import Preset
+    from sira_cli.models.loading.preset import Preset
 
 SCENES = 600
 FEW = 20  # hallucinated objects; with fewer, the threshold is uncertain
@@ -179,7 +179,7 @@ def _from_files(records: list[Path], annotations: Path | None, labels: Path | No
 
 
 def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:
-    from sira_cli.models.presets import BUNDLED
+    from sira_cli.models.loading.presets import BUNDLED
 
     if not scenes and preset.model != BUNDLED:
         raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import id_of, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber.figures import (
@@ -28,7 +29,6 @@ from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Denominators, Tally
 from sira_cli.files import write_whole
 from sira_cli.language.language import Language
-from sira_cli.runs.rows import id_of, some
 
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}

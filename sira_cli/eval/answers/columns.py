@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sira_cli.data.rows import brief, some
 from sira_cli.errors import DataError
-from sira_cli.runs.rows import brief, some
 
 _ANSWERS = """
     response responses resp resps output outputs prediction predictions predicted pred preds generated generation

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sira_cli.data.rows import brief, read_cells, read_rows, some, table_of, text_of
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.columns import SameColumns, answer_columns, answer_in
-from sira_cli.runs.rows import brief, read_cells, read_rows, some, table_of, text_of
 
 FAILED = "Failed to obtain answer"  # VLMEvalKit's text in place of an answer
 ABOUT = ("question_id", "image_id", "question", "Index")

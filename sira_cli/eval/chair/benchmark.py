@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.rows import some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.chair.coco import Annotations
@@ -20,7 +21,6 @@ from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_count
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
 from sira_cli.files import write_whole
 from sira_cli.language.language import Language, Need, find_language
-from sira_cli.runs.rows import some
 
 PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs

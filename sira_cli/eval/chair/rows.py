@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sira_cli.data.rows import brief, entries, read_rows, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.columns import answer_of
 from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.answers.read import AnswerFiles
 from sira_cli.eval.chair.coco import image_of
-from sira_cli.runs.rows import brief, entries, read_rows, some
 
 
 class GivenCaption(NamedTuple):

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from sira_cli.core.forcing import score
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability
+from sira_cli.models.inputs.processors import refused
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.processors import refused
-from sira_cli.models.records import Answer
 from sira_cli.pictures.picture import digest_of
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.models.inputs.vocabulary import Vocabulary
 
 Tokens = tuple[int, ...]
 

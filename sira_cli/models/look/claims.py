@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sira_cli.data.records.record import Answer
 from sira_cli.language.things import OBJECTS, key_of
-from sira_cli.models.records import Answer
 
 YES = ("Yes", "yes", "YES")
 NO = ("No", "no", "NO", "Not", "not")

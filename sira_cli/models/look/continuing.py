@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sira_cli.language.things import Words
-from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.answering.starts import Start, Trail
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch, reach
-from sira_cli.models.starts import Start, Trail
 
 TRIES = 16  # times that a text may begin to name a forbidden object, before it is allowed
 

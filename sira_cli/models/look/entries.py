@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
+from sira_cli.models.answering.texts import TextSettings
 from sira_cli.models.look.claims import Check, line_of
 from sira_cli.models.look.second_look import PictureLook
-from sira_cli.models.records import Answer
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.models.texts import TextSettings
 
 TAG = 3  # words of a string that is no sentence
 NOTHING_LEFT = "every entry names something that is not supported: nothing is left of it"

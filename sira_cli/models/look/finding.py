@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from sira_cli.language.listed import Asked
 from sira_cli.language.things import OBJECTS, Thing, Words
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.preset import Preset
 
 
 class ClaimFinder(Words):

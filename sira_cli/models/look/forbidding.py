@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from sira_cli.language.things import Words
-from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.models.inputs.vocabulary import Vocabulary
 
 # A name is certain after a character not used inside compounds, or a complete word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")

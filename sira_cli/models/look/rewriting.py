@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.data.records.record import Answer, FinishReason
 from sira_cli.language.things import key_of
-from sira_cli.models.answering import AnsweringModel
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.continuing import Continuation, Decoded
 from sira_cli.models.look.forbidding import Forbidden, reach
 from sira_cli.models.look.rewritten import Rewritten as Rewritten  # also public here
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.records import Answer, FinishReason
-from sira_cli.models.starts import Trail
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -24,13 +24,13 @@ from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.language.things import Thing
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.decoding import DecodingModel
+from sira_cli.models.answering.decoding import DecodingModel
+from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.answer_words import AnswerWords
 from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
 from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.verify import Verify as Verify
-from sira_cli.models.starts import Trail
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

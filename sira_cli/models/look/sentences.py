@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable
 
-from sira_cli.models.texts import sentence_ends
+from sira_cli.models.answering.texts import sentence_ends
 
 # A paragraph and a list item also end a sentence without a full stop.
 _BREAK = re.compile(r"\s*\n(?:\s*\n|(?=\s*(?:[-*\u2022]|\d+[.)])\s))")

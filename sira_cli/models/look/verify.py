@@ -11,9 +11,9 @@ from sira_cli.language.listed import Asked
 from sira_cli.language.things import OBJECTS, Words
 from sira_cli.language.wordings import ENGLISH, Wording
 from sira_cli.methods.base import Method
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.kinds import KINDS, kinds_of
-from sira_cli.models.preset import Preset
-from sira_cli.models.preset_parts import MOST_ROUNDS
 
 MODES = ("flag", "rewrite")
 UNMEASURED = 0.5  # the line of a kind without one in the preset

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.models.answering import AnsweringModel
+from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.entries import looked
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.records import Answer
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.models.starts import Trail
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

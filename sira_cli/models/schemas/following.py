@@ -14,11 +14,11 @@ from transformers import LogitsProcessor
 
 from sira_cli.core.rules import newest_cut_off, plausible
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.models.end_tokens import EndTokens
-from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.answering.reasoning import ReasoningParser
+from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.schemas.lists import Commas, OpenLists
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.models.vocabulary import Vocabulary
 
 _BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 

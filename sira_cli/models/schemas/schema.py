@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
-from sira_cli.models.preset import Preset
-from sira_cli.models.records import Answer
+from sira_cli.models.loading.preset import Preset
 from sira_cli.models.schemas import boxes, trying
 from sira_cli.models.schemas.boxes import BoxForm
 from sira_cli.models.schemas.notes import without_notes

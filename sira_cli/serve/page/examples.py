@@ -7,8 +7,8 @@ import io
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
-from sira_cli.models.preset import Preset
-from sira_cli.models.presets import BUNDLED
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.presets import BUNDLED
 
 # The first scene of each outcome in examples/README.md; the last one is SIRA's failure.
 OUTCOMES = {

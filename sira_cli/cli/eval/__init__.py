@@ -1,0 +1,1 @@
+"""`sira eval`: benchmarks, run and scored."""

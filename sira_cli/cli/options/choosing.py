@@ -1,0 +1,152 @@
+"""From options to a preset and a method."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.cli.options import setting as set_option
+from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.terminal.console import note
+from sira_cli.errors import SettingsError, SiraError
+from sira_cli.methods import METHODS, find
+from sira_cli.methods.base import Method
+
+if TYPE_CHECKING:
+    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.lvlm import Lvlm
+
+ALL = "all"  # as --method: every method
+
+
+def method_names(text: str) -> list[str]:
+    """Split names of methods with commas between them; `all` stands for every method."""
+    return list(METHODS) if text.strip() == ALL else [name.strip() for name in text.split(",")]
+
+
+def able(
+    lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
+) -> dict[str, tuple[Preset, Method]]:
+    """Return the methods, each with its preset, that a loaded model can run; report why the others cannot.
+
+    Args:
+        lvlm: the loaded model.
+        chosen: preset and method by name.
+        *refusals: the errors for which a method is left out (default: all); others appear when it runs.
+    """
+    left_out = refusals or (SiraError,)
+    found = {}
+    for name, (preset, method) in chosen.items():
+        try:
+            lvlm.under(method, preset)
+        except left_out as error:
+            note(f"{name} is left out: {error}")
+            continue
+        except SiraError:
+            pass
+        found[name] = preset, method
+    return found
+
+
+def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
+    """Return the preset and the method in force, changed by the options.
+
+    Args:
+        model, decoding: the options; `decoding.method` is one name.
+        **settings: of the preset, such as prompt.
+
+    Raises:
+        SettingsError: --preset and --model together, an unknown method, or an unknown or wrong setting.
+    """
+    (found,) = choose_each([decoding.method], model, decoding, **settings).values()
+    return found
+
+
+def choose_each(
+    names: Sequence[str], model: ModelOptions, decoding: DecodingOptions, **settings: Any
+) -> dict[str, tuple[Preset, Method]]:
+    """Return preset and method for each of several methods; each takes the settings that it has.
+
+    Args:
+        names: of the methods.
+        model, decoding: the options.
+        **settings: of the preset, such as prompt.
+
+    Raises:
+        SettingsError: as `choose`; or none of the methods has a setting.
+    """
+    methods = [find(name) for name in names]
+    given = set_option.read(model.settings, methods)
+    for name in ("k", "alpha"):
+        if (value := getattr(decoding, name)) is not None:
+            for method in set_option.of_option(name, methods):
+                if name in given[method.name]:
+                    raise SettingsError(f"--{name} and --set {name}: give one of them")
+                given[method.name][name] = value
+    preset = _preset(model)
+    options = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
+    options = {name: value for name, value in options.items() if name not in ("method", "k", "alpha")} | settings
+    chosen = {}
+    for method in methods:
+        own = {name: value for name, value in given[method.name].items() if method.owns(name)}
+        keys = {name: value for name, value in given[method.name].items() if name not in own}
+        chosen[method.name] = _changed(preset, model, keys, **options), preset.method(method.name).with_values(**own)
+    return chosen
+
+
+def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
+    """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`.
+
+    Raises:
+        SettingsError: --preset and --model together, or a value is wrong.
+    """
+    return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)
+
+
+def _preset(model: ModelOptions) -> Preset:
+    if model.preset is not None and model.model is not None:
+        raise SettingsError("give --preset or --model, not both")
+    from sira_cli.models.loading import presets
+
+    if model.model is not None:
+        name, revision = with_revision(model.model)
+        preset, shipped = presets.for_model(name), presets.shipped_for(name)
+        taken = presets.to_yaml(preset).splitlines()[1:]
+        if shipped is not None and taken:
+            note(f"--model {name} takes {'; '.join(taken)} from the preset {shipped.name}")
+        return preset.with_settings(revision=revision)
+    return presets.find(model.preset or os.environ.get("SIRA_PRESET") or presets.DEFAULT)
+
+
+def with_revision(model: str) -> tuple[str, str | None]:
+    """Split MODEL@REVISION; a folder may have an @ in its name."""
+    name, at, revision = model.rpartition("@")
+    return (name, revision) if at and name and revision and not Path(model).exists() else (model, None)
+
+
+def _changed(preset: Preset, model: ModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
+    """Return a preset with the values of options, and with the keys that --set gives.
+
+    Raises:
+        SettingsError: an option and --set give the same key, or a value is wrong.
+    """
+    from sira_cli.models.loading.preset import full_key
+
+    options |= {"dtype": model.dtype, "max_pixels": model.max_pixels}
+    given = {full_key(name): name for name, value in options.items() if value is not None}
+    for key in map(full_key, keys):
+        if key in given:
+            raise SettingsError(f"--{given[key].replace('_', '-')} and --set {key}: give one of them")
+    return preset.with_settings(**options).with_values(**keys)
+
+
+def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
+    """Report options that have no effect under any of the methods."""
+    seeded = any(find(name).uses_seed for name in method_names(decoding.method))
+    idle = ["--top-p"] * (decoding.top_p is not None) + ["--seed"] * (decoding.seed is not None and not seeded)
+    if preset.generation.temperature == 0 and idle:
+        note(f"{' and '.join(idle)} {'change' if idle[1:] else 'changes'} nothing at temperature 0")

@@ -1,0 +1,250 @@
+"""Options that several commands share: one spelling everywhere.
+
+A group is a dataclass of annotated fields, for `with_options` (`cli/options/groups.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from sira_cli.cli.options.setting import complete
+from sira_cli.cli.options.values import (
+    ColorBy,
+    Dtype,
+    FolderFormat,
+    Quantization,
+    complete_preset,
+    read_batch_size,
+)
+from sira_cli.errors import SettingsError
+
+
+def batch_size_option(description: str) -> Any:
+    """Return the option --batch-size of a command; the type of its value is `BatchSize` of `runs/batch_size.py`."""
+    return typer.Option(
+        "-b", "--batch-size", metavar="N|auto", parser=read_batch_size, show_default=False, help=description
+    )
+
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v",
+        "--verbose",
+        count=True,
+        show_default=False,
+        help="Messages of libraries; -vv: tracebacks.",
+    ),
+]
+
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+BatchSizeOption = Annotated[
+    Any,
+    batch_size_option("Pictures at once (default: auto on a GPU, else 1)."),
+]
+
+Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
+Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
+AllowPrivate = Annotated[bool, typer.Option("--allow-private", help="Also download from private addresses.")]
+QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
+QuestionScenes = Annotated[
+    bool,
+    typer.Option("--scenes", help="Ask about drawn validation scenes, without files (default with the bundled model)."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try pictures again that failed in an earlier run.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
+
+ReportFile = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
+]
+RecordsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Records: .jsonl, .csv, .parquet or a folder.",
+    ),
+]
+
+_PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
+Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
+Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
+ColumnsPrompt = Annotated[
+    str | None,
+    typer.Option("--prompt", rich_help_panel="Text", help="Prompt; {NAME} stands for a column."),
+]
+Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours words on a terminal.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and where it runs."""
+
+    title: ClassVar[str] = "Model"
+
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "-p",
+            "--preset",
+            metavar="NAME",
+            autocompletion=complete_preset,
+            help="Preset or file (default: qwen2.5-vl-7b).",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face id, ID@REVISION, or folder."),
+    ] = None
+    device: Annotated[
+        str,
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", show_default=False),
+    ] = "auto"
+    dtype: Annotated[
+        Dtype | None, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_choices=False)
+    ] = None
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option(metavar="BITS", help="4bit or 8bit language layers (extra `quant`)."),
+    ] = None
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Shrink larger pictures to N pixels (Qwen-VL).",
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete,
+            help="Any key of the preset, any setting of the method.",
+        ),
+    ] = None
+    offline: Offline = False
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Run a checkpoint's own Python code.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """Further paths, and which part of the pictures to take."""
+
+    title: ClassVar[str] = "Pictures"
+
+    recursive: Recursive = False
+    files_from: Annotated[
+        str | None,
+        typer.Option("--files-from", metavar="FILE", help="More paths, one per line; - is stdin."),
+    ] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Part I of N, for N machines."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SelectionOptions(PathOptions):
+    """Options for choosing pictures, in addition to the paths."""
+
+    image_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Column or .tar extension with the pictures.",
+        ),
+    ] = None
+    id_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column that names the rows.")] = None
+    allow_private: AllowPrivate = False
+
+
+@dataclass(frozen=True)
+class GroupOptions(SelectionOptions):
+    """Options for choosing pictures, and whether they are shown together."""
+
+    together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where texts go, what is repeated, and how much is printed."""
+
+    title: ClassVar[str] = "Output"
+
+    output: RecordsFile = None
+    output_format: Annotated[
+        FolderFormat | None, typer.Option(metavar="FORMAT", help="Format in a folder: jsonl, parquet, webdataset.")
+    ] = None
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
+    xmp: Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")] = False
+    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", metavar="DIR", help="Write these text files into a folder."),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and texts.")] = False
+    retry_errors: RetryErrors = False
+    fail_fast: FailFast = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
+    quiet: Quiet = False
+    verbose: Verbose = 0
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How many pictures are decoded at once, and where."""
+
+    title: ClassVar[str] = "Speed"
+
+    batch_size: BatchSizeOption = None
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray[:N]", help="Decode here, or with N workers on Ray.", show_default=False)
+    ] = "local"
+
+    def __post_init__(self) -> None:
+        name, _, workers = self.engine.partition(":")
+        if self.engine != "local" and (name != "ray" or (workers.strip("0") and not workers.isdecimal())):
+            raise SettingsError(f"--engine {self.engine}: expected local, ray, or ray:N for N workers")
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether pictures are decoded on a Ray cluster."""
+        return self.engine != "local"
+
+    @property
+    def workers(self) -> int | None:
+        """Ray workers; None: one per GPU, or one."""
+        number = self.engine.partition(":")[2]
+        return int(number) if number else None
+
+
+@dataclass(frozen=True)
+class EngineOptions(WorkerOptions):
+    """How many pictures are decoded at once, where, and whether compiled."""
+
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile steps: slow start, then faster."),
+    ] = False

@@ -1,0 +1,139 @@
+"""A model on a server, instead of one that is loaded here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+
+import typer
+
+from sira_cli.cli.options.choosing import choose
+from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find
+
+if TYPE_CHECKING:
+    from sira_cli.methods.base import Method
+    from sira_cli.models.loading.preset import Preset
+    from sira_cli.runs.run import Engine, Job
+
+FOLLOWED = ("model", "preset", "max_new_tokens", "system")  # options in groups for a model here that a server follows
+KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """Which server, and how it is asked."""
+
+    title: ClassVar[str] = "Server"
+
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a server that speaks OpenAI's chat protocol, such as http://localhost:11434/v1; --model is the "
+            "model's name there, --preset gives question and line. Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Questions to the server at once (default: 4).")
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.1, help="Seconds to wait for an answer of the server (default: 300)."),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether a server is asked."""
+        return self.endpoint is not None
+
+    def check(self, context: typer.Context, model: ModelOptions, *others: Any) -> None:
+        """Check that the other options fit.
+
+        Args:
+            context: of the command, which knows the options that were typed.
+            model: the model options.
+            *others: further groups of options for a model that is loaded here.
+
+        Raises:
+            SettingsError: an option needs a model that is loaded here, or --endpoint, which is not given.
+        """
+        if not self.given:
+            if self.concurrency is not None or self.timeout is not None:
+                raise SettingsError("--concurrency and --timeout are for a server: also give --endpoint")
+            return
+        if model.model is None:
+            raise SettingsError("--endpoint also needs --model: the model's name on the server")
+        local = [option for each in (model, *others) for option in _typed(context, each)]
+        if local:
+            raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
+
+    def preset(self, model: ModelOptions, **settings: Any) -> tuple[Preset, Method]:
+        """Return the preset with the model's name on the server, and the method: its likeliest tokens.
+
+        Args:
+            model: the model options.
+            **settings: of the preset.
+
+        Raises:
+            SettingsError: the preset does not exist, or a setting is wrong.
+        """
+        name = cast(str, model.model)
+        own = name if model.preset is None else None
+        wording = ModelOptions(preset=model.preset, model=own, settings=model.settings)
+        preset, _ = choose(wording, DecodingOptions(), **settings)
+        return preset.model_copy(update={"model": name}), find("greedy")
+
+    def answering(
+        self, model: ModelOptions, decoding: DecodingOptions, **settings: Any
+    ) -> dict[str, tuple[Preset, Method]]:
+        """Return the preset and the method of answers, by the method's name: the server's likeliest ones."""
+        usual: dict[str, Any] = {"temperature": 0.0, "num_beams": 1, "think": False}
+        own = {"max_new_tokens": decoding.max_new_tokens, "system": decoding.system}
+        preset, method = self.preset(model, **settings)
+        return {method.name: (preset.with_settings(**usual, **own), method)}
+
+    def engine(self, job: Job) -> Engine:
+        """Return the engine of a job; nobody is asked if nothing is left to do.
+
+        Raises:
+            SettingsError: the address or the key is not one.
+        """
+        from sira_cli.remote.client import SECONDS
+        from sira_cli.remote.endpoint import Endpoint
+        from sira_cli.runs.nothing_left import nothing_left
+        from sira_cli.runs.remote_run import CONCURRENCY, REVISION, RemoteRun
+
+        key = next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
+        system, seconds = job.preset.prompts.system, self.timeout or SECONDS
+        if (left := nothing_left(job, revision=REVISION)) is not None:
+            return left
+        endpoint = Endpoint(self.endpoint or "", job.preset.model, system=system, seconds=seconds, key=key)
+        at_once = self.concurrency or CONCURRENCY
+        return RemoteRun(endpoint, job.preset, job.request, concurrency=at_once, done=job.targets.done)
+
+
+def _typed(context: typer.Context, options: Any) -> list[str]:
+    """Return the options of a group that were typed, also with the usual value, and that no server follows."""
+    names = [each.name for each in fields(options) if each.name not in FOLLOWED]
+    sources = {name: context.get_parameter_source(name) for name in names}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if "settings" in typed and all(map(_is_followed, options.settings)):
+        typed.remove("settings")
+    return [_shown(name, options) for name in typed]
+
+
+def _is_followed(setting: str) -> bool:
+    """Return whether a --set changes the prompt or the finished text, which is done here."""
+    from sira_cli.models.loading.preset import full_key
+
+    return full_key(setting.partition("=")[0]).startswith(("prompts.", "text.", "verify."))
+
+
+def _shown(name: str, options: Any) -> str:
+    if name == "settings":
+        return f"--set {next(each for each in options.settings if not _is_followed(each))}"
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,190 @@
+"""The second look on the command line: options and display."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import typer
+
+from sira_cli.cli.terminal.console import note
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from sira_cli.data.records.record import Answer, Result
+    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.look.verify import Verify
+
+UNSUPPORTED = "bold red"
+MORE_WORDS = "--objects FILE: your own words; --language, or --objects ask: another language"
+
+
+VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing, or the text
+
+
+MinSupport = Annotated[
+    float | None,
+    typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X."),
+]
+Objects = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|spacy|ask",
+        help="Objects to look for: a list, nouns, or ask.",
+    ),
+]
+Claims = Annotated[
+    str | None,
+    typer.Option(metavar="KIND,...", help="Ask about objects, colors, or both."),
+]
+TextLanguage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CODE",
+        help="Language of the texts, such as de (default: en).",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FlagOptions:
+    """A second look that leaves each text as it is."""
+
+    title: ClassVar[str] = "Second look"
+
+    verify: Annotated[
+        Literal["flag"] | None,
+        typer.Option(help="Ask the model about each object that a text names, and mark those it does not see."),
+    ] = None
+    min_support: MinSupport = None
+    objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
+
+    def read(self, preset: Preset) -> Verify | None:
+        """Return the second look that the options ask for.
+
+        Raises:
+            SettingsError: options of a second look are given without --verify, or are not valid.
+            DataError: the file of objects cannot be read.
+        """
+        return VerifyOptions(self.verify, self.min_support, self.objects, self.claims, self.language).read(preset)
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """A second look at the objects that each text names."""
+
+    title: ClassVar[str] = "Second look"
+
+    verify: Annotated[
+        VerifyMode | None,
+        typer.Option(help="Look again: mark unseen objects, or rewrite."),
+    ] = None
+    min_support: MinSupport = None
+    objects: Objects = None
+    claims: Claims = None
+    language: TextLanguage = None
+
+    def read(self, preset: Preset) -> Verify | None:
+        """Return the second look that the options ask for; errors as `FlagOptions.read`."""
+        if self.verify is None:
+            for name, value in asdict(self).items():
+                if value is not None:
+                    raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
+            return None
+        from sira_cli.models.look.verify import Verify
+
+        look = Verify(self.min_support, None, self.verify, None, self.claims, self.language)
+        return with_objects(look, self.objects, preset)
+
+
+def note_line(verify: Verify, preset: Preset) -> None:
+    """Note a line that is not measured, and how to measure it."""
+    language = verify.language or preset.verify.language
+    other = language != preset.verify.language
+    if verify.min_support is None and (other or preset.verify.min_support == type(preset.verify)().min_support):
+        where = f"{preset.model}, language {language}" if other else preset.model
+        line = f"the line of {verify.line(preset):g} is not measured for {where}"
+        note(f"{line}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
+
+
+def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
+    """Return a second look that finds the objects as --objects says, in the language of the texts.
+
+    Raises:
+        SettingsError: the language is not known, a requirement is missing, or the line is not of the claims.
+        DataError: the file of objects cannot be read.
+    """
+    from sira_cli.language.things import OBJECTS
+
+    kinds = verify.kinds(preset)
+    if verify.min_support is not None and OBJECTS not in kinds:
+        raise SettingsError(
+            f"--min-support is the line of objects, but the claims are {', '.join(kinds)}: leave it out, or also ask "
+            "about objects with --claims"
+        )
+    from sira_cli.language.noun_phrases import find_words
+
+    return replace(verify, words=find_words(objects, verify.wording(preset)))
+
+
+def claims_of(result: Answer | Result) -> list[dict[str, Any]]:
+    """Return everything that a text was asked about."""
+    return [*(result.objects or ()), *(result.claims or ())]
+
+
+def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
+    """Return the claims of a text that the picture does not support."""
+    from sira_cli.models.look import claims
+
+    return [] if result.verify is None else claims.unsupported(claims_of(result), result.verify)
+
+
+def print_marked(result: Result) -> None:
+    """Print a text; on a terminal, unsupported words are red and in brackets."""
+    if not sys.stdout.isatty():
+        print(result.text, flush=True)
+        return
+    from rich.console import Console
+
+    spans = [span for claim in unsupported(result) for span in claim["spans"]]
+    Console(highlight=False).print(marked(result.text, spans))
+
+
+def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
+    """Return a text with some parts red and in brackets.
+
+    Args:
+        text: any.
+        spans: start and end of each part.
+    """
+    from rich.text import Text
+
+    shown, end = Text(), 0
+    for first, last in sorted(tuple(span) for span in spans):
+        shown.append(text[end:first]).append(f"[{text[first:last]}]", style=UNSUPPORTED)
+        end = last
+    return shown.append(text[end:])
+
+
+def verdict(result: Answer | Result) -> str:
+    """Return the second look's verdict on a text, as one line."""
+    from sira_cli.models.look.claims import shown
+
+    if result.draft is not None:
+        taken = ", ".join(f"{shown(each)} ({each['support']:.2f})" for each in result.removed or ())
+        rest = ", ".join(shown(claim) for claim in unsupported(result))
+        return f"rewritten without: {taken or 'nothing'}" + f"; still not supported: {rest}" * bool(rest)
+    if doubted := unsupported(result):
+        return "not supported: " + ", ".join(f"{shown(claim)} ({claim['support']:.2f})" for claim in doubted)
+    if not claims_of(result):
+        return f"second look: nothing was recognised ({MORE_WORDS})"
+    count = len(claims_of(result))
+    if result.claims is not None:
+        return f"second look: supported, {f'all {count} claims' if count > 1 else 'the one claim'} of the text"
+    return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"

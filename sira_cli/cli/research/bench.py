@@ -1,0 +1,316 @@
+"""`sira bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.analysis.bench import shape_names
+from sira_cli.cli.loading import load_model
+from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
+from sira_cli.cli.options.common import AsJson, Depth, ModelOptions, Overwrite, Quiet, Verbose
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.values import TextLengths
+from sira_cli.cli.research.throughput import measure_throughput, print_throughput
+from sira_cli.cli.terminal.console import set_verbosity, waiting
+from sira_cli.cli.terminal.output import check_file, save_report, show_report, table_console
+from sira_cli.cli.terminal.progress import Progress
+from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
+from sira_cli.methods import find
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
+    from sira_cli.models.lvlm import Lvlm
+
+
+SCENES = 8  # captions per round, to measure a second look
+
+EXAMPLES = """
+sira bench -p llava-1.5-7b --method sira,vcd
+sira bench --shape qwen2.5-vl-7b -o bench.json
+sira bench -p demo --throughput
+"""
+
+
+@with_options(model=ModelOptions)
+def bench(
+    *,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Measure random weights in a real model's shape, without a download: {', '.join(shape_names())}.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all (default: sira,vcd)."),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Use only the first N decoder layers of the shape, if memory is short."),
+    ] = None,
+    k: Depth = None,
+    max_new_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,...",
+            help="Text lengths in tokens (default: 32,64,128); with --throughput, the length limit (default: the "
+            "preset's).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        str | None,
+        typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes (default: 1; with --throughput: 16)."),
+    ] = None,
+    image_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if the model has no fixed number.")
+    ] = 600,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Also measure greedy and SIRA with compiled decoding steps.")
+    ] = False,
+    processor_time: Annotated[
+        bool,
+        typer.Option(
+            "--processor-time",
+            help="Measure processor time, not wall time: use it if other programs run on the CPU.",
+        ),
+    ] = False,
+    second_look: Annotated[
+        bool,
+        typer.Option("--second-look", help="Also measure the cost of the second look (--verify), on drawn scenes."),
+    ] = False,
+    throughput: Annotated[
+        bool,
+        typer.Option(
+            "--throughput",
+            help="Measure instead pictures per second of greedy and SIRA, in static batches and refilled slots.",
+        ),
+    ] = False,
+    pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
+    text_lengths: Annotated[
+        TextLengths | None,
+        typer.Option(help="Lengths of texts with --throughput (default: own for the bundled model, else drawn)."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the JSON that --json prints.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+    model: ModelOptions,
+) -> None:
+    """Measure what methods cost compared with greedy, on the same pictures and in turn.
+
+    Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
+    request the total. Ratios are to greedy's time in the same round: median, then minimum and maximum. End tokens
+    are ignored, so every text reaches its full length. Caches are
+    checked to be as long as the method's streams.
+
+    With --throughput, texts have the model's own lengths, or drawn ones (mean 120 tokens, standard deviation 45;
+    scaled down if --max-new-tokens is under 210).
+    """
+    set_verbosity(quiet, verbose)
+    if throughput:
+        if second_look:
+            raise SettingsError("--throughput measures captions alone: leave out --second-look")
+        if processor_time:
+            raise SettingsError("--throughput measures wall time: leave out --processor-time")
+        if not {"sira", "greedy"}.issuperset(method_names(method or "sira")):
+            raise SettingsError("--throughput measures sira and greedy: leave out --method")
+        size = _one_number("--batch-size", batch_size or "16")
+        longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
+        check_file("--output", output, overwrite)
+        lvlm = _loaded(shape, layers, model, k)
+        measured = measure_throughput(
+            lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=longest)),
+            count=pictures,
+            batch_size=size,
+            runs=runs,
+            image_tokens=image_tokens,
+            compiled=compiled,
+            text_lengths=text_lengths,
+        )
+        show_report(measured, print_throughput, as_json, output)
+        return
+    if text_lengths is not None:
+        raise SettingsError("--text-lengths is for --throughput; --max-new-tokens gives lengths without it")
+    method = method or "sira,vcd"
+    methods = [name for name in method_names(method) if name]
+    for name in methods:
+        find(name)
+    lengths = _numbers("--max-new-tokens", max_new_tokens or "32,64,128")
+    batches = _numbers("--batch-size", batch_size or "1")
+    check_file("--output", output, overwrite)
+    if second_look and shape is not None:
+        raise SettingsError("--second-look needs a model that names objects: leave out --shape, or --second-look")
+    lvlm = _loaded(shape, layers, model, k)
+    if processor_time and lvlm.model.device.type != "cpu":
+        raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
+    if method.strip() == ALL:
+        refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
+        methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
+    from sira_cli.analysis.bench.run import bench as measure_all
+    from sira_cli.analysis.bench.run import requests
+
+    def save(measured: BenchReport) -> None:
+        if output is not None:
+            save_report(measured, output)
+
+    scenes = _scenes() if second_look else []
+    total = requests(methods, compiled, len(batches), runs, len(scenes))
+    with Progress.shown("requests", total) as progress:
+        report = measure_all(
+            lvlm,
+            methods,
+            lengths=lengths,
+            batches=batches,
+            runs=runs,
+            image_tokens=image_tokens,
+            compile=compiled,
+            processor_time=processor_time,
+            looked_at=scenes,
+            on_request=progress.advance,
+            on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
+        )
+    show_report(report, print_report, as_json)
+
+
+def _scenes() -> list[Image.Image]:
+    """Draw scenes with objects for captions to name."""
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+
+    return [render(held_out(seed))[0] for seed in VALIDATION_SEEDS[:SCENES]]
+
+
+def _numbers(option: str, given: str) -> list[int]:
+    """Read numbers such as `1,8`, in order.
+
+    Raises:
+        SettingsError: the text has another form.
+    """
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SettingsError(f"{option} {given!r}: expected whole numbers from 1 on, such as 1,8")
+    return sorted({int(part) for part in parts})
+
+
+def _one_number(option: str, given: str) -> int:
+    numbers = _numbers(option, given)
+    if len(numbers) > 1:
+        raise SettingsError(f"{option} {given!r}: --throughput takes one number")
+    return numbers[0]
+
+
+def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None) -> Lvlm:
+    if shape is None:
+        if layers is not None:
+            raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
+        return load_model(choose_preset(model, k=k), model, "sira", pictures=())
+    if model != ModelOptions(device=model.device, dtype=model.dtype):
+        raise SettingsError("--shape is a model of its own: only --device and --dtype can be combined with it")
+    with waiting(f"making random weights of {shape}"):
+        from sira_cli.analysis.bench.random_models import load_shape
+
+        return load_shape(shape, find("sira"), model.device, layers=layers, dtype=model.dtype, k=k)
+
+
+def print_report(report: BenchReport) -> None:
+    """Print tables per batch size, of phases and of whole requests."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from sira_cli.analysis.bench.figures import NOTES
+
+    out = table_console()
+    out.print(
+        f"{report.model}, {report.weights} weights, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, "
+        f"{report.attention} attention\n"
+        f"{report.device}; torch {report.torch}, transformers {report.transformers}\n"
+        f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
+        f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"
+    )
+    if report.processor_time:
+        out.print("times are processor times of this process, not wall times")
+    if report.stand_ins:
+        out.print(f"with calibrations of random values: {', '.join(report.stand_ins)}")
+    for batch in dict.fromkeys(row.batch for row in report.rows):
+        rows = [row for row in report.rows if row.batch == batch]
+        each = "" if batch == 1 else " in all, of mixed sizes"
+        title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
+        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+        table.add_column("")
+        for name in ("prefill", "step", "tokens/s", "cache", "peak memory"):
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(_name(row), _shown(row.prefill), _shown(row.step), *_sizes(row))
+        out.print(table)
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("whole request")
+        for length in report.lengths:
+            table.add_column(f"{length} token{'s' * (length > 1)}", justify="right")
+            if any(length in row.paper for row in rows):
+                table.add_column("paper", justify="right")
+        for row in rows:
+            cells = []
+            for length in report.lengths:
+                cells.append(_shown(row.requests[length]))
+                if any(length in other.paper for other in rows):
+                    cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
+            table.add_row(_name(row), *cells)
+        out.print(table)
+    if report.looks:
+        _print_looks(report)
+    for method in dict.fromkeys(row.method for row in report.rows):
+        if method in NOTES:
+            out.print(NOTES[method])
+
+
+def _print_looks(report: BenchReport) -> None:
+    """Print what a second look costs, relative to the caption alone."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    first = report.looks[0]
+    title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    table.add_column("")
+    for name in ("caption", "objects", *first.ratios, "rewritten"):
+        table.add_column(name, justify="right")
+    for look in report.looks:
+        ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
+        caption, rewritten = f"{1e3 * look.caption.median:,.1f} ms", f"{look.rewritten} of {look.pictures}"
+        table.add_row(look.method, caption, f"{look.things:.1f}", *ratios, rewritten)
+    table_console().print(table)
+
+
+def _name(row: BenchRow) -> str:
+    return row.name if row.baseline == "greedy" else f"... to {row.baseline}"
+
+
+def _shown(measure: Measure | None) -> str:
+    """Return milliseconds, and the ratio to greedy with its spread."""
+    if measure is None:
+        return "-"
+    ratio = measure.ratio
+    spread = "" if ratio.low == ratio.high else f" ({ratio.low:.2f}..{ratio.high:.2f})"
+    return f"{1e3 * measure.seconds.median:,.1f} ms  x{ratio.median:.3f}{spread}"
+
+
+def _sizes(row: BenchRow) -> list[str]:
+    speed = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
+    peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
+    return [speed, f"{row.cache_bytes / 1e6:.1f} MB", peak]

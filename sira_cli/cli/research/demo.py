@@ -1,0 +1,200 @@
+"""`sira demo`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sira_cli.cli.options.common import Overwrite, Quiet, Verbose
+from sira_cli.cli.options.verifying import marked
+from sira_cli.cli.terminal.console import note, set_verbosity, waiting
+from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.progress import Progress
+from sira_cli.errors import SettingsError, SiraError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sira_cli.demo.scenes import Scene
+
+SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the table, --evaluate, --export
+
+
+EXAMPLES = """
+sira demo
+sira demo --export scenes --limit 100
+"""
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, max=990_000, help="Number of the first scene.")] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000,
+            show_default=False,
+            help=f"Take only the first N scenes (default: {SHOWN}; --evaluate: {TESTED}; --export: {EXPORTED}).",
+        ),
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes instead; takes minutes.")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
+    ] = None,
+    overwrite: Overwrite = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-dir",
+            metavar="DIR",
+            help="Write one picture per scene into this folder (default: a cache folder).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
+    set_verbosity(quiet, verbose)
+    if export is not None:
+        if evaluate or as_json or output_dir is not None:
+            raise SettingsError("--export only writes files: leave out --evaluate, --json, --output-dir")
+        _export(export, seed, limit or EXPORTED, overwrite)
+        return
+    with waiting("loading the bundled model"):
+        from sira_cli.demo.measure import load_methods
+
+        methods = load_methods()
+    if evaluate:
+        _evaluate(methods, seed, limit or TESTED, as_json)
+    else:
+        _show(methods, seed, limit or SHOWN, output_dir, as_json)
+
+
+def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
+    """Write the files, and print next commands."""
+    from sira_cli.demo.export import export
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.eval.catalog import benchmarks
+
+    with Progress.shown("scenes", count) as progress:
+        scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+        export(scenes, folder, progress.reach, overwrite=overwrite)
+    note(f"{count} scenes are in {folder}; evaluate on them with")
+    print(f"sira eval all {shlex.quote(str(folder))} -p demo")
+    for name, card in benchmarks().items():
+        if card.judged:
+            data, images = (shlex.quote(str(folder / each)) for each in (name, "images"))
+            print(f"sira eval {name} {data} --images {images} -p demo -o {name}/ --export official")
+
+
+def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import TEST_SEEDS, render
+    from sira_cli.models.loading import presets
+
+    folder = output_dir or presets.cache() / "demo"
+    out = table_console()
+    paths = []
+    for number in range(1, count + 1):
+        scene = held_out(TEST_SEEDS[seed + number - 1])
+        paths.append(folder / f"scene-{scene.seed}.png")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            render(scene)[0].save(paths[-1])
+        except OSError as error:
+            raise SiraError(f"{paths[-1]}: cannot be saved ({error.strerror}): give another --output-dir") from error
+        texts = {name: lvlm.caption(paths[-1]).text for name, lvlm in methods.items()}
+        if as_json:
+            print(json.dumps(_record(scene, paths[-1], texts)), flush=True)
+        else:
+            out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", markup=False, soft_wrap=True)
+            _print_captions(out, scene, texts)
+    if not as_json:
+        _explain(out, methods, paths[0], seed, count)
+
+
+def _record(scene: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
+    from sira_cli.demo.questions import hallucinated
+
+    return {
+        "seed": scene.seed,
+        "file": str(path),
+        "place": scene.place,
+        "broken": scene.broken,
+        "objects": sorted(scene.objects),
+        "captions": texts,
+        "hallucinated": {
+            name: [text[start:end] for start, end in hallucinated(scene, text)] for name, text in texts.items()
+        },
+    }
+
+
+def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
+    """Print the scene's objects, and each caption with hallucinated words red and in brackets."""
+    from rich.text import Text
+
+    from sira_cli.demo.questions import hallucinated
+
+    rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
+    rows |= {name: marked(text, hallucinated(scene, text)) for name, text in texts.items()}
+    for name, row in rows.items():
+        for number, line in enumerate(row.wrap(out, out.width - 10)):
+            line.rstrip()
+            out.print(Text(f"  {'' if number else name:<8}") + line, soft_wrap=True)
+    out.print()
+
+
+def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
+    """Print the figures of the model card, a few measured now, their meaning, and next commands."""
+    from sira_cli.demo.measure import measure
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scene_report import SceneReport
+    from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.models.loading import presets
+
+    out.print("[bold red]\\[word][/] is named, but not in the picture.\n")
+    shipped = SceneReport.shipped()
+    out.print(f"The captions of {shipped.scenes:,} test scenes, measured when the model was made (its card):\n")
+    print(shipped.captions_table())
+    out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
+    with waiting(f"measuring on {MEASURED} scenes"):
+        report = measure(methods, [held_out(number) for number in TEST_SEEDS[seed : seed + MEASURED]])
+    out.print(f"The captions of {MEASURED} scenes, measured just now (few, so uncertain):\n")
+    print(report.captions_table())
+    real = presets.find("llava-1.5-7b")
+    next_steps = {
+        f"sira ask {shlex.quote(str(example))} 'Is there a person in the image?' --preset demo": "",
+        f"sira demo --seed {seed + count}": "more scenes",
+        "sira demo --evaluate": f"{TESTED:,} scenes, with yes/no questions",
+        f"sira caption photo.jpg --preset {real.name}": f"a real model, {real.download_gb:g} GB to download",
+    }
+    out.print(
+        "\nCHAIRs: share of captions that name an absent object."
+        "\nCHAIRi: share of named objects that are not in the scene."
+        "\ncoverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent."
+        "\nIn every second scene the objects are unusual for the place.\n\nNext:"
+    )
+    for command, why in next_steps.items():
+        out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)
+
+
+def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
+    from sira_cli.demo.measure import measure
+    from sira_cli.demo.questions import Questions, held_out
+    from sira_cli.demo.scenes import TEST_SEEDS
+
+    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+    with Progress.shown("scenes", count) as progress:
+        report = measure(methods, scenes, Questions(), progress.reach)
+    print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())

@@ -1,0 +1,170 @@
+"""`sira drift`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sira_cli.cli.loading import load_model
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import (
+    AsJson,
+    Depth,
+    Images,
+    ModelOptions,
+    Overwrite,
+    Plot,
+    Question,
+    Quiet,
+    ReportFile,
+    SelectionOptions,
+    Verbose,
+)
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.pictures import chosen_pictures
+from sira_cli.cli.terminal.console import note, say, set_verbosity
+from sira_cli.cli.terminal.output import (
+    check_file,
+    check_plot,
+    save_plot,
+    show_report,
+    table_console,
+)
+from sira_cli.cli.terminal.progress import Progress
+from sira_cli.errors import PictureError, SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.drift.measure import Divergence
+    from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile
+    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.pictures.perturb import Perturbations
+    from sira_cli.pictures.picture import Picture
+
+ROWS = 16  # in the table; more layers share rows
+
+
+EXAMPLES = """
+sira drift photo.jpg
+sira drift photos/ --limit 20 --plot drift.png
+"""
+
+
+@with_options(model=ModelOptions, selection=SelectionOptions)
+def drift(
+    *,
+    paths: Images = None,
+    question: Question = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Prompt, used verbatim (default: the preset's caption prompt).")
+    ] = None,
+    k: Depth = None,
+    blur: Annotated[
+        float,
+        typer.Option(
+            metavar="RADIUS",
+            help="Standard deviation of the blur, as a share of the picture's shorter side.",
+        ),
+    ] = 0.05,
+    patches: Annotated[int, typer.Option(metavar="N", help="Shuffle a grid of N x N patches.")] = 8,
+    seed: Annotated[int, typer.Option(help="Random seed of the shuffle.")] = 0,
+    model: ModelOptions,
+    selection: SelectionOptions,
+    output: ReportFile = None,
+    plot: Plot = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure how far SIRA's CF stream and blurred or shuffled pictures diverge from the original (Figure 4).
+
+    Two measures are shown: after every layer, 1 - cosine similarity to the full model, at the position that
+    predicts the next token; and for the next token, KL(full || reference) in nats. A question (--question) shows more
+    than a caption, whose first word may always be the same. The paper does not give the strength of its blur and
+    shuffle: the defaults are ours.
+    """
+    set_verbosity(quiet, verbose)
+    if question is not None and prompt is not None:
+        raise SettingsError("give --question or --prompt, not both")
+    from sira_cli.pictures.perturb import Perturbations
+
+    perturbations = Perturbations(blur, patches, seed)
+    check_file("--output", output, overwrite)
+    check_plot(plot, overwrite)
+    pictures = chosen_pictures(paths or [], selection)
+    if not pictures:
+        note(f"--shard {selection.shard} holds none of the pictures")
+        return
+    preset = choose_preset(model, k=k, prompt=prompt)
+    text = preset.prompts.caption if question is None else preset.prompts.asking(question)
+    lvlm = load_model(preset, model, "sira", pictures=pictures)
+    measured, failures = _measure(lvlm, pictures, text, perturbations)
+    if failures and len(pictures) > 1:
+        say(f"{len(failures)} of {len(pictures)} pictures failed")
+    if measured:
+        from sira_cli.analysis.drift.profiles import DriftReport
+
+        report = DriftReport.of(lvlm, text, perturbations, measured, failures)
+        show_report(report, _print, as_json, output)
+        if plot is not None:
+            from sira_cli.analysis.drift.plot import draw
+
+            save_plot(draw, report, plot)
+    if failures:
+        raise typer.Exit(3)
+
+
+def _measure(
+    lvlm: Lvlm, pictures: list[Picture], prompt: str, perturbations: Perturbations
+) -> tuple[list[dict[str, Divergence]], list[FailedFile]]:
+    """Measure every picture, and show how far it is."""
+    from sira_cli.analysis.drift.measure import measure_each
+    from sira_cli.analysis.drift.profiles import FailedFile
+
+    measured, failures = [], []
+    with Progress.shown("pictures", len(pictures)) as progress:
+        for picture, result in measure_each(lvlm, pictures, prompt, perturbations):
+            if isinstance(result, PictureError):
+                say(str(result))
+                failures.append(FailedFile(picture.name_in(None), str(result)))
+            else:
+                measured.append(result)
+            progress.advance(error=isinstance(result, PictureError))
+    return measured, failures
+
+
+def _print(report: DriftReport) -> None:
+    """Print the table: layers (no row spans the boundary), stages, KL."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from sira_cli.analysis.drift.plot import STYLES
+
+    out = table_console()
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("drift after layer")
+    for name in report.references:
+        table.add_column(STYLES[name][0], justify="right")
+    profiles, b = report.references.values(), report.boundary
+    size = -(-report.layers // ROWS)
+    for start, end in ((0, b), (b, report.layers)):
+        for first in range(start, end, size):
+            last = min(first + size, end)
+            means = [[layer.mean for layer in profile.drift[first:last]] for profile in profiles]
+            rows = f"{first + 1}" if last == first + 1 else f"{first + 1}-{last}"
+            table.add_row(rows, *(f"{sum(mean) / len(mean):.4f}" for mean in means), end_section=last == end)
+    early, late = ([_shown(getattr(profile, stage), ".4f") for profile in profiles] for stage in ("early", "late"))
+    table.add_row(f"early, 1-{b}", *early)
+    table.add_row(f"late, {b + 1}-{report.layers}", *late, end_section=True)
+    table.add_row("next-token KL, nats", *(_shown(profile.kl, ".2g") for profile in profiles))
+    out.print(table)
+    how, pictures = report.perturbations, f"{report.pictures} picture" + "s" * (report.pictures != 1)
+    out.print(
+        f"{pictures}; K = {report.k} of L = {report.layers}, fork at b = {b}; blur {how.blur:g} of the shorter side, "
+        f"{how.patches} x {how.patches} patches" + "; ± standard error" * (report.pictures > 1)
+    )
+
+
+def _shown(value: Estimate, digits: str) -> str:
+    return f"{value.mean:{digits}}" + ("" if value.stderr is None else f" ±{value.stderr:{digits}}")

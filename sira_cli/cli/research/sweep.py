@@ -1,0 +1,212 @@
+"""`sira sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sira_cli.cli.loading import load_model
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import (
+    AsJson,
+    ModelOptions,
+    Plot,
+    QuestionImages,
+    QuestionScenes,
+    Quiet,
+    Verbose,
+    batch_size_option,
+)
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.research.sweep_table import print_report
+from sira_cli.cli.terminal.console import resumable, say, set_verbosity
+from sira_cli.cli.terminal.output import check_file, check_plot, check_preset_file, save_plot, save_preset, show_report
+from sira_cli.cli.terminal.stages import show_stages
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.sweep.outcome import SweepReport
+    from sira_cli.analysis.sweep.questions import QuestionSet
+    from sira_cli.models.loading.preset import Preset
+
+SCENE_BATCH = 32
+
+
+By = Literal["accuracy", "F1"]  # the figure that the best setting maximizes
+
+
+EXAMPLES = """
+sira sweep -p demo --scenes --captions
+sira sweep coco_pope_*.json --images val2014/ --write-preset best.yaml
+"""
+
+
+@with_options(model=ModelOptions)
+def sweep(
+    *,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="POPE's question files, one per split.", show_default=False),
+    ] = None,
+    images: QuestionImages = None,
+    scenes: QuestionScenes = False,
+    k: Annotated[
+        str | None,
+        typer.Option(
+            "--k",
+            help="Values of K: all, or for example 1,2,4 or 1-7 (default: about 6 values, including L/2).",
+        ),
+    ] = None,
+    alpha: Annotated[str, typer.Option(help="Contrast strengths, alpha.")] = "0.25,0.5,0.75,1,1.5,2",
+    captions: Annotated[
+        bool, typer.Option("--captions", help="Also measure captions of scenes, and choose the setting by them.")
+    ] = False,
+    by: Annotated[
+        By,
+        typer.Option(
+            case_sensitive=False,
+            help="Figure that the best setting maximizes, as a mean over the splits.",
+        ),
+    ] = "accuracy",
+    suffix: Annotated[
+        str | None,
+        typer.Option(
+            help="Text after each question (default for files: ' Please answer this question with one word.').",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Take only the first N questions of each file, or the first N scenes (default: 200).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        Any,
+        batch_size_option(
+            "Questions decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1; for "
+            "scenes 32)."
+        ),
+    ] = None,
+    model: ModelOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.jsonl",
+            help="Keep every answer here, to resume a stopped run.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Start again: replace existing answers, figures and presets.",
+        ),
+    ] = False,
+    plot: Plot = None,
+    write_preset: Annotated[
+        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the best setting.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure SIRA over K and alpha on yes/no questions, and pick the best (the paper's Figure 3).
+
+    Only the first token of each answer is decoded, greedily, and read by POPE's rule: "no" if it is No, not or no.
+    So one prefill per question is enough for all settings. The best of many settings looks better than it is:
+    check it on other questions.
+    """
+    set_verbosity(quiet, verbose)
+    from sira_cli.analysis.sweep.cells import parse_alphas, parse_ks
+    from sira_cli.models.loading.presets import BUNDLED
+
+    given = None if k is None or k == "all" else parse_ks(k)
+    alphas = parse_alphas(alpha)
+    check_file("--output", output)  # a sweep resumes in its file, and its figure is drawn again
+    check_plot(plot, overwrite or output is not None)
+    check_preset_file(write_preset, overwrite)
+    preset = choose_preset(model, k=given[-1] if given else None)
+    drawn = scenes or (not files and preset.model == BUNDLED)
+    questions = _questions(files or [], images, drawn, suffix, limit)
+    if captions and questions.count_caption is None:
+        raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
+
+    from sira_cli.analysis.sweep.units import Units, decisive
+    from sira_cli.pictures.sources import located
+
+    with resumable(output is not None, overwrite), closing(Units(output, overwrite=overwrite)) as units:
+        known = decisive(preset, questions, alphas, captions) | {"quantization": model.quantization}
+        units.check(known | ({"k": list(given)} if given else {}))
+        files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
+        lvlm = load_model(preset, model, "sira", pictures=() if drawn else files_asked)
+        from sira_cli.analysis.sweep.run import Sweep
+
+        sweep = Sweep(
+            questions,
+            lvlm,
+            ks=given,
+            every_k=k == "all",
+            alphas=alphas,
+            captions=captions,
+            batch_size=batch_size or (SCENE_BATCH if drawn else None),
+            units=units,
+        )
+        show_stages(sweep.events())
+        report = sweep.report(by)
+    if sweep.failures and len(questions.pictures) > 1:
+        say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
+    if report is not None:
+        show_report(report, print_report, as_json)
+        if plot is not None:
+            from sira_cli.analysis.sweep.plot import draw
+
+            save_plot(draw, report, plot)
+        if write_preset is not None:
+            _write_preset(report, preset, write_preset)
+    if sweep.failures:
+        raise typer.Exit(3)
+
+
+def _questions(
+    paths: Sequence[Path], images: Path | None, scenes: bool, suffix: str | None, limit: int | None
+) -> QuestionSet:
+    """Return the questions. A missing picture is found before a model is loaded."""
+    if scenes and (paths or images is not None):
+        raise SettingsError("give question files with their --images, or --scenes, not both")
+    if not scenes and (not paths or images is None):
+        raise SettingsError(
+            "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
+        )
+    if images is None:
+        from sira_cli.demo.questions import validation_questions
+
+        return validation_questions(limit, suffix or "")
+    from sira_cli.analysis.sweep.questions import from_files
+    from sira_cli.eval.base import ONE_WORD
+    from sira_cli.pictures.find import check_images
+
+    found = from_files(paths, images, limit, ONE_WORD if suffix is None else suffix)
+    check_images(images, found.pictures)
+    return found
+
+
+def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
+    how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "
+    how += "scenes" if report.captions else "questions"
+    if report.best is None:
+        raise SettingsError(
+            f"`write_preset=` {path}: is not written: no setting fulfils the rule, and the paper's was not measured: "
+            "give other values of K and alpha"
+        )
+    if report.by_default:
+        how = "of the paper: no setting of sira sweep fulfilled its rule"
+    best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)
+    save_preset(best, path, f"K and alpha {how}", f"K = {report.best.k}, alpha = {report.best.alpha:g}")

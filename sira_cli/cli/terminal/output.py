@@ -1,0 +1,120 @@
+"""Shared functions of commands that print tables and write files."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sira_cli.cli.terminal.console import note, verbosity
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sira_cli.models.loading.preset import Preset
+
+
+def table_console() -> Console:
+    """Return a console for tables on stdout; in a file, nothing is wrapped."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
+    """Write the figure of a report with `draw`, in the format of the file's suffix.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import replacing
+
+    if verbosity() < 1:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs about its font cache
+    with replacing(path) as file:
+        draw(report, file, path.suffix)
+
+
+def save_report(report: Any, path: Path) -> None:
+    """Write a report as JSON, as --json prints it.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import write_whole
+
+    write_whole(path, report.to_json().encode() + b"\n")
+
+
+def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, path: Path | None = None) -> None:
+    """Print a report, as JSON or with `print_table`, and write it to a file, if one is given.
+
+    Raises:
+        SiraError: the file cannot be written.
+    """
+    if path is not None:
+        save_report(report, path)
+    if as_json:
+        print(report.to_json())
+    else:
+        print_table(report)
+
+
+def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
+    """Check that a file can be written, before a model is loaded.
+
+    Raises:
+        SettingsError: it is a folder, its folder is missing, or it exists and is not to be overwritten.
+    """
+    if file is not None and file.is_dir():
+        raise SettingsError(f"{option} {file}: is a folder, expected a file")
+    if file is not None and not file.parent.is_dir():
+        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
+    if file is not None and file.exists() and not overwrite:
+        raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
+
+
+def check_plot(path: Path | None, overwrite: bool) -> None:
+    """Check the file of --plot, before anything is measured.
+
+    Raises:
+        SettingsError: it exists, or its format is not supported.
+    """
+    from sira_cli.analysis.plots import check_format
+
+    check_file("--plot", path, overwrite)
+    if path is not None:
+        check_format(path)
+
+
+def check_preset_file(path: Path | None, overwrite: bool) -> None:
+    """Check the file of --write-preset, before anything is measured.
+
+    Raises:
+        SettingsError: it exists, or has another suffix.
+    """
+    check_file("--write-preset", path, overwrite)
+    if path is not None and path.suffix not in (".yaml", ".yml"):
+        raise SettingsError(f"--write-preset {path}: expected a name that ends in .yaml")
+
+
+def save_preset(preset: Preset, path: Path, description: str, holds: str) -> None:
+    """Write a preset, named after its file, that works from any folder, and report its content.
+
+    Raises:
+        SiraError: it cannot be written.
+    """
+    from sira_cli.files import from_home, write_whole
+    from sira_cli.models.loading import presets
+
+    folder = from_home(preset.model)
+    changes = {
+        "name": path.stem,
+        "description": description,
+        "model": str(folder.resolve()) if folder.is_dir() else preset.model,
+    }
+    write_whole(path, presets.to_yaml(preset.model_copy(update=changes)).encode())
+    note(f"{path}: {holds}; use it with --preset {path}")

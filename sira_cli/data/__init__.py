@@ -1,0 +1,1 @@
+"""Data about pictures: rows, groups, questions, prompts; existing captions; files of records."""

@@ -1,0 +1,1 @@
+"""Existing captions, read from all supported places, and written with other texts."""

@@ -1,0 +1,236 @@
+"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; the same rows with other texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sira_cli.data.groups import SEVERAL, names_in
+from sira_cli.data.records.table_rows import table_rows
+from sira_cli.data.rows import is_array, read_rows, read_table, some, text_of
+from sira_cli.errors import DataError
+from sira_cli.files import replacing
+from sira_cli.pictures.names import joined
+from sira_cli.pictures.tables import is_table
+
+TABLES = (".csv", ".tsv")
+ENDINGS = (".jsonl", ".json", *TABLES)
+# Usual names of the columns of captions; the first that a file has counts.
+IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
+TEXT_COLUMNS = ("text", "caption", "description", "answer")
+_OF_THE_TEXT = ("words", "objects", "claims", "data", "json_schema")  # in a record; another text has others
+
+
+@dataclass(frozen=True)
+class CaptionRow:
+    """A row of a file of captions.
+
+    Attributes:
+        where: where it stands, such as `captions.csv: row 3`.
+        values: its columns.
+        image: the picture's name.
+        text: the caption; None: none, or the row is a record of a picture that failed.
+        failed: whether it is such a record.
+    """
+
+    where: str
+    values: dict[str, Any]
+    image: str
+    text: str | None
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class CaptionFile:
+    """A file of captions.
+
+    Attributes:
+        path: the file.
+        columns: of a table, in order; empty for JSON.
+        image_column, text_column: which columns count.
+        is_array: whether it is one JSON array.
+        own: whether it holds records of sira.
+        newest: of pictures with several such records, the newest and where it stands.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    image_column: str
+    text_column: str
+    is_array: bool
+    own: bool
+    newest: Mapping[Any, tuple[str, dict[str, Any]]]
+
+    @classmethod
+    def read(cls, path: Path, image_column: str | None = None, text_column: str | None = None) -> CaptionFile:
+        """Read a file through. Its rows are not kept: it may be larger than the memory.
+
+        Args:
+            path: ends in one of `ENDINGS`, or is a table of records.
+            image_column, text_column: None: the first usual name that the file has.
+
+        Raises:
+            DataError: the file cannot be read, holds nothing, or lacks a column; the message names its columns.
+        """
+        columns, names, own, newest, by = _scan(path, image_column)
+        if own is None:
+            raise DataError(f"{path}: holds no captions")
+        image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
+        text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
+        if own and image != by:
+            newest = _scan(path, image).newest
+        return cls(path, columns, image, text, not columns and not is_table(path.name) and is_array(path), own, newest)
+
+    @property
+    def rows(self) -> Iterator[CaptionRow]:
+        """Its rows, read again one after the other; of records about the same picture, the newest.
+
+        Raises:
+            DataError: a row has no picture, or its text is not a string.
+        """
+        again = dict(self.newest)
+        for where, values in _values(self.path)[1]:
+            if self.own and (same := _same(values, self.image_column)) in self.newest:
+                if same not in again:
+                    continue
+                where, values = again.pop(same)
+            yield self._row(where, values)
+
+    def _row(self, where: str, values: dict[str, Any]) -> CaptionRow:
+        image = picture_name(where, values, self.image_column)
+        if not image:
+            raise DataError(f"{where}: {self.image_column} is empty: expected the name of a picture")
+        text = None if values.get(self.text_column) is None else text_of(where, values, self.text_column)
+        failed = self.own and values.get("status", "ok") != "ok"
+        return CaptionRow(where, values, image, None if failed else text, failed)
+
+    @property
+    def suffix(self) -> str:
+        """The ending of a file that `write` makes: this file's, but JSON lines of a table of records."""
+        return ".jsonl" if is_table(self.path.name) else self.path.suffix
+
+    def write(self, path: Path, rows: Sequence[tuple[CaptionRow, str | None]]) -> None:
+        """Write rows, each with another text or as it was (None), in the form of this file.
+
+        A record of sira whose text changes gets the first one as `draft`, and loses the scores of its words.
+
+        Raises:
+            SiraError: the file cannot be written.
+        """
+        changed = [
+            row.values if text is None or text == row.text else with_text(row.values, self.text_column, text)
+            for row, text in rows
+        ]
+        with replacing(path) as file:
+            if self.columns:
+                stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+                writer = csv.writer(stream, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ",")
+                writer.writerow(self.columns)
+                writer.writerows([values.get(name, "") for name in self.columns] for values in changed)
+                stream.detach()
+            elif self.is_array:
+                file.write(json.dumps(changed, ensure_ascii=False, indent=1).encode() + b"\n")
+            else:
+                file.writelines(json.dumps(values, ensure_ascii=False).encode() + b"\n" for values in changed)
+
+
+class _Scan(NamedTuple):
+    """The result of a pass over a file. `own`: None without a row; `by`: the column that identifies the picture."""
+
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    own: bool | None
+    newest: dict[Any, tuple[str, dict[str, Any]]]
+    by: str | None
+
+
+def _scan(path: Path, by: str | None) -> _Scan:
+    columns, rows = _values(path)
+    names = dict.fromkeys(columns)
+    own: bool | None = None
+    seen: set[Any] = set()
+    newest: dict[Any, tuple[str, dict[str, Any]]] = {}
+    for where, values in rows:
+        names.update(dict.fromkeys(values))
+        if own is None:
+            own, by = is_record(values), by or usual_column(names, IMAGE_COLUMNS)
+        if own:
+            same = _same(values, by)
+            if same in seen:
+                newest[same] = where, values
+            seen.add(same)
+    return _Scan(columns, tuple(names), own, newest, by)
+
+
+def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
+    if is_table(path.name):
+        return (), table_rows(path)
+    return read_table(path) if path.suffix.lower() in TABLES else ((), read_rows(path))
+
+
+def _same(values: Mapping[str, Any], by: str | None) -> Any:
+    """Return the value that is equal in two records of the same picture."""
+    return values.get("id", values.get(by))  # type: ignore[arg-type] # None is not a column
+
+
+def picture_name(where: str, values: Mapping[str, Any], column: str) -> str:
+    """Return a row's name of its picture, or that of the group that it lists.
+
+    Raises:
+        DataError: it is neither text nor a list of names.
+    """
+    listed = column == SEVERAL or isinstance(values.get(column), list)
+    names = names_in(where, values, column) if listed else None
+    return joined(names) if names else text_of(where, dict(values), column)
+
+
+def is_record(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of sira."""
+    return str(values.get("schema", "")).startswith("sira.")
+
+
+def is_failure(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a record of a picture that failed."""
+    return is_record(values) and values.get("status", "ok") != "ok"
+
+
+def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
+    """Return a row with another text.
+
+    A record of sira gets the first one as `draft`, and loses the scores of its words, and the value of its JSON.
+    """
+    if not is_record(values):
+        return {**values, column: text}
+    kept = {name: value for name, value in values.items() if name not in _OF_THE_TEXT}
+    return {**kept, column: text, "draft": values.get("draft", values[column])}
+
+
+def _column(path: Path, names: Sequence[str], option: str, given: str | None, usual: Sequence[str]) -> str:
+    if given is not None:
+        if given in names:
+            return given
+        raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
+    found = usual_column(names, usual)
+    if found is not None:
+        return found
+    raise DataError(
+        f"{path}: expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}: "
+        f"name yours with `{option}=`"
+    )
+
+
+def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """Return the first usual name among a row's or a file's, ignoring case."""
+    lower = {str(name).lower(): str(name) for name in reversed([*names])}
+    return next((lower[name] for name in usual if name in lower), None)
+
+
+def metadata_in(folder: Path) -> Path | None:
+    """Return a folder's metadata, as an `ImageFolder` of Hugging Face's `datasets` has it."""
+    files = (folder / name for name in ("metadata.jsonl", "metadata.csv"))
+    return next((file for file in files if file.is_file()), None)

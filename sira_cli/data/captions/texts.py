@@ -1,0 +1,67 @@
+"""The caption of a picture: in the text file next to it, or in a column of its data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sira_cli.data.captions.files import TEXT_COLUMNS, is_record, usual_column
+from sira_cli.data.rows import some, text_of
+from sira_cli.errors import PictureError
+from sira_cli.pictures.containers import ContainedPicture
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import Picture
+
+
+def text_of_picture(picture: Picture, extension: str, column: str | None) -> str | None:
+    """Return the caption of a picture; None without one.
+
+    Args:
+        picture: anywhere.
+        extension: of text files, with its full stop; in a shard, of the member that counts first.
+        column: of a data set; None: the first usual name.
+
+    Raises:
+        DataError: the column holds something else than a text.
+    """
+    if not isinstance(picture, ContainedPicture):
+        return picture.text_next_to(extension)
+    usual = (extension[1:], *TEXT_COLUMNS) if column is None else (column,)
+    try:
+        found = picture.columns(usual)
+    except PictureError:
+        return None
+    name = usual_column(found, usual)
+    if name is None or found[name] is None:
+        return None
+    return text_of(picture.shown, dict(found), name)
+
+
+def is_prose(text: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a caption has sentences, and is neither JSON nor a record's tags.
+
+    Args:
+        text: the caption.
+        values: its row or record; empty for a text file.
+    """
+    if is_record(values) and values.get("json_schema"):
+        return False
+    try:
+        return not text.lstrip().startswith(("{", "[")) or not isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return True
+
+
+def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
+    """Return the message that none of some pictures has a caption."""
+    inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
+    none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
+    if inside is None:
+        return f"{none} {extension} file next to it: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
+    try:
+        known = some(inside.column_names()) or "none at all"
+    except PictureError as error:
+        return str(error)
+    wanted = ", ".join((extension[1:], *TEXT_COLUMNS)) if column is None else repr(column)
+    return f"{none} caption: looked for a column {wanted} (`text_column=`), found {known}"

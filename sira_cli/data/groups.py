@@ -1,0 +1,87 @@
+"""Rows that name pictures: `image` is one, `images` are several that are shown together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sira_cli.data.rows import brief, read_rows, text_of
+from sira_cli.errors import DataError
+from sira_cli.pictures import stores
+from sira_cli.pictures.find import Shard
+from sira_cli.pictures.names import is_utf8, joined
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import located
+from sira_cli.pictures.together import Together
+
+SEVERAL = "images"
+
+
+def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
+    """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field.
+
+    Raises:
+        DataError: it is something else, or empty.
+    """
+    value = row.get(field)
+    if value is None or value == "":
+        return None
+    names = value
+    if isinstance(value, str):
+        try:
+            names = json.loads(value)
+        except ValueError:
+            names = None
+    if isinstance(names, list) and names and all(isinstance(each, str) and each and is_utf8(each) for each in names):
+        return names
+    raise DataError(f'{where}: {field} is {brief(value)}: expected a list of names, such as ["a.jpg", "b.jpg"]')
+
+
+def picture_below(base: str, name: str, *, allow_private: bool = False) -> Picture:
+    """Return the picture of a name that starts from a folder or a URI.
+
+    Args:
+        base: the folder or the URI.
+        name: a path, or a URI of its own.
+        allow_private: as for `located`.
+    """
+    path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
+    return located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
+
+
+def listed_groups(
+    file: Path, *, shard: Shard | None = None, limit: int | None = None, allow_private: bool = False
+) -> list[Picture]:
+    """Return the groups of a file, each once, in order. A row's other fields can fill prompts.
+
+    Args:
+        file: JSON lines or one JSON array, with `images`, or `image` (or `file_name`) for one picture. Names start from
+            the file's folder.
+        shard: keep this part of the groups.
+        limit: keep at most this many.
+        allow_private: whether URLs may lead to addresses that are not public.
+
+    Raises:
+        DataError: the file cannot be read, or a row names no picture.
+    """
+    found: dict[str, Picture] = {}
+    any_row = False
+    for names, row in _named(file):
+        any_row = True
+        if shard is not None and not shard.holds(joined(names)):
+            continue
+        group = (picture_below(str(file.parent), name, allow_private=allow_private) for name in names)
+        picture = Together.of(group, row)
+        found.setdefault(picture.identity, picture)
+        if len(found) == limit:
+            break
+    if not any_row:
+        raise DataError(f"{file}: names no pictures")
+    return list(found.values())
+
+
+def _named(file: Path) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    for where, row in read_rows(file):
+        yield names_in(where, row) or [text_of(where, row, SEVERAL, "image", "file_name")], row

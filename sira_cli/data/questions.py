@@ -1,0 +1,173 @@
+"""Files of questions, many about each picture: LLaVA's `question_id, image, text`, or `image, question`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from sira_cli.data.groups import SEVERAL, names_in, picture_below
+from sira_cli.data.kept import Kept
+from sira_cli.data.rows import brief, read_rows, read_table, some
+from sira_cli.data.wrapped import WrappedPicture
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.pictures.find import Shard
+from sira_cli.pictures.names import joined
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.together import Together
+
+_IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
+KEPT = 8  # pictures whose bytes wait for the next question
+
+
+@dataclass(frozen=True)
+class QuestionPicture(WrappedPicture):
+    """A picture with a question about it.
+
+    Attributes:
+        question: as the file has it.
+        prompt: as the model is asked.
+        question_id: as the file has it: a text or a number.
+    """
+
+    question: str
+    prompt: str
+    question_id: str | int
+    reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
+
+    @classmethod
+    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
+        """Return a question about a picture; those that share `reads` read the picture once if they follow each other.
+
+        Args:
+            picture: the picture itself.
+            question: as the file has it.
+            prompt: as the model is asked.
+            number: the question's id.
+            reads: the bytes of the latest pictures.
+        """
+        return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
+
+    @property
+    def id(self) -> str:
+        """The question's id."""
+        return str(self.question_id)
+
+    @property
+    def identity(self) -> str:
+        """The question's id: it may stand once in a file."""
+        return self.id
+
+    def asked(self, prompt: str) -> str:
+        """Return the question, as the model is asked."""
+        return self.prompt
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: there may be several questions."""
+        raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
+
+    def mirrored(self, extension: str) -> Path:
+        """Refuse: there may be several questions."""
+        return self.text_file(extension)
+
+    def read(self) -> bytes:
+        """Return the picture's bytes, which are read once for questions that follow each other."""
+        return self.reads.get(self.picture.identity, self.picture.read)
+
+
+def question_pictures(
+    file: Path,
+    asking: Callable[[str], str],
+    *,
+    images: str | None = None,
+    shard: Shard | None = None,
+    limit: int | None = None,
+    allow_private: bool = False,
+) -> list[Picture]:
+    """Return the questions of a file, in order, each with its picture.
+
+    Args:
+        file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
+            and perhaps `question_id` (or `id`); `images` instead of `image` is a list that is shown together.
+        asking: returns the prompt of a question.
+        images: the folder or URI that the names of pictures start from; None: the file's folder.
+        shard: keep the questions about this part of the pictures.
+        limit: keep at most this many questions.
+        allow_private: whether URLs may lead to addresses that are not public.
+
+    Raises:
+        DataError: the file cannot be read, or a row lacks something.
+        SettingsError: Parquet needs pyarrow, which is missing.
+    """
+    base = str(file.parent) if images is None else images.rstrip("/")
+    reads, found = Kept[bytes](KEPT), dict[str, Picture]()
+    where = ""
+    for where, row in _rows(file):
+        names = names_in(where, row)
+        name = joined(names) if names else _text(where, row, _IMAGES)
+        question = _text(where, row, _QUESTIONS)
+        if shard is not None and not shard.holds(name):
+            continue
+        number = _id(where, row)
+        number = f"{name}: {question}" if number is None else number
+        group = [picture_below(base, each, allow_private=allow_private) for each in names or [name]]
+        picture = Together.of(group) if names else group[0]
+        each = QuestionPicture.about(picture, question, asking(question), number, reads)
+        if each.id in found:
+            raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
+        found[each.id] = each
+        if len(found) == limit:
+            break
+    if not where:
+        raise DataError(f"{file}: holds no questions")
+    return list(found.values())
+
+
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    ending = file.suffix.lower()
+    if ending == ".parquet":
+        try:
+            yield from _parquet_rows(file)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    elif ending in (".csv", ".tsv"):
+        yield from read_table(file)[1]
+    else:
+        yield from read_rows(file)
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[parquet]'") from error
+    table = parquet.ParquetFile(file)
+    columns = [name for name in table.schema_arrow.names if name in (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)]
+    number = 0
+    for batch in table.iter_batches(columns=columns):
+        for row in batch.to_pylist():
+            yield f"{file}: row {number}", row
+            number += 1
+
+
+def _id(where: str, row: dict[str, Any]) -> str | int | None:
+    """Return a question's id; in a table with empty cells, numbers may have become 1.0, 2.0 and NaN."""
+    for name in _IDS:
+        value = row.get(name)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if value in (None, "") or value != value:
+            continue
+        if not isinstance(value, int | str):
+            raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
+        return value
+    return None
+
+
+def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        if isinstance(row.get(name), str) and row[name].strip():
+            return str(row[name])
+    found = [name for name in row if row[name] and str(row[name]).strip()]
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(found) or 'nothing'}")

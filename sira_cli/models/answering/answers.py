@@ -1,0 +1,177 @@
+"""A loaded model under a decoding method: from text tokens to answers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.core.forward_pass import Step
+from sira_cli.data.records.record import Answer, FinishReason
+from sira_cli.models.answering.decoding import DecodingModel
+from sira_cli.models.answering.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
+from sira_cli.models.answering.starts import Trail
+from sira_cli.models.answering.word_scores import WordScores
+
+if TYPE_CHECKING:
+    from sira_cli.models.schemas.schema import Schema
+
+
+@dataclass(frozen=True)
+class TextEnd:
+    """A text that has ended.
+
+    Attributes:
+        tokens: its tokens, without padding.
+        finish_reason: why it ended.
+        text, reasoning: the answer, and the model's thoughts before it.
+        reasoning_tokens: number of tokens of the thoughts.
+        error: the reason why it is not an answer, or empty.
+    """
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    text: str
+    reasoning: str
+    reasoning_tokens: int
+    error: str
+
+
+class AnsweringModel(DecodingModel):
+    """A `DecodingModel` that returns answers, with their finish reasons, and handles texts that repeat themselves."""
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        words: bool = False,
+        task: str = "caption",
+        trail: Trail | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+        **watching: Any,
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs.
+
+        Args:
+            inputs: from `prepare`.
+            on_text, seeds: as in `generate`.
+            words: score the words (`WordScores`) instead of calling `on_text`.
+            task, trail, schemas: as in `generate`.
+            **watching: `on_tokens`, `on_new` and `start`, passed to `generate` in the first try.
+
+        Raises:
+            SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
+        """
+        inputs = self.to_device(inputs)
+        answers = self._decoded(inputs, on_text, seeds, words, task, schemas, trail, **watching)
+        if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
+            other = copy.copy(self)
+            other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
+            again = other._decoded(inputs, None, seeds, words, task, schemas)
+            answers = [
+                replace(new, warnings=(*new.warnings, RETRIED)) if old.finish_reason == "loop" else old
+                for old, new in zip(answers, again, strict=True)
+            ]
+        return answers
+
+    def _decoded(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None,
+        seeds: Sequence[int] | None,
+        words: bool,
+        task: str,
+        schemas: Sequence[Schema | None] | None,
+        trail: Trail | None = None,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+        **watching: Any,
+    ) -> list[Answer]:
+        """Decode each row of inputs on the model's device; `answer` without a second try."""
+        image_tokens, prompt_tokens = self.lengths(inputs)
+        scores = WordScores(self.parser, self.sira.alpha) if words else None
+        watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
+
+        def watch(new: list[int], step: Step) -> None:
+            for watcher in watchers:
+                watcher(new, step)
+
+        tokens = self.generate(
+            inputs,
+            on_text,
+            on_tokens=watch if watchers else None,
+            seeds=seeds,
+            task=task,
+            trail=trail,
+            schemas=schemas,
+            **watching,
+        )
+        if trail is not None:
+            trail.end(tokens.tolist())
+        answers = []
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, self.about_pictures(schemas, inputs), strict=True)
+        for number, (row, image, prompt, schema) in enumerate(rows):
+            answer = self.answer_of(row, image, prompt, schema)
+            if scores:
+                found = scores.words(number, answer.output_tokens)
+                answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])
+            answers.append(answer)
+        return answers
+
+    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int, schema: Schema | None = None) -> Answer:
+        """Return the answer of a text's new tokens, which may be padded.
+
+        Args:
+            row: the tokens.
+            image_tokens, prompt_tokens: the prompt's counts.
+            schema: the one that the text followed.
+        """
+        ended = self.ended(row)
+        answer = Answer(
+            text=ended.text,
+            finish_reason=ended.finish_reason,
+            image_tokens=image_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(ended.tokens),
+            error=ended.error,
+            reasoning=ended.reasoning if ended.reasoning or self.parser.expects else None,
+            reasoning_tokens=ended.reasoning_tokens,
+            tokens=tuple(ended.tokens),
+            warnings=self._past_context(prompt_tokens + len(ended.tokens)),
+        )
+        return answer if schema is None else schema.answer(answer)
+
+    def _past_context(self, tokens: int) -> tuple[str, ...]:
+        """Return the warning about a prompt and a text of this many tokens together, if there is one."""
+        if self.context is None or tokens <= self.context:
+            return ()
+        return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
+
+    def ended(self, row: list[int], *, at_once: bool = False) -> TextEnd:
+        """Return the text of new tokens.
+
+        Args:
+            row: the tokens, possibly padded.
+            at_once: as its prompt was prepared (`prepare`).
+        """
+        row = self.ends.until_end(row)
+        reason: FinishReason = self.ends.finish_reason(row)
+        on_loop = self.preset.generation.on_loop
+        loop = find_loop(row) if on_loop else None
+        if loop is not None:
+            row, reason = row[: loop.end], "loop"
+        parsed = self.parser.parse(row, at_once=at_once)
+        text = parsed.text
+        if loop is not None and on_loop == "trim":
+            text = first_copy(text, self.parser.parse(row[: loop.first], at_once=at_once).text)
+        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not text)
+        error = self._unfinished(len(row), reason) if unfinished else ""
+        return TextEnd(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
+
+    def _unfinished(self, tokens: int, reason: FinishReason) -> str:
+        """Return the message for a text whose thoughts have not ended."""
+        ways = ["raise max_new_tokens"] if reason == "length" else []
+        ways += ["switch thinking off"] if self.preset.generation.think else []
+        return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

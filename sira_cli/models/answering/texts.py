@@ -1,0 +1,82 @@
+"""Changes to decoded texts: whole sentences only, a maximum number of sentences, a prefix and a suffix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sira_cli.data.records.record import Answer
+
+# A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
+# Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.
+_CLOSING = "\"')\\]*_\u2019\u201d\u00bb"
+_SENTENCE_END = re.compile(
+    rf"[.!?\u2026]+[{_CLOSING}]*(?=\s+(?![a-z\u00df-\u00ff])|\s*$)"
+    "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
+)
+# Before a full stop inside a sentence: a title before a name, a number at the start of a list item.
+_NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|Jr|Sr|vs|etc|e\.g|i\.e)\.$|^\s*\d+\.$", re.MULTILINE)
+
+
+class TextSettings(BaseModel):
+    """Changes to decoded texts; none by default.
+
+    Attributes:
+        prefix, suffix: put unchanged before and after each text, such as the trigger word of a training set.
+        max_sentences: keep this number of sentences of a text.
+        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` or the loop guard ended,
+            unless it is the only one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    prefix: str = ""
+    suffix: str = ""
+    max_sentences: int | None = Field(default=None, ge=1)
+    complete_sentences: bool = False
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, as JSON values; empty: texts are not changed."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def finished(self, answer: Answer) -> Answer:
+        """Return an answer with its text and its words' scores, changed by these settings."""
+        if not self.given() or answer.error:
+            return answer
+        text = self._cut(answer.text, answer.finish_reason)
+        words = answer.words
+        if words is not None:
+            moved = len(self.prefix)
+            words = [
+                {**word, "start": word["start"] + moved, "end": word["end"] + moved}
+                for word in words
+                if word["end"] <= len(text)
+            ]
+        return replace(answer, text=f"{self.prefix}{text}{self.suffix}", words=words)
+
+    def written(self, text: str) -> tuple[int, int]:
+        """Return the start and the end of the decoded part of a text in its final form."""
+        first = len(self.prefix) if text.startswith(self.prefix) else 0
+        return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
+
+    def around_nothing(self) -> str:
+        """Return the text around tags of which none is left, without the commas that led to them."""
+        return ", ".join(filter(None, (self.prefix.strip(", "), self.suffix.strip(", "))))
+
+    def _cut(self, text: str, finish_reason: str) -> str:
+        ends = sentence_ends(text)
+        if self.complete_sentences and finish_reason in ("length", "loop") and ends:
+            text = text[: ends[-1]]
+        if self.max_sentences is not None and len(ends) >= self.max_sentences:
+            text = text[: ends[self.max_sentences - 1]]
+        return text
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Return the ends of a text's sentences: positions after their full stops."""
+    return [
+        match.end() for match in _SENTENCE_END.finditer(text) if not _NO_END.search(text[: match.end()].rstrip("*_"))
+    ]

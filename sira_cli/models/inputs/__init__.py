@@ -1,0 +1,1 @@
+"""A checkpoint's own forms of inputs: its processor, sizes of pictures, chat template, tokens."""

@@ -1,0 +1,251 @@
+"""A preset: a model and everything that decides its answers, checked.
+
+Unknown keys, wrong types and out-of-range values are errors that name the key and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from typing import Any, get_args, get_type_hints
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find as find_method
+from sira_cli.methods.base import Method
+from sira_cli.models.answering.texts import TextSettings
+from sira_cli.models.loading.preset_parts import (
+    Generation,
+    ImageSettings,
+    Load,
+    Prompts,
+    SiraSettings,
+    Strict,
+    VerifySettings,
+    check_text,
+)
+from sira_cli.models.look.kinds import KINDS
+
+# Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
+_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
+ONLY_IF_SET = (
+    "system",
+    "json_schema",
+    *(f"image.{name}" for name in _LATER_IMAGE),
+    *(f"generation.{name}" for name in _LATER_GENERATION),
+    *(f"text.{name}" for name in TextSettings.model_fields),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds", "language", "yes", "no")),
+    *(f"verify.claims.{kind}.{name}" for kind in KINDS for name in ("question", "min_support")),
+)
+
+
+_DESCRIBE = ("name", "description", "family", "model", "download_gb", "methods")  # keys that no run changes
+_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+class Preset(Strict):
+    """A model and everything that decides its answers.
+
+    Attributes:
+        family: heading of the preset in `sira presets list`.
+        download_gb: size of the weights; only for messages.
+        methods: settings of methods other than `sira` that differ from their defaults, by method and name.
+        text: changes to captions and answers, but not to answers of benchmarks.
+    """
+
+    name: str = ""
+    description: str = ""
+    family: str = ""
+    model: str = Field(min_length=1)
+    revision: str = "main"
+    download_gb: float | None = Field(default=None, gt=0)
+    sira: SiraSettings = SiraSettings()
+    methods: dict[str, dict[str, JsonValue]] = {}  # noqa: RUF012 (pydantic copies it)
+    image_tokens: ImageTokens = ImageTokens()
+    prompts: Prompts = Prompts()
+    generation: Generation = Generation()
+    load: Load = Load()
+    image: ImageSettings = ImageSettings()
+    text: TextSettings = TextSettings()
+    verify: VerifySettings = VerifySettings()
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        for name, settings in given.items():
+            method = find_method(name)
+            for key in settings:
+                if key in method.from_preset:
+                    raise SettingsError(f"{key} of method {name} belongs in `sira`")
+            method.with_values(**settings)
+        return given
+
+    def method(self, name: str) -> Method:
+        """Return a method with this preset's settings for it.
+
+        Raises:
+            SettingsError: the method does not exist.
+        """
+        return find_method(name).with_values(**self.methods.get(name, {}))
+
+    @property
+    def sira_config(self) -> SiraConfig:
+        """The settings for the fork."""
+        return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
+
+    def decisive(self) -> dict[str, Any]:
+        """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
+        left_out = {"name", "description", "family", "download_gb", "prompts", "methods", "text", "verify"}
+        values = self.model_dump(mode="json", exclude=left_out)
+        later = self.later()
+        for name in _LATER_GENERATION:
+            if name not in later:
+                del values["generation"][name]
+        values["image"] = {"max_pixels": None} | self.image.given()
+        if "system" in later:
+            values["system"] = later["system"]
+        if text := self.text.given():
+            values["text"] = text
+        return values
+
+    def later(self) -> dict[str, Any]:
+        """Return the settings that records contain only if they are set, by their names in records."""
+        values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
+        return values | ({"system": self.prompts.system} if self.prompts.system else {})
+
+    @property
+    def streams(self) -> bool:
+        """Whether texts are final as they are decoded, so that they can be shown piece by piece."""
+        return not self.text.given() and self.generation.on_loop in (None, "keep")
+
+    def without_text(self) -> Preset:
+        """Return the same preset without changes to the model's texts."""
+        return self.model_copy(update={"text": TextSettings()})
+
+    def with_settings(self, /, **settings: Any) -> Preset:
+        """Return the same preset with single values replaced; None keeps a value.
+
+        Args:
+            **settings: keys as in `full_key`, such as `generation.top_p` or `top_p`; `prompt` is the caption prompt.
+
+        Raises:
+            SettingsError: a value is not valid, or a name is not a key.
+        """
+        return self.with_values(**{name: value for name, value in settings.items() if value is not None})
+
+    def with_values(self, /, **settings: Any) -> Preset:
+        """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
+        values = self.model_dump(mode="json")
+        given = {}
+        for name, value in settings.items():
+            given[key := full_key(name)] = value
+            if isinstance(value, str):
+                check_text(name, value)
+            section, _, last = key.rpartition(".")
+            (values[section] if section else values)[last] = value
+        for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
+            if given.get(f"sira.{one}") is not None and f"sira.{other}" not in given:
+                values["sira"][other] = None
+        return validate(values, "settings")
+
+
+@functools.cache
+def keys() -> dict[str, Any]:
+    """Return the keys of a preset that change a run, as `generation.top_p`, with the types of their values."""
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(Preset).items():
+        if name in _DESCRIBE or name not in Preset.model_fields:
+            continue
+        if kind is ImageTokens or issubclass(kind, BaseModel):
+            found |= {f"{name}.{part}": hint for part, hint in get_type_hints(kind).items() if part != "model_config"}
+        else:
+            found[name] = kind
+    return found
+
+
+def full_key(name: str) -> str:
+    """Return the key of this name: the key itself, or the only one with this last part.
+
+    Raises:
+        SettingsError: no key has this name, or several have it.
+    """
+    name = {"prompt": "prompts.caption"}.get(name, name)
+    if name in keys():
+        return name
+    found = [key for key in keys() if key.rpartition(".")[2] == name]
+    if len(found) > 1:
+        raise SettingsError(f"{name!r} stands for {' and '.join(found)}: give one of these keys")
+    if not found:
+        known = [*keys(), *(key.rpartition(".")[2] for key in keys())]
+        raise SettingsError(f"no setting named {name!r}{nearest(name, known)}")
+    return found[0]
+
+
+def read_value(key: str, text: str) -> Any:
+    """Return the value of a key that is written as on a command line or in YAML; `Preset.with_values` checks it.
+
+    Args:
+        key: one of `keys()`.
+        text: the text itself for a key whose values are texts; `none`; yes or no, true or false; else JSON.
+    """
+    kind = keys()[key]
+    if kind is str:
+        return text
+    if text == "none" and type(None) in get_args(kind):
+        return None
+    if bool in (kind, *get_args(kind)) and text in _TRUTH:
+        return _TRUTH[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def validate(values: dict[str, Any], source: str) -> Preset:
+    """Return the preset of these values; `source` names their origin in messages.
+
+    Raises:
+        SettingsError: the values are not valid; the message names every mistake.
+    """
+    try:
+        # As JSON, where strict types still let a list fill a tuple.
+        return Preset.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise SettingsError(f"{source}: {problems}") from error
+
+
+def _explain(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        *parents, name = problem["loc"]
+        return f"unknown key `{key}`{nearest(str(name), _keys_at(parents))}"
+    if problem["type"] == "missing":
+        return f"`{key}` is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"`{key}`: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _keys_at(parents: list[Any]) -> list[str]:
+    """Return the schema's valid keys under `parents`."""
+    schema = Preset.model_json_schema()
+    node = schema
+    for parent in parents:
+        node = node.get("properties", {}).get(parent, {})
+        options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
+        reference = next((option["$ref"] for option in options if "$ref" in option), None)
+        if reference:
+            node = schema["$defs"][reference.rsplit("/", 1)[1]]
+    return list(node.get("properties", {}))
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return a remark for an error: the nearest known name, or all known names."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean `{close[0]}`?" if close else f" (valid: {', '.join(sorted(known))})." if known else ""

@@ -1,0 +1,144 @@
+"""Presets in files: the shipped ones, and your own.
+
+Errors name the file, the key and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from platformdirs import user_cache_path, user_config_path
+
+from sira_cli.errors import SettingsError
+from sira_cli.files import from_home
+from sira_cli.models.loading.preset import Preset, nearest, validate
+from sira_cli.models.loading.preset_parts import Prompts
+
+# In the wheel the presets are inside the package, in a checkout next to it.
+_PACKAGE = Path(__file__).parents[2]
+SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.parent / "presets") if folder.is_dir())
+DEFAULT = "qwen2.5-vl-7b"
+BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
+BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a duplicate key is an error; plain YAML would use the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Called by PyYAML for each mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{key}` is given twice", node.value[index][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def for_model(model: str) -> Preset:
+    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
+
+    Picture sizes, the system prompt, the form of boxes and the settings of the second look come from the shipped preset
+    of the same id (`shipped_for`), if it exists.
+    """
+    shipped = shipped_for(model)
+    if shipped is None:
+        return Preset(model=model)
+    prompts = Prompts(system=shipped.prompts.system, boxes=shipped.prompts.boxes)
+    return Preset(model=model, image=shipped.image, prompts=prompts, verify=shipped.verify)
+
+
+def shipped_for(model: str) -> Preset | None:
+    """Return the shipped preset of a model id, or the one with the shortest name of several: others are variants."""
+    for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: len(path.stem)):
+        preset = read(path)
+        if preset.model == model:
+            return preset
+    return None
+
+
+def read(path: Path) -> Preset:
+    """Read the preset in a YAML file.
+
+    Raises:
+        SettingsError: the file is not a preset; the message names the key and the nearest valid name.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise SettingsError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: a preset is a mapping with at least `model: ...`")
+    values.setdefault("name", path.stem)
+    preset = validate(values, str(path))
+    if preset.model.startswith(("./", "../", "~")):
+        folder = (path.parent / from_home(preset.model)).resolve()
+        preset = preset.model_copy(update={"model": str(folder)})
+    return preset
+
+
+def find(name: str) -> Preset:
+    """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones.
+
+    Raises:
+        SettingsError: the preset does not exist; the message names the nearest.
+    """
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = from_home(name)
+        if not path.is_file():
+            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to `model=`)")
+        return read(path)
+    known = available()
+    if name not in known:
+        raise SettingsError(
+            f"no preset named {name!r}{nearest(name, known)} See `sira presets list`; "
+            "for a model id or a folder use `model=`."
+        )
+    return read(known[name])
+
+
+def resolve(source: str) -> Preset:
+    """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id.
+
+    Raises:
+        SettingsError: `source` is not one of these.
+    """
+    if source.endswith((".yaml", ".yml")) or source in available():
+        return find(source)
+    if "/" in source or from_home(source).is_dir():
+        return for_model(source)
+    return find(source)  # raises, with the nearest name
+
+
+def available() -> dict[str, Path]:
+    """Return every preset file by name; the user's own replace shipped ones of the same name."""
+    return {
+        path.stem: path
+        for folder in (SHIPPED, home() / "presets")
+        for pattern in ("*.yaml", "*.yml")
+        for path in sorted(folder.glob(pattern))
+    }
+
+
+def home() -> Path:
+    """Return the user's folder for presets: `$SIRA_HOME`, else the system's folder for settings."""
+    return Path(os.environ.get("SIRA_HOME") or user_config_path("sira"))
+
+
+def cache() -> Path:
+    """Return the folder for files that `sira` makes and can make again."""
+    return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
+
+
+def to_yaml(preset: Preset) -> str:
+    """Return the preset as a YAML file, without the defaults."""
+    values = preset.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)

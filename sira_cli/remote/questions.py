@@ -1,0 +1,164 @@
+"""Questions to a server about each picture: about a caption's objects, or the user's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from sira_cli.data.captions.captioned import CaptionedPicture
+from sira_cli.data.records.record import Answer
+from sira_cli.language.things import Thing
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
+from sira_cli.models.look.finding import ClaimFinder
+from sira_cli.models.look.verify import Verify
+from sira_cli.pictures.picture import Picture
+from sira_cli.remote.answer import check_choices, read_choices, read_yes
+from sira_cli.remote.endpoint import Endpoint
+from sira_cli.remote.rewriting import EndpointRewriter
+
+NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
+
+
+class Questions(ABC):
+    """What is asked of a server about each picture.
+
+    Attributes:
+        looked: settings of the second look, for keys; None without one.
+    """
+
+    looked: dict[str, Any] | None = None
+
+    def __init__(self, endpoint: Endpoint, preset: Preset) -> None:
+        self._endpoint, self._preset = endpoint, preset
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Ask a first question about an empty picture.
+
+        Raises:
+            SiraError: the server is away, refuses, or does not know the model.
+        """
+
+    @abstractmethod
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Return the answer about a picture.
+
+        Args:
+            urls: the picture as a data URL; several that are in one prompt.
+            asked: the prompt.
+            picture: where it is.
+
+        Raises:
+            NoAnswerError: the server has none.
+            SiraError: the server is gone, or refuses any question.
+        """
+
+    @abstractmethod
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+
+
+class ClaimQuestions(Questions):
+    """Questions about the objects that captions name. Pictures are `CaptionedPicture`s."""
+
+    looked: dict[str, Any]
+
+    def __init__(self, endpoint: Endpoint, preset: Preset, how: Verify) -> None:
+        super().__init__(endpoint, preset)
+        self._rewrites = how.rewrites
+        self._words = ClaimFinder(how, preset)
+        self.looked = how.settings(preset)
+        self._lines = how.lines(preset)
+        self._mender = EndpointRewriter(endpoint, preset, how)
+
+    def begin(self) -> None:
+        """Ask about an object, to learn whether the server tells probabilities."""
+        some = self._words.objects.things("a dog") or [Thing("dog", (), "dog")]
+        self.looked["source"] = self._endpoint.begin(self._words.wording.about_presence(some[0]))
+        if self._rewrites:
+            self._endpoint.check_continues(self._preset.prompts.caption)
+
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Ask about each claim of a caption; each picture by itself."""
+        caption, known = cast(CaptionedPicture, picture), dict[str, Claim]()
+
+        def look(text: str) -> Check:
+            named = self._words.named(text, lambda prompt: self._endpoint.reply(urls[:1], prompt, LIST_TOKENS).text)
+            return self._words.check(text, named, known, ask)
+
+        def ask(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([[self._claim(url, thing) for thing in new] for url in urls])
+
+        check = look(caption.text)
+        answer = check.added_to(Answer(caption.text, "stop"), self.looked)
+        if not self._rewrites or not caption.is_prose or not check.below(self._lines):
+            return answer
+        new = self._mender.rewrite(urls, check, look)
+        return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        kind = self._words.kinds[thing.kind]
+        answers = kind.answers(self._words.wording)
+        shares, neither = self._endpoint.ask(url, self._words.question(thing), answers, single=kind.single)
+        share = shares[[*answers].index(thing.value)]
+        return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value)
+
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+        return Answer(objects=[], verify=self.looked, error=error)
+
+
+class OwnQuestions(Questions):
+    """A question about each picture: a text, with the probability of yes if it says yes or no, or a choice."""
+
+    _source = "logprobs"
+
+    def __init__(self, endpoint: Endpoint, preset: Preset, prompt: str, choices: Sequence[str]) -> None:
+        super().__init__(endpoint, preset)
+        self._prompt, self._choices = prompt, choices
+        check_choices(choices)
+
+    def begin(self) -> None:
+        """Ask the question about an empty picture."""
+        self._source = self._endpoint.begin(self._prompt)
+
+    def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
+        """Ask the question about a picture."""
+        if self._choices:
+            return self._choice(urls, asked)
+        reply = self._endpoint.reply(urls, asked, self._preset.generation.max_new_tokens)
+        if reply.reasoning is not None and not reply.text.strip():
+            raise self._endpoint.only_reasons(reply, asked)
+        answer = Answer(
+            reply.text.strip(),
+            reply.finish_reason,
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning=reply.reasoning,
+            support=read_yes(reply),
+        )
+        return self._preset.text.finished(answer)
+
+    def _choice(self, urls: Sequence[str], asked: str) -> Answer:
+        choices, reply = self._choices, self._endpoint.reply(urls, asked)
+        found = read_choices(reply, choices)
+        if found is None:
+            advice = "name the choices in the question, or reword them"
+            raise self._endpoint.unlike(reply, asked, f"one of {', '.join(choices)}", advice)
+        return Answer(
+            choices[found.index(max(found))],
+            "stop",
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            choices=[
+                {"choice": choice, "probability": {"full": share}} for choice, share in zip(choices, found, strict=True)
+            ],
+            warnings=(NO_PROBABILITIES,) if self._source == "answer" else (),
+        )
+
+    def no_answer(self, error: str) -> Answer:
+        """Return the answer about a picture that failed."""
+        return Answer(error=error, choices=[] if self._choices else None)

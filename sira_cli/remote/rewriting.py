@@ -1,0 +1,72 @@
+"""Captions without unsupported objects, written by a server: it goes on with the text before each of them.
+
+A server takes no masks of tokens: it is told which objects not to mention, and if it names one again, asked for another
+text. Sentences that still name one at the end are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sira_cli.language.things import with_article
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.look.claims import Check, Claim
+from sira_cli.models.look.rewritten import Rewritten
+from sira_cli.models.look.sentences import without_sentences
+from sira_cli.models.look.verify import Verify
+from sira_cli.remote.endpoint import Endpoint
+
+
+class EndpointRewriter:
+    """Removes unsupported objects from texts."""
+
+    def __init__(self, endpoint: Endpoint, preset: Preset, verify: Verify) -> None:
+        """Prepare to rewrite.
+
+        Args:
+            endpoint: the server, which goes on with texts (`Endpoint.check_continues`).
+            preset: its prompt of captions, their length and the line.
+            verify: the lines and the rounds.
+        """
+        self._endpoint = endpoint
+        self._prompt, self._most = preset.prompts.caption, preset.generation.max_new_tokens
+        self._lines, self._rounds = verify.lines(preset), verify.most_rounds(preset)
+
+    def rewrite(self, urls: Sequence[str], check: Check, look: Callable[[str], Check]) -> Rewritten:
+        """Rewrite a text; the part before the first unsupported object is not changed.
+
+        Args:
+            urls: the pictures.
+            check: of the text.
+            look: checks another text about them.
+
+        Raises:
+            NoAnswerError: the server has no answer.
+            SiraError: the server is gone, or refuses any question.
+        """
+        doubted: list[Claim] = []
+        for number in range(self._rounds):
+            starts = {start: claim for claim in check.below(self._lines) for start, _ in claim.spans}
+            if not starts:
+                break
+            doubted.append(starts[min(starts)])
+            head = check.text[: min(starts)].rstrip()
+            reply = self._endpoint.reply(urls, self._asked(doubted), self._most, start=head, seed=number)
+            check = look(joined(head, reply.text.rstrip()))
+        spans = [span for claim in check.below(self._lines) for span in claim.spans]
+        text, dropped = without_sentences(check.text, spans)
+        doubted += check.below(self._lines)
+        check = look(text) if dropped else check
+        named = {claim.key for claim in check.all}
+        removed = {claim.key: claim for claim in doubted if claim.key not in named}
+        return Rewritten(text, tuple(removed.values()), check)
+
+    def _asked(self, doubted: Sequence[Claim]) -> str:
+        names = dict.fromkeys(with_article(f"{claim.value} {claim.thing}".strip()) for claim in doubted)
+        return f"{self._prompt} Do not mention {' or '.join(names)}."
+
+
+def joined(head: str, rest: str) -> str:
+    """Return a text and its continuation, whose first space a server may have dropped."""
+    needs_space = head[-1:].isascii() and head[-1:].isalnum() and rest[:1].isascii() and rest[:1].isalnum()
+    return f"{head}{' ' * needs_space}{rest}"

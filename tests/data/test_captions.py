@@ -1,0 +1,248 @@
+"""Captions that exist already: found wherever they are, and written back in the form in which they came."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+
+import pytest
+from PIL import Image
+
+from sira_cli.data.captions.files import with_text
+from sira_cli.data.captions.find import check_pictures, find_captions
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.find import Shard
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three pictures, of which the first two have a text file."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        Image.new("RGB", (32, 32)).save(folder / f"{name}.png")
+    (folder / "a.txt").write_text("\ufeffA dog.\n", encoding="utf-8")
+    (folder / "b.txt").write_text("\n")
+    return folder
+
+
+def found(captions):
+    return [(picture.name_in(None).rpartition("/")[2], picture.text) for picture in captions.pictures]
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_text_files_beside_pictures(photos):
+    captions = find_captions(photos)
+    assert found(captions) == [("a.png", "A dog."), ("b.png", "")]
+    assert captions.without == 1
+    (photos / "c.caption").write_text("A cat.")
+    captions = find_captions([photos], caption_extension="caption")
+    assert (found(captions), captions.without) == ([("c.png", "A cat.")], 2)
+    assert found(find_captions([photos / "a.png"])) == [("a.png", "A dog.")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("captions.jsonl", lines({"file_name": "a.png", "text": "A dog."}, {"file_name": "b.png", "text": "A cat."})),
+        ("x.json", json.dumps([{"Image": "a.png", "caption": "A dog."}, {"Image": "b.png", "caption": "A cat."}])),
+        ("x.csv", "image_path,id,Caption\r\na.png,1,A dog.\r\nb.png,2,A cat.\r\n"),
+        ("x.tsv", "\ufeffdescription\tpath\nA dog.\ta.png\n\nA cat.\tb.png\n"),
+        ("metadata.csv", "file_name,text,caption\na.png,A dog.,none\nb.png,A cat.,none\n"),
+    ],
+)
+def test_files_of_captions(photos, name, content):
+    (photos / name).write_text(content, encoding="utf-8")
+    captions = find_captions(photos / name)
+    assert found(captions) == [("a.png", "A dog."), ("b.png", "A cat.")]
+    assert not any(picture.is_missing() for picture in captions.pictures)
+
+
+def test_the_metadata_of_an_image_folder(photos):
+    for text in photos.glob("*.txt"):
+        text.unlink()
+    (photos / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "A cat."}))
+    captions = find_captions(photos)
+    assert (found(captions), captions.without) == ([("c.png", "A cat.")], 0)
+
+
+def test_columns_and_folders_that_are_given(photos, tmp_path):
+    (tmp_path / "x.csv").write_text("pic,file_name,mine,text\na.png,n,A dog.,n\n")
+    where = {"image_column": "pic", "text_column": "mine", "images": photos}
+    captions = find_captions(tmp_path / "x.csv", **where)
+    assert found(captions) == [("a.png", "A dog.")]
+    check_pictures(captions)
+
+
+def test_records_of_sira(photos):
+    """The newest of each picture counts, and one that failed has no caption."""
+    start = {"schema": "sira.caption/1", "error": "", "key": "k"}
+    records = [
+        {"file_name": "a.png", "status": "error", "text": ""},
+        {"file_name": "b.png", "status": "ok", "text": "A cat."},
+        {"file_name": "c.png", "status": "error", "text": ""},
+        {"file_name": "a.png", "status": "ok", "text": "A dog."},
+    ]
+    (photos / "captions.jsonl").write_text(lines(*({**start, **record} for record in records)))
+    captions = find_captions(photos / "captions.jsonl")
+    assert found(captions) == [("a.png", "A dog."), ("b.png", "A cat.")]
+    assert (captions.failed, captions.without) == (1, 0)
+
+
+def test_several_captions_of_a_picture_have_names_of_their_own(photos):
+    (photos / "x.csv").write_text("image,text\na.png,one\nb.png,two\na.png,three\na.png,four\n")
+    captions = find_captions(photos / "x.csv")
+    assert found(captions) == [("a.png", "one"), ("b.png", "two"), ("a.png#2", "three"), ("a.png#3", "four")]
+    assert len({picture.identity for picture in captions.pictures}) == 4
+    assert all(picture.read().startswith(b"\x89PNG") for picture in captions.pictures)
+
+
+def test_rows_without_a_caption_are_counted(photos):
+    (photos / "x.jsonl").write_text(
+        lines({"image": "a.png", "text": None}, {"image": "b.png"}, {"image": "c.png", "text": ""})
+    )
+    captions = find_captions(photos / "x.jsonl")
+    assert (found(captions), captions.without) == ([("c.png", "")], 2)
+
+
+def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
+    rows = [{"image": f"{number}.png", "text": "A dog."} for number in range(50)]
+    (photos / "x.jsonl").write_text(lines(*rows))
+    parts = [found(find_captions(photos / "x.jsonl", shard=Shard(index, 3))) for index in (1, 2, 3)]
+    assert sorted(itertools.chain(*parts)) == sorted((row["image"], row["text"]) for row in rows)
+    assert all(0 < len(part) < 50 for part in parts)
+    assert len(found(find_captions(photos / "x.jsonl", limit=7))) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        (
+            "x.csv",
+            "image,words\na.png,x\n",
+            {},
+            r"x\.csv: expected a column text, .*, found image, words.*`text_column=",
+        ),
+        ("x.csv", "photo,text\na.png,x\n", {}, r"expected a column file_name, .*, found photo, text.*`image_column="),
+        ("x.csv", "image,text\na.png,x\n", {"text_column": "no"}, "no column 'no' .*but image, text"),
+        ("x.csv", "image,text\na.png,x,y\n", {}, "row 2 has 3 cells, expected 2"),
+        ("x.csv", "image,text,text\na.png,x,y\n", {}, "two columns have the same name"),
+        ("x.csv", "image,text\n", {}, "holds no captions"),
+        ("x.csv", "", {}, "holds no captions"),
+        ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
+        ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
+        ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"text": "x"}', {}, "line 2: expected image, found text"),
+        ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is empty"),
+        ("x.jsonl", '{"image": "a.png", "text": null}', {}, "holds no captions"),
+        ("x.jsonl", '["x"]', {}, "row 1: expected a JSON object"),
+    ],
+)
+def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, message):
+    (photos / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        find_captions(photos / name, **options)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_urls_may_lead_to_private_addresses_if_that_is_allowed(photos, allowed):
+    (photos / "x.csv").write_text("url,text\nhttp://127.0.0.1/a.png,A dog.\n")
+    (picture,) = find_captions(photos / "x.csv", allow_private=allowed).pictures
+    assert picture.picture.allow_private == allowed
+
+
+def test_paths_that_are_neither(photos, tmp_path):
+    (tmp_path / "notes.md").write_text("A dog.")
+    with pytest.raises(SettingsError, match=r"notes\.md: is neither a picture nor a file of captions \(\.jsonl, "):
+        find_captions(tmp_path / "notes.md")
+    with pytest.raises(DataError, match=r"none\.csv: no such file of captions"):
+        find_captions(tmp_path / "none.csv")
+    for missing in ("none", "none.txt", "none.tar", "none.parquet", "none.png"):
+        with pytest.raises(PictureError, match=rf"{missing}: no such file$"):
+            find_captions(tmp_path / missing)
+    with pytest.raises(SettingsError, match="stdin"):
+        find_captions("-")
+    with pytest.raises(DataError, match=r"none of 3 pictures has a \.cap file next to it"):
+        find_captions(photos, caption_extension=".cap")
+    (tmp_path / "x.csv").write_text("image,text\nnone.png,x\nalso-none.png,y\n")
+    with pytest.raises(PictureError, match=r"none\.png: no such file, nor any of the other 1; names .*`images=`"):
+        check_pictures(find_captions(tmp_path / "x.csv"))
+
+
+def test_a_table_comes_back_with_its_rows_and_columns(photos):
+    rows = [["id", "image", "text", "note"], ["1", "a.png", 'A "dog",\nred', "x,y"], ["2", "b.png", "", ""]]
+    for name, delimiter in (("x.csv", ","), ("x.tsv", "\t")):
+        with (photos / name).open("w", newline="") as file:
+            csv.writer(file, delimiter=delimiter).writerows(rows)
+        captions = find_captions(photos / name)
+        captions.write(photos / f"new-{name}", {captions.pictures[0].identity: "A cat."})
+        with (photos / f"new-{name}").open(newline="") as file:
+            assert [*csv.reader(file, delimiter=delimiter)] == [rows[0], ["1", "a.png", "A cat.", "x,y"], rows[2]]
+
+
+def test_json_comes_back_with_its_rows_and_keys(photos):
+    rows = [{"image": "a.png", "text": "A dog.", "more": {"x": [1]}}, {"image": "b.png", "text": None, "n": 1.5}]
+    for name, content in (("x.jsonl", lines(*rows)), ("x.json", json.dumps(rows))):
+        (photos / name).write_text(content)
+        captions = find_captions(photos / name)
+        captions.write(photos / f"new-{name}", {captions.pictures[0].identity: "Ein Kätzchen."})
+        new = (photos / f"new-{name}").read_text(encoding="utf-8")
+        back = json.loads(new) if name == "x.json" else [json.loads(line) for line in new.splitlines()]
+        assert back == [{**rows[0], "text": "Ein Kätzchen."}, rows[1]]
+
+
+def test_a_record_of_sira_says_what_it_said_before(photos):
+    record = {"schema": "sira.caption/1", "file_name": "a.png", "status": "ok", "text": "A dog.", "objects": [1]}
+    (photos / "x.jsonl").write_text(lines(record, {**record, "file_name": "b.png"}))
+    captions = find_captions(photos / "x.jsonl")
+    captions.write(photos / "new.jsonl", {captions.pictures[0].identity: "It."})
+    changed, same = (json.loads(line) for line in (photos / "new.jsonl").read_text().splitlines())
+    assert changed == {
+        key: value for key, value in {**record, "text": "It.", "draft": "A dog."}.items() if key != "objects"
+    }
+    assert same == {**record, "file_name": "b.png"}
+
+
+def test_another_text_has_not_the_value_of_the_json_before():
+    record = {"schema": "sira.caption/1", "text": '["dog"]', "data": ["dog"], "json_schema": "tags@0", "key": "a"}
+    assert with_text(record, "text", "A dog.") == {
+        "schema": "sira.caption/1",
+        "text": "A dog.",
+        "draft": '["dog"]',
+        "key": "a",
+    }
+    row = {"caption": "A dog.", "data": 1, "json_schema": "mine"}
+    assert with_text(row, "caption", "It.") == {**row, "caption": "It."}
+
+
+def test_text_files_come_back_in_another_folder(photos, tmp_path):
+    (photos / "sub").mkdir()
+    Image.new("RGB", (32, 32)).save(photos / "sub/d.png")
+    (photos / "sub/d.txt").write_text("A boat.\n")
+    captions = find_captions(photos, recursive=True)
+    captions.write(tmp_path / "new", {captions.pictures[0].identity: "A cat."})
+    texts = {path.relative_to(tmp_path / "new").as_posix(): path.read_text() for path in tmp_path.glob("new/**/*.txt")}
+    assert texts == {"a.txt": "A cat.\n", "b.txt": "\n", "sub/d.txt": "A boat.\n"}
+    assert (photos / "a.txt").read_text(encoding="utf-8-sig") == "A dog.\n"
+
+
+def test_originals_are_never_written_over(photos, tmp_path):
+    (photos / "x.csv").write_text("image,text\na.png,x\n")
+    (tmp_path / "link").symlink_to(photos)
+    (tmp_path / "file").write_text("")
+    cases = [
+        (photos, photos, "original captions would be replaced"),
+        (photos, tmp_path / "link", "original captions would be replaced"),
+        (photos, tmp_path / "file", "is a file"),
+        (photos / "x.csv", tmp_path / "link/x.csv", "is the file of captions itself"),
+        (photos / "x.csv", tmp_path / "new.jsonl", r"expected a file that ends in \.csv"),
+        (photos / "x.csv", tmp_path / "no/new.csv", "does not exist"),
+        ([photos, photos / "x.csv"], tmp_path / "new.csv", "captions from one place"),
+    ]
+    for paths, target, message in cases:
+        captions = find_captions(paths)
+        with pytest.raises(SettingsError, match=message):
+            captions.check_target(target)
