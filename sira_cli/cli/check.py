@@ -14,6 +14,7 @@ from sira_cli.cli.engines import Engines
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     AllowPrivate,
+    AsXmp,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -53,7 +54,7 @@ class CaptionOptions:
     title: ClassVar[str] = "Captions"
 
     caption_extension: Annotated[
-        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures.")
+        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures; .xmp: their metadata.")
     ] = ".txt"
     text_column: Annotated[
         str | None,
@@ -115,6 +116,7 @@ class RecordOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
+    xmp: AsXmp = False
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Start again: replace existing records and the target of --fix."),
@@ -154,9 +156,9 @@ def check(
 ) -> None:
     """Ask the model about each object that existing captions name: is it in the picture?
 
-    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, or in a .tar,
-    .parquet or .arrow file. They are never changed. The worst are shown in a table; -o keeps a record of each, and
-    resumes a stopped run.
+    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, in a .tar, .parquet
+    or .arrow file, or in the pictures' XMP or IPTC. They are never changed. The worst are shown in a table; -o keeps a
+    record of each, and resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
     if worker.on_ray and output.output is None:
@@ -181,6 +183,7 @@ def check(
         method,
         quantization=model.quantization,
         output=output.output,
+        xmp=output.xmp,
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as job:

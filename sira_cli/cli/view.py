@@ -52,6 +52,9 @@ def view(
         bool,
         typer.Option("--sidecars", help="Also write changed and accepted texts to text files next to the pictures."),
     ] = False,
+    xmp: Annotated[
+        bool, typer.Option("--xmp", help="Also write accepted texts to the pictures' XMP sidecars (extra `xmp`).")
+    ] = False,
     export: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the corrected captions to FILE.jsonl and exit, without a page."),
@@ -84,12 +87,15 @@ def view(
     set_verbosity(quiet, verbose)
     from sira_cli.view import Collection, Edits, OtherCaptions
     from sira_cli.view import export as write_mended
+    from sira_cli.view.accepted import AcceptedXmp
 
     extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
     places: dict[str, Any] = {"recursive": recursive, "caption_extension": extension, "images": images}
     captions = Collection.open(path, image_column=image_column, text_column=text_column, **places)
-    log = Edits(edits or captions.edits_file, sidecars=extension if sidecars else None)
-    if export is not None or other is not None or sidecars:
+    log = Edits(
+        edits or captions.edits_file, sidecars=extension if sidecars else None, xmp=AcceptedXmp() if xmp else None
+    )
+    if export is not None or other is not None or log.writes_files:
         captions.catch_up()  # all captions are needed before the page is shown
         captions.check_found()
     if export is not None:

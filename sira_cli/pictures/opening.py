@@ -43,7 +43,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     """
 
     def decoded() -> tuple[Image.Image, tuple[str, ...]]:
-        image = _opened(name, data)
+        image = opened_header(name, data)
         if (factor := reduction(image)) > 1:
             image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
         warnings = suspicious(image)
@@ -61,7 +61,7 @@ def picture_size(name: str, data: bytes) -> tuple[int, int]:
     Raises:
         PictureError: as `decode_picture`.
     """
-    return _opened(name, data).size
+    return opened_header(name, data).size
 
 
 @functools.cache
@@ -90,8 +90,8 @@ def _needed(image: Image.Image) -> int:
     return image.width * image.height * each
 
 
-def _opened(name: str, data: bytes) -> Image.Image:
-    """Read the header, not the samples.
+def opened_header(name: str, data: bytes) -> Image.Image:
+    """Return a picture of which the header is read, not the samples.
 
     Raises:
         PictureError: it is not a picture, or decoding would take more memory than is allowed.
@@ -147,7 +147,7 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
     """
 
     def decoded() -> Image.Image:
-        image = _opened(name, data)
+        image = opened_header(name, data)
         image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
         small = to_rgb(image)
         small.thumbnail((side, side), Image.Resampling.BICUBIC)
@@ -158,7 +158,7 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
 
 def _in_room(name: str, data: bytes, decode: Callable[[], T]) -> T:
     """Decode as soon as there is room for it, and alone if memory is too small."""
-    needed = _needed(_opened(name, data)) + len(data)
+    needed = _needed(opened_header(name, data)) + len(data)
     for room in (needed, ROOM.size):
         with ROOM.taken(room):
             try:

@@ -25,6 +25,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
 from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
+from sira_cli.runs.refused import Refused
 from sira_cli.runs.request import Request
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, targets_for
@@ -117,7 +118,8 @@ class Job:
         request.check(preset, method, compiled=compiled)
         request = request.about(pictures)
         place = None if output is None else Path(output)
-        files = targets_for(pictures, task=request.task, output=place, same_prompt=not request.fills, **targets)
+        targets |= {"same_prompt": not request.fills, "forms": preset.output}
+        files = targets_for(pictures, task=request.task, output=place, **targets)
         return cls(pictures, request, preset, method, files, quantization=quantization)
 
     def __enter__(self) -> Self:
@@ -165,7 +167,7 @@ class PictureRun:
             if (blank := self._engine.blank()) is not None:
                 self._begin(blank)
             yield Started(len(self._pictures))
-            yield from self._all()
+            yield from self._all(blank)
             self._begin(None)
             if not self.stopped:
                 self._targets.finish(self._pictures)
@@ -178,14 +180,15 @@ class PictureRun:
             raise
         self._report("stopped" if self.stopped else "finished")
 
-    def _all(self) -> Generator[Event, None, None]:
+    def _all(self, blank: Result | None) -> Generator[Event, None, None]:
         kept = [picture for picture in self._pictures if self._targets.keeps(picture)]
         for picture in kept:
             name = self._targets.name(picture)
             yield self._counted(Skipped(picture, name, picture.id or name))
         done = {picture.identity for picture in kept}
-        todo = (picture for picture in self._pictures if picture.identity not in done)
-        events = self._engine.events((picture, self._targets.name(picture)) for picture in todo)
+        refused = Refused(self._targets, blank)
+        todo = refused.names(picture for picture in self._pictures if picture.identity not in done)
+        events = refused.events(self._engine.events(todo))
         try:
             for event in events:
                 if isinstance(event, Halved):

@@ -13,11 +13,15 @@ from sira_cli.data.records.tables import check_format, write_table
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.xmp import XmpSidecars
+from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 
 class Sink:
     """Something made of a run's results. A new one overrides `write` or `finish`, and has a line in `FILES`."""
+
+    def refusal(self, picture: Picture) -> str:
+        """Return why no result of a picture could be taken; empty if one can."""
+        return ""
 
     def write(self, picture: Picture, result: Result) -> None:
         """Take a new result.
@@ -61,6 +65,10 @@ class XmpFiles(TextFiles):
     """An XMP sidecar of each picture."""
 
     sidecars: XmpSidecars
+
+    def refusal(self, picture: Picture) -> str:
+        """Return what is wrong with the sidecar that exists."""
+        return self.sidecars.refusal(picture)
 
     def write(self, picture: Picture, result: Result) -> None:
         """Put the description into the sidecar; a picture that failed has none."""

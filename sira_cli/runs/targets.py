@@ -15,6 +15,7 @@ from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, relative, replacing
+from sira_cli.models.loading.preset_parts import OutputSettings
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import FACTS, read_report
@@ -22,7 +23,7 @@ from sira_cli.runs.shard_output import ENDINGS
 from sira_cli.runs.shard_store import ShardStore
 from sira_cli.runs.sinks import FILES, Sink, TextFiles, XmpFiles, check_replaceable
 from sira_cli.runs.store import RecordFile, Store
-from sira_cli.runs.xmp import XmpSidecars
+from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
@@ -144,6 +145,12 @@ class Targets:
         """Return whether only files next to a picture are asked for, and all of them exist already."""
         return self.store is None and bool(self._texts) and all(texts.keeps(picture) for texts in self._texts)
 
+    def refusal(self, picture: Picture, name: str) -> str:
+        """Return why no result of a picture could be written, so that no work is done on it; empty if one can."""
+        if self.store is not None and self.store.key(name) and not self.store.is_error(name):
+            return ""
+        return next(filter(None, (sink.refusal(picture) for sink in self._sinks)), "")
+
     def begin(self, like: Result | None) -> None:
         """Get ready to write results like this one.
 
@@ -214,6 +221,7 @@ def targets_for(
     overwrite: bool = False,
     retry_errors: bool = False,
     same_prompt: bool = True,
+    forms: OutputSettings | None = None,
 ) -> Targets:
     """Check and open the files of a run.
 
@@ -230,6 +238,7 @@ def targets_for(
         overwrite: start again; replace text files.
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
+        forms: the preset's; None: the defaults.
 
     Raises:
         SettingsError: a setting cannot be followed, or a file is in use.
@@ -241,7 +250,9 @@ def targets_for(
         places = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
         sinks.append(TextFiles(places))
     if xmp:
-        sinks.append(XmpFiles(XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite)))
+        name, checks = (forms or OutputSettings()).xmp_name, task == "check"
+        xmps = XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite, name=name, checks=checks)
+        sinks.append(XmpFiles(xmps))
     if is_split(pictures, output, output_format):
         assert output is not None
         form = output_format or "jsonl"

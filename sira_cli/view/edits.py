@@ -29,6 +29,7 @@ from sira_cli.data.records.lines import as_line
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import replacing, writing
 from sira_cli.pictures.names import is_utf8
+from sira_cli.view.accepted import AcceptedXmp
 from sira_cli.view.history import History, State, Version
 from sira_cli.view.items import CaptionItem
 
@@ -59,25 +60,26 @@ class Edits:
         history: of all its lines; another one when another file has taken its place.
     """
 
-    def __init__(self, path: str | Path, *, sidecars: str | None = None) -> None:
+    def __init__(self, path: str | Path, *, sidecars: str | None = None, xmp: AcceptedXmp | None = None) -> None:
         """Read what is in a log.
 
         Args:
             path: the file.
             sidecars: extension of text files next to the pictures that also get each new text; None: no text files.
+            xmp: the XMP sidecars that also get each accepted text; None: none.
 
         Raises:
             DataError: it is not a log of edits.
         """
-        self.path, self._sidecars = Path(path), sidecars
+        self.path, self._sidecars, self._xmp = Path(path), sidecars, xmp
         self._lock, self.history = threading.Lock(), History()
         self._forget()
         self.refresh()
 
     @property
-    def writes_text_files(self) -> bool:
-        """Whether text files next to the pictures also get each new text."""
-        return self._sidecars is not None
+    def writes_files(self) -> bool:
+        """Whether files next to the pictures also get new texts."""
+        return self._sidecars is not None or self._xmp is not None
 
     def state(self, item: CaptionItem) -> State:
         """Return a picture's state, as of the last `refresh` or change."""
@@ -148,7 +150,7 @@ class Edits:
             return self.state(item)
 
     def settle(self, items: Iterable[CaptionItem]) -> None:
-        """Synchronise text files and log: log changes of other programs, write texts that are only in the log.
+        """Synchronise files and log: log changes of other programs to text files, write texts that are only in the log.
 
         Raises:
             DataError: it is not a log.
@@ -156,12 +158,16 @@ class Edits:
             SiraError: something cannot be written.
         """
         self.refresh()
-        if self._sidecars is None:
+        if self._sidecars is None and self._xmp is None:
             return
         items = list(items)
-        Sidecars([item.picture for item in items], extension=self._sidecars)
+        if self._sidecars is not None:
+            Sidecars([item.picture for item in items], extension=self._sidecars)
         touched = [item for item in items if item.id in self.history.states]
-        if not touched:
+        for item in touched if self._xmp is not None else ():
+            now = self.state(item)
+            self._xmp.write(item, Version(item.text, ""), Version(now.text, now.decision))
+        if self._sidecars is None or not touched:
             return
         with self._lock, self._opened() as file:
             self._catch_up(file)
@@ -252,6 +258,9 @@ class Edits:
         }
         if self._sidecars is not None and action != "found":
             item.picture.text_file(self._sidecars)  # the place must be valid before anything is written
+        was = Version(now.text, now.decision)
+        if self._xmp is not None:
+            self._xmp.check(item, was, new)
         line = as_line(record)
         file.truncate(self._end)  # left half written by a killed process
         append_whole(self.path, file, self._end, line)
@@ -261,6 +270,8 @@ class Edits:
         self.history.note(record)
         if action != "found" and self._lacks_sidecar(item, new):
             self._write_sidecar(item, new.text)
+        if self._xmp is not None:
+            self._xmp.write(item, was, new)
 
     def _write_sidecar(self, item: CaptionItem, text: str) -> None:
         with replacing(item.picture.text_file(self._sidecars or "")) as file:

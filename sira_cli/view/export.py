@@ -98,7 +98,8 @@ def _ended(line: bytes) -> bytes:
 
 def _with(item: CaptionItem, text: str) -> dict[str, Any]:
     """Return an item's row with a text. A failed record becomes a successful one once it has a text."""
-    values = dict(item.values) or {item.image_column: item.name, item.text_column: item.text}
+    named = {} if item.image_column in item.values else {item.image_column: item.name, item.text_column: item.text}
+    values = {**named, **item.values}
     if text == item.text:
         return values
     values = with_text({item.text_column: item.text, **values}, item.text_column, text)

@@ -13,7 +13,7 @@ from sira_cli.pictures.picture import Picture
 
 LINE = 0.5  # an object below it counts as not supported, if the record has no line
 # A record's facts about how its text was made, in the page's order.
-_SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason")
+_SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason", "source")
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class Live:
             SiraError: the log cannot be read.
         """
         with self._updating:
-            if self.edits.writes_text_files:
+            if self.edits.writes_files:
                 self.captions.overlook()
             self._lay_edits()
 

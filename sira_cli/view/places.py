@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.data.captions.files import ENDINGS, TEXT_COLUMNS, metadata_in
+from sira_cli.data.captions.texts import METADATA, Found, texts_of_pictures
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
@@ -80,13 +81,17 @@ def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool 
         raise
     if any(picture.has_columns for picture in pictures):
         return [_of_data_set(picture) for picture in pictures]
-    texts = [picture.text_next_to(extension) for picture in pictures]
-    if or_files and all(text is None for text in texts) and _files_in(folder):
+    texts = texts_of_pictures(pictures, extension, None)
+    if or_files and not texts and _files_in(folder):
         return None
-    return [
-        CaptionItem(as_text(picture.relative), as_text(picture.relative), picture, text or "")
-        for picture, text in zip(pictures, texts, strict=True)
-    ]
+    texts = texts or texts_of_pictures(pictures, METADATA, None)
+    return [_of_file(picture, texts.get(picture.identity)) for picture in pictures]
+
+
+def _of_file(picture: Picture, found: Found | None) -> CaptionItem:
+    name = as_text(picture.relative)
+    text, source = found or Found("")
+    return CaptionItem(name, name, picture, text, {"source": source} if source else {})
 
 
 def _files_in(folder: Path) -> list[Path]:

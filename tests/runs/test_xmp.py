@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from sira_cli.data.xmp.packet import NAMESPACES, RDF, TEXT, Packet
 from sira_cli.errors import DataError
-from sira_cli.runs.xmp import ALT, NAMESPACES, RDF, Described, description, merged
+from sira_cli.runs import xmp
+from sira_cli.runs.xmp import ALT, Described
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:2]
 FAST = ("-p", "demo", "--max-new-tokens", 12)
@@ -23,6 +25,15 @@ FOREIGN = {
     "darktable": ("http://darktable.sf.net/", ("history_end", "auto_presets_applied")),
     "dc": (NAMESPACES["dc"], ("creator", "rights")),
 }
+
+
+def merged(data: bytes | None, described: Described, **options: object) -> bytes | None:
+    packet = xmp.merged(Packet(data), described, **options)
+    return None if packet is None else packet.to_bytes()
+
+
+def description(data: bytes) -> str:
+    return Packet(data).text(TEXT)
 
 
 def tag(name: str) -> str:
@@ -53,11 +64,16 @@ def without_ours(data: bytes) -> str:
     return ET.canonicalize(ET.tostring(root))
 
 
+def text_of(data: bytes) -> str:
+    return data.decode("utf-16" if data[:2] == b"\xff\xfe" else "utf-8")
+
+
 def foreign(draw: random.Random) -> bytes:
     """A sidecar of somebody else: attributes and elements, one part or several, with a comment."""
-    parts = []
-    for _ in range(draw.randint(1, 3)):
-        chosen = draw.sample([(prefix, name) for prefix, (_, names) in FOREIGN.items() for name in names], 3)
+    parts, left = [], [(prefix, name) for prefix, (_, names) in FOREIGN.items() for name in names]
+    draw.shuffle(left)
+    for _ in range(draw.randint(1, 2)):
+        chosen, left = left[:3], left[3:]
         declared = " ".join(f'xmlns:{prefix}="{FOREIGN[prefix][0]}"' for prefix in {prefix for prefix, _ in chosen})
         attributes = f'{chosen[0][0]}:{chosen[0][1]}="{draw.random()}"'
         inside = f"<{chosen[1][0]}:{chosen[1][1]}>é &amp; ü</{chosen[1][0]}:{chosen[1][1]}>"
@@ -69,7 +85,7 @@ def foreign(draw: random.Random) -> bytes:
     body = f'<rdf:RDF xmlns:rdf="{RDF}">{"".join(parts)}</rdf:RDF>'
     if draw.random() < 0.7:
         body = f'<x:xmpmeta xmlns:x="adobe:ns:meta/">{body}</x:xmpmeta>'
-    encoding = draw.choice(["utf-8", "utf-16"])
+    encoding = draw.choice(["utf-8", "utf-8", "utf-16"])
     head = f'<?xml version="1.0" encoding="{encoding}"?>' if encoding == "utf-16" or draw.random() < 0.5 else ""
     return (head + body).encode(encoding)
 
@@ -121,15 +137,16 @@ def test_everything_of_others_is_kept(seed):
     again = merged(once, Described.of(RECORD | {"text": "Another text."}))
     for data in (once, again):
         assert without_ours(data) == without_ours(before)
-        assert data.count(b"kept") == before.decode("utf-16" if before[:2] == b"\xff\xfe" else "utf-8").count("kept")
+        assert text_of(data).count("kept") == text_of(before).count("kept")
+        assert data[:2] == before[:2]  # the encoding, and whether it is declared
     assert description(again) == "Another text."
     assert tag("dc:subject") not in read(again)  # our keywords went with our text
 
 
 def test_keywords_of_others_stay_in_front_of_ours():
-    first = merged(None, Described("", ("old", "dog")))
+    first = merged(None, Described("", "", ("old", "dog")))
     theirs = first.replace(b"<rdf:li>old</rdf:li>", b"<rdf:li>Anna</rdf:li>", 2)  # in both lists, not in sira's
-    found = read(merged(theirs, Described("", ("cat",))))
+    found = read(merged(theirs, Described("", "", ("cat",))))
     assert found[tag("dc:subject")] == found[tag("digiKam:TagsList")] == ["Anna", "cat"]
 
 
@@ -189,16 +206,26 @@ def test_a_run_writes_sidecars_and_goes_on(sira, tmp_path):
     assert read(places[0].read_bytes())[tag("sira:method")] == ["greedy"]
 
 
-def test_a_sidecar_that_cannot_be_merged_stays_and_ends_nothing(sira, tmp_path):
+def test_a_sidecar_that_cannot_be_read_is_that_pictures_error(sira, tmp_path):
+    """No text is decoded for it; mended, the same command goes on. One that breaks later is left as it is."""
     for picture in PICTURES:
         shutil.copy(picture, tmp_path / picture.name)
     bad = tmp_path / f"{PICTURES[0].name}.xmp"
     bad.write_bytes(HOSTILE["laughs"])
     output = tmp_path / "captions.jsonl"
+    for _ in range(2):
+        code, _, err = sira("caption", tmp_path, *FAST, "--xmp", "-o", output)
+        assert (code, err.count(f": {bad}: is not XML: ")) == (3, 1)
+        assert bad.read_bytes() == HOSTILE["laughs"]
+        first, second = map(json.loads, output.read_text().splitlines())
+        assert (first["status"], first["text"], second["status"]) == ("error", "", "ok")
+        assert first.keys() == second.keys()
+    bad.unlink()
+    assert sira("caption", tmp_path, *FAST, "--xmp", "-o", output)[0] == 0
+    assert description(bad.read_bytes()) == json.loads(output.read_text().splitlines()[0])["text"]
+    bad.write_bytes(HOSTILE["text"])
     code, _, err = sira("caption", tmp_path, *FAST, "--xmp", "-o", output)
     assert (code, err.count(f"{bad}: is left as it is: ")) == (0, 1)
-    assert bad.read_bytes() == HOSTILE["laughs"]
-    assert len(output.read_text().splitlines()) == 2
     other = tmp_path / f"{PICTURES[1].name}.xmp"
     text = description(other.read_bytes())
     other.unlink()

@@ -61,6 +61,7 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: 
 Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
 
+AsXmp = Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try pictures again that failed in an earlier run.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
@@ -198,7 +199,7 @@ class OutputOptions:
         FolderFormat | None, typer.Option(metavar="FORMAT", help="Format in a folder: jsonl, parquet, webdataset.")
     ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
-    xmp: Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")] = False
+    xmp: AsXmp = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"
     output_dir: Annotated[
         Path | None,

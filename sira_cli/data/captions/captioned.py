@@ -19,16 +19,18 @@ class CaptionedPicture(WrappedPicture):
         text: the caption.
         number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
         is_prose: whether it has sentences; False for JSON and tags, which are kept whole.
+        source: where the text stands in the picture's metadata; empty: it is from elsewhere.
     """
 
     text: str
     number: int = 1
     is_prose: bool = True
+    source: str = ""
 
     @classmethod
-    def of(cls, picture: Picture, text: str, number: int = 1, *, is_prose: bool = True) -> Self:
+    def of(cls, picture: Picture, text: str, number: int = 1, *, is_prose: bool = True, source: str = "") -> Self:
         """Put a text to a picture."""
-        return cls(picture.location, picture.relative, picture, text, number, is_prose)
+        return cls(picture.location, picture.relative, picture, text, number, is_prose, source)
 
     @property
     def _mark(self) -> str:

@@ -1,6 +1,7 @@
 """Existing captions, each with its picture, from all supported places.
 
-photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
+photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv; without these,
+                    the pictures' XMP and IPTC
 shard-000.tar       also .parquet and .arrow: a member or a column with the text
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
 records of sira     of `sira caption` and `sira ask`, also as .parquet; failed records are left out
@@ -18,7 +19,7 @@ from typing import Any
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.captions.texts import is_prose, no_captions, text_of_picture
+from sira_cli.data.captions.texts import METADATA, is_prose, no_captions, texts_of_pictures
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import ContainedPicture
@@ -55,14 +56,16 @@ class Captions:
     _numbers: Counter[str] = field(default_factory=Counter)
     _extension: str = ".txt"
 
-    def add(self, picture: Picture, text: str | None, values: Mapping[str, Any]) -> CaptionedPicture | None:
+    def add(
+        self, picture: Picture, text: str | None, values: Mapping[str, Any], source: str = ""
+    ) -> CaptionedPicture | None:
         """Take a picture and its caption, with the values of its row; without a caption it is counted."""
         if text is None:
             self.without += 1
             return None
         self._numbers[picture.identity] += 1
         number, prose = self._numbers[picture.identity], is_prose(text, values)
-        self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose))
+        self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose, source=source))
         return self.pictures[-1]
 
     @property
@@ -182,16 +185,18 @@ def find_captions(
         pictures = find_pictures(
             rest, recursive=recursive, shard=shard, image_column=image_column, allow_private=allow_private
         )
-        texts = {picture.identity: text_of_picture(picture, found._extension, text_column) for picture in pictures}
-        if pictures and all(text is None for text in texts.values()):
+        texts = texts_of_pictures(pictures, found._extension, text_column)
+        if pictures and not texts:
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
-            if metadata is None:
+            if metadata is not None:
+                tables, pictures = [metadata, *tables], Pictures()
+            elif not (texts := texts_of_pictures(pictures, METADATA, text_column)):
                 check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
-            tables, pictures = [metadata, *tables], Pictures()
         found.unread = pictures.left_out
         for picture in pictures:
-            found.add(picture, texts[picture.identity], {})
+            text, source = texts.get(picture.identity, (None, ""))
+            found.add(picture, text, {}, source)
     for path in tables:
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)

@@ -1,17 +1,27 @@
-"""The caption of a picture: in the text file next to it, or in a column of its data set."""
+"""The caption of a picture: in the text file next to it, in a column of its data set, or in its metadata."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sira_cli.data.captions.files import TEXT_COLUMNS, is_record, usual_column
 from sira_cli.data.rows import some, text_of
+from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import PictureError
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
+
+METADATA = ".xmp"  # the extension of texts that are in pictures' metadata
+
+
+class Found(NamedTuple):
+    """A caption; `source`: where it stands in the picture's metadata, if it does."""
+
+    text: str
+    source: str = ""
 
 
 def text_of_picture(picture: Picture, extension: str, column: str | None) -> str | None:
@@ -38,6 +48,23 @@ def text_of_picture(picture: Picture, extension: str, column: str | None) -> str
     return text_of(picture.shown, dict(found), name)
 
 
+def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str | None) -> dict[str, Found]:
+    """Return the captions of some pictures by `identity`; those without one are left out.
+
+    Args:
+        pictures, extension, column: as for `text_of_picture`; `.xmp` stands for the pictures' own metadata.
+
+    Raises:
+        DataError: a column holds something else than a text.
+        SettingsError: the extra `xmp` is missing.
+    """
+    if extension == METADATA:
+        found = {picture.identity: Metadata(picture).caption() for picture in pictures}
+        return {name: Found(*caption) for name, caption in found.items() if caption is not None}
+    texts = {picture.identity: text_of_picture(picture, extension, column) for picture in pictures}
+    return {name: Found(text) for name, text in texts.items() if text is not None}
+
+
 def is_prose(text: str, values: Mapping[str, Any]) -> bool:
     """Return whether a caption has sentences, and is neither JSON nor a record's tags.
 
@@ -58,7 +85,8 @@ def no_captions(place: str, pictures: Sequence[Picture], extension: str, column:
     inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
     none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
     if inside is None:
-        return f"{none} {extension} file next to it: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
+        files = "" if extension == METADATA else f"{extension} file next to it, nor a "
+        return f"{none} {files}caption in XMP or IPTC: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
     try:
         known = some(inside.column_names()) or "none at all"
     except PictureError as error:

@@ -83,6 +83,8 @@ class Result:
         words, choices: only if requested (`Lvlm.answer`, `choose`).
         support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
             answer of a server that begins with yes or no, the probability of yes.
+        source: in a check, where the text stands in the picture's metadata: the XMP sidecar's name, or `XMP in the
+            picture`, `IPTC in the picture`; None: it is from elsewhere.
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
@@ -135,6 +137,7 @@ class Result:
     warnings: list[str] | None = None
     reasoning: str | None = None
     support: float | None = None  # before `objects`, whose entries have a field of the same name
+    source: str | None = None
     fixed: str | None = None
     dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None

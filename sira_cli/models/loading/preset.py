@@ -22,6 +22,7 @@ from sira_cli.models.loading.preset_parts import (
     Generation,
     ImageSettings,
     Load,
+    OutputSettings,
     Prompts,
     SiraSettings,
     Strict,
@@ -73,6 +74,7 @@ class Preset(Strict):
     image: ImageSettings = ImageSettings()
     text: TextSettings = TextSettings()
     verify: VerifySettings = VerifySettings()
+    output: OutputSettings = OutputSettings()
 
     @field_validator("methods")
     @classmethod
@@ -100,7 +102,7 @@ class Preset(Strict):
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
-        left_out = {"name", "description", "family", "download_gb", "prompts", "methods", "text", "verify"}
+        left_out = {"name", "description", "family", "download_gb", "prompts", "methods", "text", "verify", "output"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
         for name in _LATER_GENERATION:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from sira_cli.core.config import SiraConfig
+from sira_cli.data.xmp.places import XmpName
 from sira_cli.errors import SettingsError
 from sira_cli.language.things import OBJECTS
 from sira_cli.language.wordings import ENGLISH, Wording, shipped
@@ -188,6 +189,16 @@ class ImageSettings(Strict):
     def given(self) -> dict[str, Any]:
         """Return the settings that are not None."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+class OutputSettings(Strict):
+    """Forms of the files next to the records; they decide no text.
+
+    Attributes:
+        xmp_name: form of the names of XMP sidecars; None: that of the file that exists, else the first.
+    """
+
+    xmp_name: XmpName | None = None
 
 
 def check_text(what: str, text: str) -> None:

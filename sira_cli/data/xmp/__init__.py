@@ -1,0 +1,1 @@
+"""Metadata of pictures: XMP, read and changed, and IPTC, read (extra `xmp`)."""

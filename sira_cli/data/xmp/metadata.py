@@ -1,0 +1,89 @@
+"""Texts and facts that a picture's own metadata have: XMP in a sidecar, XMP and IPTC inside the file."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, IptcImagePlugin
+
+from sira_cli.data.xmp.packet import TEXT, Packet
+from sira_cli.data.xmp.places import read_packet, xmp_file
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.opening import opened_header
+from sira_cli.pictures.picture import Picture
+
+_CAPTION = (2, 120)  # of IPTC's records: Caption-Abstract
+_UTF8 = b"\x1b%G"  # says so in the record (1, 90)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The metadata of a picture, read when they are asked for.
+
+    Attributes:
+        picture: the picture.
+        data: the bytes of its file; None: they are read when they are needed.
+    """
+
+    picture: Picture
+    data: bytes | None = None
+
+    @cached_property
+    def sidecar(self) -> Packet | None:
+        """The XMP next to the picture; None without any that can be read."""
+        return None if self.sidecar_file is None else read_packet(self.sidecar_file)
+
+    @cached_property
+    def sidecar_file(self) -> Path | None:
+        """The place of the XMP next to the picture; None if it has none."""
+        with suppress(SettingsError):
+            return xmp_file(self.picture, self.picture.text_file(".xmp"))
+        return None
+
+    @cached_property
+    def image(self) -> Image.Image | None:
+        """The picture's file, of which only the header is read; None if it cannot be read."""
+        with suppress(PictureError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+            return opened_header(self.picture.shown, self.data or self.picture.read())
+        return None
+
+    @cached_property
+    def embedded(self) -> Packet | None:
+        """The XMP in the picture's file; None without any that can be read."""
+        data = None if self.image is None else self.image.info.get("xmp") or self.image.info.get("XML:com.adobe.xmp")
+        if not data:
+            return None
+        with suppress(DataError):
+            return Packet(data.encode() if isinstance(data, str) else bytes(data).rstrip(b"\0"))
+        return None
+
+    @cached_property
+    def iptc(self) -> dict[tuple[int, int], list[str]]:
+        """IPTC's values by record and number."""
+        found: dict[tuple[int, int], Any] = {}
+        if self.image is not None:
+            with suppress(Exception):  # Pillow's reader trusts the lengths that are written there
+                found = IptcImagePlugin.getiptcinfo(self.image) or {}
+        encoding = "utf-8" if found.get((1, 90)) == _UTF8 else "latin-1"
+        values = {name: value if isinstance(value, list) else [value] for name, value in found.items()}
+        return {name: [_decoded(each, encoding) for each in value] for name, value in values.items()}
+
+    def caption(self) -> tuple[str, str] | None:
+        """Return the text about the picture, and where it stands; None without one."""
+        for packet, where in ((self.sidecar, self.sidecar_file), (self.embedded, "XMP in the picture")):
+            if packet is not None and (text := packet.text(TEXT)):
+                return text, where.name if isinstance(where, Path) else str(where)
+        text = next(iter(self.iptc.get(_CAPTION, ())), "").strip()
+        return (text, "IPTC in the picture") if text else None
+
+
+def _decoded(value: bytes, encoding: str) -> str:
+    with suppress(UnicodeDecodeError):
+        return value.decode("utf-8")  # many programs write it without saying so
+    return value.decode(encoding, "replace")

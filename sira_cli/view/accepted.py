@@ -1,0 +1,72 @@
+"""Accepted texts in XMP sidecars: marked as reviewed, as long as they are accepted."""
+
+from __future__ import annotations
+
+from sira_cli.data.captions.files import is_record, with_text
+from sira_cli.data.xmp.packet import Packet
+from sira_cli.data.xmp.places import XmpName, read_packet, xmp_file
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.runs.xmp import Described, merged
+from sira_cli.runs.xmp_sidecars import describe
+from sira_cli.view.history import Version
+from sira_cli.view.items import CaptionItem
+
+ACCEPTED = "accepted"
+
+
+class AcceptedXmp:
+    """The XMP sidecars of reviewed pictures."""
+
+    def __init__(self, name: XmpName | None = None) -> None:
+        """Check the requirements.
+
+        Args:
+            name: as for `xmp_file`.
+
+        Raises:
+            SettingsError: the extra `xmp` is missing.
+        """
+        Packet()
+        self._name = name
+
+    def check(self, item: CaptionItem, now: Version, new: Version) -> None:
+        """Check that a decision can be written, before it is made.
+
+        Raises:
+            SettingsError: the sidecar has a text of somebody else, cannot be read, or the picture has no place for one.
+        """
+        if new.decision != ACCEPTED:
+            return
+        place = xmp_file(item.picture, item.picture.text_file(".xmp"), self._name)
+        try:
+            there = Packet(place.read_bytes() if place.exists() else None)
+        except (DataError, OSError) as error:
+            raise SettingsError(f"{place}: {error}: mend this sidecar, or move it away; nothing was changed") from error
+        if merged(there, _described(item, new), replaces=(item.text, now.text)) is None:
+            raise SettingsError(
+                f"{place}: has another description, which sira did not write: remove it there, or look through the "
+                "captions without `xmp=`; nothing was changed"
+            )
+
+    def write(self, item: CaptionItem, now: Version, new: Version) -> None:
+        """Write a text that is accepted now, or that it no longer is.
+
+        Raises:
+            DataError: the sidecar cannot be read.
+            SiraError: it cannot be written.
+        """
+        if ACCEPTED not in (now.decision, new.decision):
+            return
+        place = xmp_file(item.picture, item.picture.text_file(".xmp"), self._name)
+        if new.decision != ACCEPTED and read_packet(place) is None:
+            return
+        describe(place, _described(item, new), replaces=(item.text, now.text))
+
+
+def _described(item: CaptionItem, new: Version) -> Described:
+    """Return the description in a record with a text that somebody has decided about, or of the text alone."""
+    reviewed = new.decision == ACCEPTED
+    if not is_record(item.values):
+        return Described(new.text, facts={"reviewed": "yes" if reviewed else "no"})
+    values = item.values if new.text == item.text else with_text(item.values, item.text_column, new.text)
+    return Described.of({"text": new.text, **values}, reviewed=reviewed)
