@@ -67,7 +67,7 @@ class XmpFiles(TextFiles):
     sidecars: XmpSidecars
 
     def refusal(self, picture: Picture) -> str:
-        """Return what is wrong with the sidecar that exists."""
+        """Return why the existing sidecar cannot be read."""
         return self.sidecars.refusal(picture)
 
     def write(self, picture: Picture, result: Result) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from sira_cli.data.captions.files import is_record, with_text
 from sira_cli.data.xmp.packet import Packet
 from sira_cli.data.xmp.places import XmpName, read_packet, xmp_file
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.runs.xmp import Described, merged
 from sira_cli.runs.xmp_sidecars import describe
-from sira_cli.view.history import Version
+from sira_cli.view.history import State, Version
 from sira_cli.view.items import CaptionItem
 
 ACCEPTED = "accepted"
@@ -61,6 +63,12 @@ class AcceptedXmp:
         if new.decision != ACCEPTED and read_packet(place) is None:
             return
         describe(place, _described(item, new), replaces=(item.text, now.text))
+
+    def settle(self, items: Iterable[CaptionItem], state: Callable[[CaptionItem], State]) -> None:
+        """Write accepted texts that are only in the log; errors as `write`."""
+        for item in items:
+            now = state(item)
+            self.write(item, Version(item.text, ""), Version(now.text, now.decision))
 
 
 def _described(item: CaptionItem, new: Version) -> Described:

@@ -164,9 +164,8 @@ class Edits:
         if self._sidecars is not None:
             Sidecars([item.picture for item in items], extension=self._sidecars)
         touched = [item for item in items if item.id in self.history.states]
-        for item in touched if self._xmp is not None else ():
-            now = self.state(item)
-            self._xmp.write(item, Version(item.text, ""), Version(now.text, now.decision))
+        if self._xmp is not None:
+            self._xmp.settle(touched, self.state)
         if self._sidecars is None or not touched:
             return
         with self._lock, self._opened() as file:

@@ -69,7 +69,7 @@ class Metadata:
         found: dict[tuple[int, int], Any] = {}
         if self.image is not None:
             with suppress(Exception):  # Pillow's reader trusts the lengths that are written there
-                found = IptcImagePlugin.getiptcinfo(self.image) or {}
+                found = IptcImagePlugin.getiptcinfo(self.image) or {}  # type: ignore[arg-type] # it is from a file
         encoding = "utf-8" if found.get((1, 90)) == _UTF8 else "latin-1"
         values = {name: value if isinstance(value, list) else [value] for name, value in found.items()}
         return {name: [_decoded(each, encoding) for each in value] for name, value in values.items()}

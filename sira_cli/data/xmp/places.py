@@ -33,7 +33,7 @@ def xmp_file(picture: Picture, shorter: Path, name: XmpName | None = None) -> Pa
 
 
 def read_packet(place: Path) -> Packet | None:
-    """Return what a sidecar has; None if there is none that can be read."""
+    """Return the content of a sidecar; None if it cannot be read, or does not exist."""
     with suppress(DataError):
         return None if (data := read_bytes(place)) is None else Packet(data)
     return None
