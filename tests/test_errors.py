@@ -106,8 +106,13 @@ def strings(path: Path) -> list[str]:
     return [node.value for node in texts if id(node) not in alone]
 
 
-# A command that can be typed, the syntax of --set, and a note for the table of families.
-OF_THE_COMMAND_LINE = {"analysis/trace/read.py", "methods/settings.py", "core/families.py"}
+# Commands that can be typed, the syntax of --set, and a note for the table of families.
+OF_THE_COMMAND_LINE = {
+    "analysis/doctor/examine.py",
+    "analysis/trace/read.py",
+    "methods/settings.py",
+    "core/families.py",
+}
 # Cards have lines of a command's help; the model of lmms-eval has options of that command.
 OF_THE_COMMAND_LINE |= {"eval/mmhal.py", "eval/haloquest.py", "eval/repope.py", "eval/lmms/model.py"}
 

@@ -14,7 +14,7 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, calibrate, caption, check, compare, presets, serve, view
+from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, presets, serve, view
 from sira_cli.cli.eval import command as evaluation
 from sira_cli.cli.help import Command, Groups, Variadic
 from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, tuple[ModuleType, str | None]]] = {
         "check": (check, "Find objects in captions that are not in the pictures."),
         "compare": (compare, "Show what differs between two runs over the same pictures."),
         "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
+        "doctor": (doctor, "Show what runs on this machine, and what to type next."),
     },
     LOOK: {
         "view": (view, "Look through captions in a browser, compare and correct them."),

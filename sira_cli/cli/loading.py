@@ -59,9 +59,15 @@ def load_model(
 
 
 def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
+    """Check a model before its weights are fetched, and the default one also against this machine's memory."""
     from sira_cli.models.loading.inspection import check_structure  # imports torch, needed only before a download
 
     check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
+    if model.is_default:
+        from sira_cli.models.loading.fitting import check_default_fits
+        from sira_cli.models.loading.placement import pick_device
+
+        check_default_fits(preset, pick_device(model.device), model.quantization)
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:

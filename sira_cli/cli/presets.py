@@ -54,7 +54,7 @@ def list_presets() -> None:
     for column in table.columns:
         column.no_wrap = True
     out.print(table)
-    note("memory: the weights plus 15 %, for one picture at a time")
+    note("memory: weights, caches, one photograph; `sira doctor` shows what fits")
 
 
 def shown_k(preset: Preset) -> str:
@@ -64,12 +64,15 @@ def shown_k(preset: Preset) -> str:
 
 
 def shown_sizes(preset: Preset) -> tuple[str, str]:
-    """Return the download and the memory needed; few models are loaded in fewer bits than they are stored in."""
+    """Return the download and the memory needed; without a known size, that of the files and 15 %."""
     from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.models.loading.sizes import size_of
 
     if preset.download_gb is None:
         return ("none", "") if preset.model == BUNDLED else ("", "")
-    return f"{preset.download_gb:.1f} GB", f"{math.ceil(1.15 * preset.download_gb)} GB"
+    size = size_of(preset)
+    memory = 1.15e9 * preset.download_gb if size is None else size.needed(preset.generation.max_new_tokens, 2)
+    return f"{preset.download_gb:.1f} GB", f"{math.ceil(memory / 1e9)} GB"
 
 
 @app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml --all")

@@ -209,7 +209,10 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_presets_commands(sira, tmp_path, llava_folder):
     code, out, err = sira("presets", "list")
-    assert (code, err) == (0, "sira: memory: the weights plus 15 %, for one picture at a time\n")
+    assert (code, err) == (
+        0,
+        "sira: memory: weights, caches, one photograph; `sira doctor` shows what fits\n",
+    )
     header, *lines = out.splitlines()
     assert header.split() == ["preset", "K", "download", "memory", "model"]
     families = [line.strip() for line in lines if not line.startswith(" ")]
@@ -218,7 +221,7 @@ def test_presets_commands(sira, tmp_path, llava_folder):
     assert sorted(row[0] for row in rows) == sorted(presets.available())
     assert rows[0][:4] == ["demo", "7", "none", "bundled"]
     llava = next(row for row in rows if row[0] == "llava-1.5-7b")
-    assert llava[:7] == ["llava-1.5-7b", "16", "14.1", "GB", "17", "GB", "llava-hf/llava-1.5-7b-hf"]
+    assert llava[:7] == ["llava-1.5-7b", "16", "14.1", "GB", "16", "GB", "llava-hf/llava-1.5-7b-hf"]
 
     code, out, err = sira("presets", "show", "qwen2.5-vl-7b")
     assert (code, err) == (0, "")
@@ -265,7 +268,7 @@ def test_the_list_of_presets_fits_a_narrow_terminal(columns, shown_on_terminal):
     rows = shown_on_terminal("presets", "list", COLUMNS=columns, TERM="xterm").splitlines()
     rows = [re.sub(r"\x1b\[\d*m", "", row) for row in rows if not row.startswith("sira: ")]  # headings are bold
     assert max(map(len, rows)) <= columns
-    assert any("14.1 GB   17 GB" in row for row in rows)
+    assert any("14.1 GB   16 GB" in row for row in rows)
     assert any("llava-hf/llava-1.5-7b-hf" in row for row in rows) == (columns == 100)
 
 

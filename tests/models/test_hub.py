@@ -26,9 +26,11 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 SCRIPT = """
 import sys
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading.hub import find_checkpoint, find_config, find_described
+from sira_cli.models.loading.hub import find_checkpoint, find_config, find_described, hub_state
 try:
-    if sys.argv[1] == "config":
+    if sys.argv[1] == "state":
+        print(hub_state())
+    elif sys.argv[1] == "config":
         print(find_config(sys.argv[2], sys.argv[3]))
     elif sys.argv[1] == "described":
         judged = []
@@ -125,6 +127,16 @@ def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", **environ
         check=True,
     )
     return process.stdout.strip()
+
+
+def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
+    endpoint, requests = hub
+    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
+    assert requests == ["HEAD /"]
+    assert ask(tmp_path, endpoint, "", what="state", HF_HUB_OFFLINE="1") == "offline mode"
+    assert requests == ["HEAD /"]
+    nobody = "http://127.0.0.1:9"
+    assert ask(tmp_path, nobody, "", what="state").startswith(f"{nobody} cannot be reached (")
 
 
 def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp_path):

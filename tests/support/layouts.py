@@ -85,8 +85,10 @@ def released_config(model: str) -> dict[str, Any] | None:
         if presets.read(path).model == model:
             if name in NAMES:
                 return dict(layout_of(name)["files"]["config.json"])
-            known = SIZES.get(name, {}).get("config")
-            return known or (random_models.read(name)["config"] if name in shape_names() else None)
+            if known := SIZES.get(name, {}).get("config"):
+                return dict(known)
+            if name in shape_names():
+                return dict(random_models.read(name)["config"])
     return None
 
 

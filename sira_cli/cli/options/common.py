@@ -5,6 +5,7 @@ A group is a dataclass of annotated fields, for `with_options` (`cli/options/gro
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -146,6 +147,11 @@ class ModelOptions:
             help="Run a checkpoint's own Python code.",
         ),
     ] = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody chose the model."""
+        return not (self.preset or self.model or os.environ.get("SIRA_PRESET"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import HfApi, ModelInfo, constants, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, get_session, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -38,6 +38,8 @@ PARTS = {
 }
 SAMPLE, SAMPLE_EVERY = 1 << 16, 1 << 23  # bytes
 TIMEOUT = 10.0  # seconds for the first answer of the hub
+REACHABLE = "reachable"
+PATIENCE = 3.0  # seconds to find out whether there is a hub
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,18 @@ def find_checkpoint(
         # By the requested name: only then is it found in the cache the next time.
         fetched = Path(snapshot_download(model, revision=revision, **patterns))
     return Checkpoint(fetched, fetched.name)
+
+
+def hub_state() -> str:
+    """Return `reachable`, `offline mode`, or one line that says why the hub cannot be reached; asks once."""
+    if constants.HF_HUB_OFFLINE:
+        return "offline mode"
+    try:
+        answer = get_session().head(constants.ENDPOINT, timeout=PATIENCE)
+    except (httpx2.HTTPError, OSError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return f"{constants.ENDPOINT} cannot be reached ({reason[0]})"
+    return REACHABLE if answer.status_code < 500 else f"{constants.ENDPOINT} answers with {answer.status_code}"
 
 
 def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:

@@ -1,0 +1,1 @@
+"""`sira doctor`: what runs on this machine, how fast, and what to type next."""

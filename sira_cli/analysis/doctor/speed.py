@@ -1,0 +1,78 @@
+"""How fast a machine is, by the products that decide a model's time: a matrix with one row, two rows, and many rows.
+
+A decoding step reads every weight once, for one row (the shared layers) or two (the late ones); a prompt takes many
+rows at once. So a few products of one large matrix tell roughly how long a picture takes, without a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sira_cli.models.loading.sizes import ModelSize
+
+ROWS, COLUMNS = 11_008, 2_048  # the widest matrix of Qwen2.5-VL-3B, too large for a processor's cache
+MANY = 64  # rows of a prompt at once; from here on the time per row hardly changes
+SECONDS = 0.3  # for each of the three
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds per weight of a product with so many rows.
+
+    Attributes:
+        name: of the precision or quantization.
+        one: with one row.
+        two: with two rows.
+        many: with many rows, per row.
+    """
+
+    name: str
+    one: float
+    two: float
+    many: float
+
+    def prefill(self, size: ModelSize) -> float:
+        """Return the seconds until the first token of a text about one photograph, under SIRA."""
+        tower, text = size.tower * size.patches, size.used * size.prompt
+        return (tower + text) * self.many + size.head * self.two
+
+    def step(self, size: ModelSize) -> float:
+        """Return the seconds of a decoding step under SIRA: the late layers have two rows."""
+        return size.used * ((1 - size.k_share) * self.one + size.k_share * self.two) + size.head * self.two
+
+
+def measure_speed(name: str, product: Callable[[Tensor], Tensor], like: Tensor, weights: int) -> Speed:
+    """Time a matrix product with one row, two rows and many rows.
+
+    Args:
+        name: of the precision or quantization.
+        product: takes rows `[R, d]`.
+        like: `[d]`, a row in the right precision on the right device.
+        weights: numbers of the matrix.
+    """
+    seconds = {rows: _timed(partial(product, like.expand(rows, -1).contiguous())) for rows in (1, 2, MANY)}
+    return Speed(name, seconds[1] / weights, seconds[2] / weights, seconds[MANY] / weights / MANY)
+
+
+@torch.no_grad()
+def measure_plain(device: torch.device, dtype: torch.dtype) -> Speed:
+    """Time the products of a matrix without quantization."""
+    layer = nn.Linear(COLUMNS, ROWS, bias=False, device=device, dtype=dtype)
+    row = torch.randn(COLUMNS, device=device, dtype=dtype)
+    return measure_speed(str(dtype).removeprefix("torch."), layer, row, layer.weight.numel())
+
+
+def _timed(work: Callable[[], Tensor]) -> float:
+    """Return the least seconds of some work: other programs can only lengthen it."""
+    found: list[float] = []
+    while len(found) < 2 or sum(found) < SECONDS:
+        start = time.perf_counter()
+        work().sum().item()  # waits for the device
+        found.append(time.perf_counter() - start)
+    return min(found)

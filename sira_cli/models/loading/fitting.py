@@ -1,0 +1,131 @@
+"""Which shipped presets fit into this machine's memory, computed before anything is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from sira_cli.errors import SettingsError
+from sira_cli.models.loading import presets
+from sira_cli.models.loading.placement import BYTES
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.quantization import LEAST_SHARE, check_quantization
+from sira_cli.models.loading.sizes import size_of
+
+USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory for models, in bytes: of all GPUs together, else of the machine."""
+
+    total: int
+    free: int
+
+    @property
+    def usable(self) -> int:
+        """The most that a model with its caches and pictures may take."""
+        return int(USABLE * self.total)
+
+
+def memory_for_models(device: str) -> Memory:
+    """Return the memory of a device (`pick_device`): of GPUs that `auto` may share a model out to, else the machine's.
+
+    A Mac's GPU takes the machine's memory.
+    """
+    if device.startswith("cuda"):
+        each = [torch.cuda.mem_get_info(index) for index in range(torch.cuda.device_count())]
+        return Memory(sum(total for _, total in each), sum(free for free, _ in each))
+    memory = psutil.virtual_memory()
+    return Memory(memory.total, memory.available)
+
+
+def usable_quantizations() -> list[str]:
+    """Return the names of quantizations that are installed here, the one with the most bits first."""
+    found = []
+    for name in sorted(BYTES, key=lambda name: -BYTES[name]):
+        try:
+            check_quantization(name)
+        except SettingsError:
+            continue
+        found.append(name)
+    return found
+
+
+def needed(preset: Preset, quantization: str | None = None) -> int | None:
+    """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA.
+
+    Returns:
+        None if the model's size is not known, or the quantization does not reach its experts.
+    """
+    size = size_of(preset)
+    if size is None or (quantization is not None and size.layers < LEAST_SHARE * size.in_layers):
+        return None
+    itemsize = 4 if preset.load.dtype == "float32" else 2
+    in_layers = None if quantization is None else BYTES[quantization]
+    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
+
+
+def most_bits(preset: Preset, memory: Memory, quantizations: Sequence[str]) -> tuple[str | None, int] | None:
+    """Return the quantization with which a preset fits, None if it needs none, and the bytes that it takes then.
+
+    Args:
+        preset: a shipped one.
+        memory: for it.
+        quantizations: that may be used, the one with the most bits first.
+
+    Returns:
+        None if it does not fit.
+    """
+    for quantization in (None, *quantizations):
+        takes = needed(preset, quantization)
+        if takes is not None and takes <= memory.usable:
+            return quantization, takes
+    return None
+
+
+def downwards(preset: Preset) -> Iterator[Preset]:
+    """Yield the preset, then smaller shipped ones of its family, the largest first."""
+    yield preset
+    own = size_of(preset)
+    shipped = [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
+    sizes = [(size.weights, each.name, each) for each in shipped if (size := size_of(each)) is not None]
+    for weights, _, each in sorted(sizes, key=lambda row: row[:2], reverse=True):
+        if each.family == preset.family and own is not None and weights < own.weights:
+            yield each
+
+
+def _parameters(preset: Preset, quantization: str | None) -> str:
+    """Return the parameters that load a preset."""
+    return f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
+
+
+def check_default_fits(preset: Preset, device: str, quantization: str | None) -> None:
+    """Check that a preset which nobody asked for fits into this machine's memory.
+
+    Args:
+        preset: the default, with the settings of this run.
+        device: from `pick_device`.
+        quantization: as for loading.
+
+    Raises:
+        SettingsError: it does not; the message names the best preset that does.
+    """
+    memory = memory_for_models(device)
+    takes = needed(preset, quantization)
+    if takes is None or takes <= memory.usable:
+        return
+    instead = "no smaller one fits either; `preset=` demo needs no download"
+    quantizations = usable_quantizations()
+    for candidate in downwards(preset):
+        if (fit := most_bits(candidate, memory, quantizations)) is not None:
+            instead = f"{_parameters(candidate, fit[0])} takes {fit[1] / 1e9:.1f} GB and fits"
+            break
+    raise SettingsError(
+        f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
+        f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {_parameters(preset, quantization)}; "
+        "`sira doctor` shows what runs here"
+    )
