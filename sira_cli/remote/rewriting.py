@@ -31,6 +31,7 @@ class EndpointRewriter:
         self._endpoint = endpoint
         self._prompt, self._most = preset.prompts.caption, preset.generation.max_new_tokens
         self._lines, self._rounds = verify.lines(preset), verify.most_rounds(preset)
+        self._language = verify.wording(preset).code
 
     def rewrite(self, urls: Sequence[str], check: Check, look: Callable[[str], Check]) -> Rewritten:
         """Rewrite a text; the part before the first unsupported object is not changed.
@@ -54,7 +55,7 @@ class EndpointRewriter:
             reply = self._endpoint.reply(urls, self._asked(doubted), self._most, start=head, seed=number)
             check = look(joined(head, reply.text.rstrip()))
         spans = [span for claim in check.below(self._lines) for span in claim.spans]
-        text, dropped = without_sentences(check.text, spans)
+        text, dropped = without_sentences(check.text, spans, self._language)
         doubted += check.below(self._lines)
         check = look(text) if dropped else check
         named = {claim.key for claim in check.all}

@@ -86,7 +86,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     if rewrites:
         fixed, dropped = result.text if ok else text, None
     else:
-        fixed, dropped = without_sentences(text, low) if is_prose else (text, [])
+        fixed, dropped = without_sentences(text, low, how["language"]) if is_prose else (text, [])
     support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
     if low and not is_prose:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.language.things import WordList, shipped
 from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch
@@ -72,6 +76,37 @@ def test_bans_hold_behind_their_tokens_only():
     assert not Avoid([bans], 2, [[5]])(torch.tensor([[1, 2, 5]]), scores[:1]).isneginf().any()
 
 
+def test_a_token_that_led_to_banned_ones_loses_what_they_had():
+    """`6` after `5` was followed by `7` or `8` in 90 of 100 cases: both banned, a tenth of it is left."""
+    bans = Bans(first=1)
+    bans.add([5, 6, 7])
+    bans.add([5, 6, 8])
+    after_six = torch.full((1, 10), 1e-9).index_copy(1, torch.tensor([3, 7, 8]), torch.tensor([[0.1, 0.5, 0.4]])).log()
+    Avoid([bans], 2, [[]])(torch.tensor([[1, 2, 5, 6]]), after_six)
+    assert bans.back == 1
+    after_five = torch.full((1, 10), 1e-9).index_copy(1, torch.tensor([4, 6]), torch.tensor([[0.3, 0.7]])).log()
+    found = Avoid([bans], 2, [[]])(torch.tensor([[1, 2, 5]]), after_five)
+    assert found.argmax() == 4
+    assert found[0, 6] - after_five[0, 6] == pytest.approx(math.log(0.1), abs=1e-4)
+    kept = Bans(first=2)  # both tokens stay
+    kept.add([5, 6, 7])
+    Avoid([kept], 2, [[]])(torch.tensor([[1, 2, 5, 6]]), after_six)
+    assert kept.back is None
+
+
+@pytest.mark.parametrize("seed", [VALIDATION_SEEDS[500_000 + number] for number in (14, 87)])
+def test_no_article_is_left_without_its_noun(seed):
+    """There, "an" was said for an umbrella and an apple that were not in the picture, and stayed before other words."""
+    lvlm = load("demo", method="sira")
+    text = lvlm.caption(picture(seed), verify="rewrite").text
+    nouns = "|".join(re.escape(name) for name in sorted(OBJECTS, key=len, reverse=True))
+    articles = re.findall(r"\ban? ", text)
+    assert articles
+    assert len(re.findall(rf"\b(?:an (?=[aeiou])|a (?![aeiou]))(?:{nouns}|{'|'.join(PLACES)})\b", text)) == len(
+        articles
+    )
+
+
 def test_a_ban_gives_way_where_no_other_token_is_left():
     bans = Bans()
     bans.add([3])
@@ -91,7 +126,7 @@ def test_it_is_the_text_that_counts_and_not_its_tokens(demo):
     spelled, behind = " umbrella", demo.vocabulary.encode(" on the")
     whole, letters = demo.vocabulary.encode(spelled), [demo.vocabulary.encode(letter)[-1] for letter in spelled]
     for tokens in (whole, letters):
-        watch = Watch(demo.vocabulary, shipped(), [Forbidden(frozenset({"umbrella"}))], 0, [[]], [[]])
+        watch = Watch(demo.vocabulary, shipped(), [Forbidden(frozenset({"umbrella"}))], 0, [[]], [[]], [Bans()])
         assert not watch(torch.tensor([tokens]), None).any()
         assert watch(torch.tensor([[*tokens, *behind]]), None).all()
         assert watch.lengths == {0: len(tokens) + len(behind)}
@@ -117,7 +152,8 @@ def test_what_is_not_supported_is_taken_out(demo, method, seed):
     assert named.isdisjoint(claim.thing for claim in draft.below(0.5))
     assert {claim.thing for claim in draft.below(0.5)} <= {claim.thing for claim in done.removed}
     first = min((claim.spans[0][0] for claim in draft.below(0.5)), default=len(text))
-    assert done.text[: first - 1] == text[: first - 1]
+    sentence = text.rfind(". ", 0, first) + 1  # the sentence may change from its beginning on, the ones before may not
+    assert done.text[:sentence] == text[:sentence]
     assert (done.text == text) == (not done.removed)
 
 
@@ -125,7 +161,7 @@ def test_a_text_from_anywhere_keeps_its_beginning(demo):
     image = picture(CUP)
     text = "Oh LOOK :-) a   kitchen, with two tables; a giraffe stands there. And a zebra."
     done = Rewriter(demo).rewrite(image, text)
-    assert done.text.startswith("Oh LOOK :-) a   kitchen, with two tables; a ")
+    assert done.text.startswith("Oh LOOK :-) a   kitchen, with two tables; ")
     assert "giraffe" in {claim.thing for claim in done.removed}
     assert "giraffe" not in done.text
     assert not done.check.below(0.5)
@@ -149,5 +185,5 @@ def test_after_the_last_round_the_rest_stays_flagged(demo):
     one, three = (Rewriter(demo, Verify(mode="rewrite", rounds=rounds)).rewrite(image, text) for rounds in (1, 3))
     assert len(one.removed) == 1
     assert one.check.below(0.5)
-    assert len(three.removed) == 3
+    assert len(three.removed) > len(one.removed)
     assert not three.check.below(0.5)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sira_cli.models.look.sentences import sentence_spans, without_sentences
+from sira_cli.models.look.sentences import repeated_sentences, sentence_spans, without_sentences
 
 
 def without(text: str, *words: str) -> tuple[str, list[str]]:
@@ -52,3 +52,9 @@ def test_the_sentences_together_are_the_text():
         kept, dropped = without_sentences(text, [(start, start + 1) for start, _ in hit])
         assert len(dropped) == len(hit)
         assert sorted(kept.split() + " ".join(dropped).split()) == sorted(text.split())
+
+
+def test_sentences_that_were_said_before():
+    text = "A dog. A cat. A dog. A cat"
+    assert [text[start:end] for start, end in repeated_sentences(text, 0)] == ["A dog. "]
+    assert repeated_sentences(text, 15) == []

@@ -44,6 +44,24 @@ def test_sentences(sentences):
     assert [part.strip() for part in found] == [part.strip() for part in expected]
 
 
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("en", ["The no. 5 bus is red.", " A dog (approx. 3 kg) sits.", " It is 3 m.", " A cat."]),
+        ("de", ["Das ist z. B. ein Hund.", " Dr. Müller steht da.", " Am 3. Oktober steht er da."]),
+        ("es", ["El Sr. Pérez tiene un perro.", " Es rojo."]),
+        ("pt", ["O Sr. Silva tem um cão.", " É vermelho."]),
+        ("it", ["Il sig. Rossi ha un cane.", " È rosso."]),
+        ("ru", ["Там т. н. собака.", " Она на ул. Ленина."]),
+        ("ko", ["개가 있다.", " 고양이가 없다."]),
+    ],
+)
+def test_abbreviations_end_no_sentence(language, sentences):
+    text = "".join(sentences)
+    ends = sentence_ends(text, language)
+    assert [text[start:end] for start, end in zip([0, *ends], ends, strict=False)] == sentences
+
+
 TEXT = "A dog sits. It is red. There is a"
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from sentencex import get_sentence_boundaries
 
 from sira_cli.data.records.record import Answer
 
@@ -14,11 +15,11 @@ from sira_cli.data.records.record import Answer
 # Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.
 _CLOSING = "\"')\\]*_\u2019\u201d\u00bb"
 _SENTENCE_END = re.compile(
-    rf"[.!?\u2026]+[{_CLOSING}]*(?=\s+(?![a-z\u00df-\u00ff])|\s*$)"
+    rf"[.!?\u2026]+[{_CLOSING}]*(?=\s+(?![a-z\u00df-\u00ff\u0430-\u045f])|\s*$)"
     "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
 )
-# Before a full stop inside a sentence: a title before a name, a number at the start of a list item.
-_NO_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|Jr|Sr|vs|etc|e\.g|i\.e)\.$|^\s*\d+\.$", re.MULTILINE)
+_LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs to the number
+_UNIT = re.compile(r"\d\s?(?:[ckm]?m|k?g|ft|in|lb|oz)\.$")  # "3 m." may end a sentence; sentencex takes m. for a title
 
 
 class TextSettings(BaseModel):
@@ -75,8 +76,24 @@ class TextSettings(BaseModel):
         return text
 
 
-def sentence_ends(text: str) -> list[int]:
-    """Return the ends of a text's sentences: positions after their full stops."""
-    return [
-        match.end() for match in _SENTENCE_END.finditer(text) if not _NO_END.search(text[: match.end()].rstrip("*_"))
-    ]
+def sentence_ends(text: str, language: str = "en") -> list[int]:
+    """Return the ends of a text's sentences: positions after their full stops.
+
+    Args:
+        text: any text.
+        language: its code, for the abbreviations that end in a full stop.
+    """
+    found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
+    if not any(match[0].startswith(".") for match in found):
+        return [match.end() for match in found]
+    starts = {0, len(text)}  # of sentences, without the white space before them
+    for one in get_sentence_boundaries(language, text):
+        starts.add(one["end_index"] + len(text[one["end_index"] :]) - len(text[one["end_index"] :].lstrip()))
+    return [match.end() for match in found if match[0][0] != "." or _is_end(text, match, starts)]
+
+
+def _is_end(text: str, match: re.Match[str], starts: set[int]) -> bool:
+    """Return whether a full stop ends a sentence, and not an abbreviation within one."""
+    following = len(text) - len(text[match.end() :].lstrip())
+    ends = any(match.start() < start <= following for start in starts)  # sentencex leaves closing signs to the next one
+    return ends or bool(_UNIT.search(text[: match.start() + 1]))

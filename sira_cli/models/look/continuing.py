@@ -15,7 +15,9 @@ from sira_cli.language.things import Words
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Start, Trail
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch, reach
+from sira_cli.models.look.sentences import sentence_spans
 
+BACKS = 48  # times that decoding goes back because a token lost its probability to bans, per try
 TRIES = 16  # times that a text may begin to name a forbidden object, before it is allowed
 
 
@@ -27,13 +29,19 @@ class Continuation:
         row: its row in the batch.
         kept: its first tokens, which stay.
         forbidden: objects that the rest may not name.
-        bans: tokens that would name them, with the tokens before.
+        bans: tokens that would name forbidden objects, with the tokens before.
+        begun: `kept` and tokens after it that stay if more than a forbidden name may follow them; empty: `kept`.
     """
 
     row: int
     kept: list[int]
     forbidden: Forbidden
     bans: Bans = field(default_factory=Bans)
+    begun: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Take no probability from kept tokens."""
+        self.bans.first = len(self.kept)
 
 
 class Decoded:
@@ -72,7 +80,7 @@ class Decoded:
             new_tokens: maximum tokens of a text, kept ones included; None: from the settings.
         """
         found: dict[int, list[int]] = {}
-        starts = {text.row: list(text.kept) for text in texts}
+        starts = {text.row: list(text.begun or text.kept) for text in texts}
         free: set[int] = set()  # these may name anything
         for number in range(TRIES + 1):
             todo = [text for text in texts if text.row not in found]
@@ -80,7 +88,7 @@ class Decoded:
                 break
             if number == TRIES:
                 free |= {text.row for text in todo}
-            for text, (tokens, ended) in zip(todo, self._decode(todo, starts, free, new_tokens), strict=True):
+            for text, (tokens, ended) in zip(todo, self._settled(todo, starts, free, new_tokens), strict=True):
                 span = None
                 if text.row not in free:
                     plain = self._lvlm.vocabulary.text(tokens)
@@ -89,12 +97,32 @@ class Decoded:
                 if span is None:
                     found[text.row] = tokens
                     continue
+                sentence = max((first for first, _ in sentence_spans(plain) if first <= span[0]), default=0)
+                text.bans.first = reach(self._lvlm.vocabulary, tokens, sentence + 1, len(text.kept) + 1) - 1
                 name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, len(text.kept) + 1)
                 while name > len(text.kept) and not text.bans.add(tokens[:name]):
                     name -= 1  # the method's cut-off left no other token
                 if name == len(text.kept):
                     free.add(text.row)
                 starts[text.row] = tokens[: max(name - 1, len(text.kept))]
+        return [found[text.row] for text in texts]
+
+    def _settled(
+        self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
+    ) -> list[tuple[list[int], bool]]:
+        """Decode, from earlier tokens on where these lost their probability to bans; return as `_decode`."""
+        found: dict[int, tuple[list[int], bool]] = {}
+        todo = list(texts)
+        for number in range(BACKS + 1):
+            if number == BACKS:
+                for text in todo:
+                    text.bans.settle()
+            found |= zip((text.row for text in todo), self._decode(todo, starts, free, new_tokens), strict=True)
+            todo = [text for text in todo if text.bans.back is not None]
+            if not todo:
+                break
+            for text in todo:
+                starts[text.row], text.bans.back = found[text.row][0][: text.bans.back], None
         return [found[text.row] for text in texts]
 
     def _decode(
@@ -127,6 +155,7 @@ class Decoded:
         lvlm, prompt = self._lvlm, inputs["input_ids"].shape[1]
         before = [list(tokens[: start.in_inputs]) for tokens in start.tokens]
         nothing = Forbidden(frozenset())
+        bans = [texts[row].bans if row in texts and row not in free else Bans() for row in rows]
         watch = Watch(
             lvlm.vocabulary,
             self._words,
@@ -134,8 +163,8 @@ class Decoded:
             prompt,
             [texts[row].kept if row in texts else [] for row in rows],
             before,
+            bans,
         )
-        bans = [texts[row].bans if row in texts and row not in free else Bans() for row in rows]
         given = GivenTokens([tokens[start.in_inputs :] for tokens in start.tokens], prompt)
         trail = Trail(rows)
         output = lvlm.generate(

@@ -3,6 +3,7 @@
     ... There is a dog on     `Watch` reads along: a text that certainly names a forbidden object ends
     ... There is a | dog      `Bans`: the token that began the name may no longer follow these tokens
     ... There is a cat ...    decoding goes on from there
+    ... There is an |         had "an" been said for the umbrella only? Then "There is" goes on another way
 
 Names are those that the second look recognises (`language.things`): also plurals and synonyms of the group, in any
 case. A longer word that begins with a name is not one: without "cat" a text may name cattle, without "light" a traffic
@@ -12,6 +13,7 @@ light and a light bulb. So a name is certain only after the next word.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +24,13 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from sira_cli.language.things import Words
 from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.look.sentences import repeated_sentences
 
 # A name is certain after a character not used inside compounds, or a complete word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
+
+MOST = 0.2  # share of what may follow a token: with more of it banned, the token loses that share
+LEAST_CHANGE = 0.1  # of a share, for decoding to go back once more
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Forbidden:
     but: frozenset[str] = frozenset()
 
     def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
-        """Return start and end of the first certain mention of one, or None.
+        """Return start and end of the first certain mention of one, or of a sentence said twice; or None.
 
         Args:
             words: the names of objects.
@@ -55,26 +61,53 @@ class Forbidden:
             for span in thing.spans
             if span[1] > start and (ended or _CERTAIN.match(text, span[1]))
         ]
+        if ended:
+            spans += repeated_sentences(text, start)
         return min(spans, default=None)
 
 
 @dataclass
 class Bans:
-    """Tokens that may not follow certain tokens of one text."""
+    """Tokens of one text that lead to forbidden names, each with the share of its probability that does.
 
-    _after: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+    A banned token leads there with all of it. An article before a name may have been chosen for that name alone: if
+    much of what may follow it is banned, it loses that share itself, and the text goes on from before it. So no "an"
+    is left to a car, and no sentence to nothing.
+
+    Attributes:
+        first: number of first tokens that stay: those before the sentence with the last ban.
+        back: number of tokens of the text to go back to, if an earlier one lost most of its probability.
+    """
+
+    first: int = 0
+    back: int | None = None
+    _after: dict[tuple[int, ...], dict[int, float]] = field(default_factory=dict)
 
     def add(self, tokens: Sequence[int]) -> bool:
         """Forbid the last of these tokens after the others; return whether it was allowed until now."""
         *before, last = tokens
-        banned = self._after.setdefault(tuple(before), set())
-        new = last not in banned
-        banned.add(last)
+        shares = self._after.setdefault(tuple(before), {})
+        new = shares.get(last, 0.0) < 1
+        shares[last] = 1.0
         return new
 
-    def after(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens that may not follow these."""
-        return sorted(self._after.get(tuple(tokens), ()))
+    def after(self, tokens: Sequence[int]) -> dict[int, float]:
+        """Return the tokens that lose probability after these, with the share that each loses."""
+        return self._after.get(tuple(tokens), {})
+
+    def settle(self) -> None:
+        """Take no more probability from earlier tokens."""
+        self.first = sys.maxsize
+
+    def pass_on(self, tokens: Sequence[int], lost: float) -> None:
+        """Take from the last of these tokens the share of the probability after it that is lost."""
+        if len(tokens) <= self.first or lost <= MOST:
+            return
+        *before, last = tokens
+        shares = self._after.setdefault(tuple(before), {})
+        if lost > shares.get(last, 0.0) + LEAST_CHANGE:
+            shares[last] = lost
+            self.back = min(len(before), len(tokens) if self.back is None else self.back)
 
 
 class Avoid(LogitsProcessor):
@@ -91,16 +124,22 @@ class Avoid(LogitsProcessor):
         self._bans, self._prompt, self._before = bans, prompt, before
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return `scores [B, V]` with -inf at banned tokens; `input_ids [B, S]` are all tokens so far."""
-        rows = [
-            bans.after([*before, *ids])
-            for bans, before, ids in zip(self._bans, self._before, input_ids[:, self._prompt :].tolist(), strict=True)
+        """Return `scores [B, V]`, lower at tokens of the bans, -inf at banned ones; `input_ids [B, S]`: all tokens."""
+        texts = [
+            [*before, *ids] for before, ids in zip(self._before, input_ids[:, self._prompt :].tolist(), strict=True)
         ]
+        rows = [bans.after(text) for bans, text in zip(self._bans, texts, strict=True)]
         if not any(rows):
             return scores
-        allowed = scores.clone()
-        for row, banned in enumerate(rows):
-            allowed[row, banned] = -torch.inf
+        left = torch.ones_like(scores)
+        for row, shares in enumerate(rows):
+            for token, share in shares.items():
+                left[row, token] = 1 - share
+        lost = (scores.softmax(dim=-1) * (1 - left)).sum(dim=-1).tolist()  # [B]
+        for row, shares in enumerate(rows):
+            if shares:
+                self._bans[row].pass_on(texts[row], lost[row])
+        allowed = scores + left.log()
         nothing_left = (allowed == -torch.inf).all(dim=-1, keepdim=True)  # [B, 1]
         return torch.where(nothing_left, scores, allowed)
 
@@ -120,17 +159,18 @@ class Watch(StoppingCriteria):
         prompt: int,
         kept: Sequence[Sequence[int]],
         before: Sequence[Sequence[int]],
+        bans: Sequence[Bans],
     ) -> None:
         """Watch texts.
 
         Args:
             vocabulary, words: the tokenizer, and the names of objects.
             forbidden: one per text; None: the text is idle.
-            prompt, before: as for `Avoid`.
+            prompt, before, bans: as for `Avoid`.
             kept: the first tokens of each text, which are not searched.
         """
         self._vocabulary, self._words, self._forbidden = vocabulary, words, forbidden
-        self._prompt, self._before = prompt, before
+        self._prompt, self._before, self._bans = prompt, before, bans
         self._kept = [len(tokens) for tokens in kept]
         self._starts = [len(vocabulary.text(tokens)) for tokens in kept]
         self.lengths: dict[int, int] = {}
@@ -147,7 +187,7 @@ class Watch(StoppingCriteria):
 
     def _ends(self, row: int, tokens: list[int]) -> bool:
         forbidden = self._forbidden[row]
-        if forbidden is None:
+        if forbidden is None or self._bans[row].back is not None:
             return True
         if len(tokens) <= self._kept[row]:
             return False

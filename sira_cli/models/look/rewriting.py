@@ -1,7 +1,7 @@
 """Texts without the objects that the picture does not support: decoded again from before each of them.
 
     look     There is a dog on the left and a cup on the right.     cup: not supported
-    keep     There is a dog on the left and                         token by token
+    keep     There is a dog on the left and a                       token by token; "a" only if more may follow
     go on    There is a dog on the left and a lamp on the right.    a cup may not be named, whatever it is called
     look     ... until all named objects are supported, or the rounds are used up
 
@@ -24,6 +24,7 @@ from sira_cli.models.look.continuing import Continuation, Decoded
 from sira_cli.models.look.forbidding import Forbidden, reach
 from sira_cli.models.look.rewritten import Rewritten as Rewritten  # also public here
 from sira_cli.models.look.second_look import PictureLook, SecondLook
+from sira_cli.models.look.sentences import sentence_spans
 from sira_cli.models.look.verify import Verify
 
 if TYPE_CHECKING:
@@ -193,8 +194,8 @@ class Rewriter:
             if not going:
                 return
             limit = self._lvlm.preset.generation.max_new_tokens
-            if going[0][0].head:
-                limit += len(going[0][1].kept)
+            if going[0][0].at_once:
+                limit += len(going[0][1].begun)
             texts = decoded.go_on([text for _, text in going], limit)
             for (draft, _), tokens in zip(going, texts, strict=True):
                 ended = self._lvlm.ended(tokens, at_once=draft.at_once)
@@ -213,17 +214,36 @@ class Rewriter:
             frozenset(key_of(words.group(each.thing), each.kind, each.value) for each in draft.doubted),
             draft.at.supported(self._lines),
         )
+        sentences = sentence_spans(draft.plain, words.wording.code)
+        sentence = max(first for first, _ in [(0, 0), *sentences] if first <= start)
         if start < len(draft.head):
-            draft.head = draft.head[:start].rstrip()
-            kept = vocabulary.encode_after(prompt, draft.head)
-            draft.told = len(vocabulary.text(kept))
-            return Continuation(draft.row, kept, forbidden)
-        begins = reach(
-            vocabulary, draft.tokens, start + draft.told - len(draft.head) + 1
-        )  # tokens up to its first letter
-        kept = draft.tokens[: begins - 1]
-        while kept and vocabulary.data(kept[-1]) == b" ":
-            kept = kept[:-1]
-        text = Continuation(draft.row, kept, forbidden)
-        text.bans.add(draft.tokens[:begins])
+            return self._told(draft, draft.head[:start].rstrip(), sentence, prompt, forbidden)
+        moved = draft.told - len(draft.head)
+
+        def before(place: int) -> int:
+            """Return the number of tokens before a place in the text."""
+            return reach(vocabulary, draft.tokens, place + moved + 1) - 1
+
+        name = before(start)
+        begun = draft.tokens[:name]
+        while begun and vocabulary.data(begun[-1]) == b" ":
+            begun = begun[:-1]
+        kept = begun[: before(max(sentence, draft.begins or 0, len(draft.head)))]
+        text = Continuation(draft.row, kept, forbidden, begun=begun)
+        text.bans.add(draft.tokens[: name + 1])
         return text
+
+    def _told(
+        self, draft: _Draft, text: str, sentence: int, prompt: Sequence[int], forbidden: Forbidden
+    ) -> Continuation:
+        """Return the continuation of a text that was not decoded here; its last sentence may change, if need be."""
+        vocabulary = self._lvlm.vocabulary
+        begun = vocabulary.encode_after(prompt, text)
+        decoded = vocabulary.text(begun)
+        lead = len(decoded) - len(text)
+        kept = begun[: reach(vocabulary, begun, lead + sentence + 1) - 1] if sentence < len(text) else begun
+        draft.head = text[:sentence].rstrip()
+        draft.told = len(vocabulary.text(kept)) if draft.head else lead
+        if draft.head + decoded[draft.told :] != text:  # the tokenizer changes the text
+            draft.head, draft.told, kept = text, len(decoded), begun
+        return Continuation(draft.row, kept, forbidden, begun=begun)
