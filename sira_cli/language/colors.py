@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sira_cli.language import function_words
-from sira_cli.language.scripts import bounded
+from sira_cli.language.scripts import bounded, folded
 from sira_cli.language.things import Thing
 from sira_cli.language.wordings import Wording
 
@@ -76,7 +76,7 @@ def _colors(text: str, mentions: Sequence[_Mention], wording: Wording) -> Iterat
         taken += [match.span() for match in re.finditer(wording.not_colors, text, re.IGNORECASE)]
     for match in _pattern(tuple(wording.color_words.values())).finditer(text):
         if all(match.end() <= start or end <= match.start() for start, end in taken):
-            yield _Color(*match.span(), words[match[0].lower()])
+            yield _Color(*match.span(), words[folded(match[0])])
 
 
 def _single(colors: Sequence[_Color], text: str) -> Iterator[_Color]:
@@ -124,7 +124,7 @@ def _plain(gap: str) -> str:
 @functools.cache
 def _forms(colors: tuple[str, ...]) -> Mapping[str, str]:
     """Return the usual word of each form of a colour."""
-    return {form.lower(): each.split()[0] for each in colors for form in each.split()}
+    return {folded(form): each.split()[0] for each in colors for form in each.split()}
 
 
 @functools.cache

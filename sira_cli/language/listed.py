@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sira_cli.language.scripts import UNSPACED, bounded
+from sira_cli.language.scripts import UNSPACED, bounded, folded
 from sira_cli.language.things import Thing, Words, digested, groups_of, lines_of
 from sira_cli.language.wordings import ENGLISH, Wording
 
@@ -35,9 +35,11 @@ class PlainWords(Words):
             wording: the language; it has the words that deny an object.
         """
         self.name = name
-        self._groups = {_folded(word): head for word, head in groups.items()}
-        self._pattern = bounded(groups)
-        self._denied = _denied(wording.denials.split())
+        others = dict.fromkeys(wording.compounds.split(), "")
+        self._groups = {folded(word): head for word, head in (others | {**groups}).items()}
+        self._pattern = bounded([*others, *groups])
+        self._denied = _denied(wording.denials.split(), wording.denial_ends.split())
+        self._denied_after = re.compile(wording.denied_after or r"(?!)", re.IGNORECASE)
 
     @classmethod
     def read(cls, path: Path, wording: Wording) -> PlainWords:
@@ -57,9 +59,13 @@ class PlainWords(Words):
         """Return the objects that a text names, in the order of their first mentions."""
         found: dict[str, list[tuple[int, int]]] = {}
         for match in self._pattern.finditer(text):
-            if not self._denied.search(text, 0, match.start()):
-                found.setdefault(self._groups[_folded(match[0])], []).append(match.span())
+            name = self._groups[folded(match[0])]
+            if name and not self._is_denied(text, *match.span()):
+                found.setdefault(name, []).append(match.span())
         return [Thing(name, tuple(spans), name) for name, spans in found.items()]
+
+    def _is_denied(self, text: str, start: int, end: int) -> bool:
+        return bool(self._denied.search(text, 0, start) or self._denied_after.match(text, end))
 
 
 class Asked(Words):
@@ -97,14 +103,11 @@ class Asked(Words):
         return PlainWords({name: name for name in names if name}, ASK, self._wording).things(text)
 
 
-def _folded(word: str) -> str:
-    return " ".join(word.casefold().split())
-
-
-def _denied(words: Iterable[str]) -> re.Pattern[str]:
-    """Return the pattern of a text that ends by denying the next word."""
+def _denied(words: Iterable[str], ends: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of a text that ends by denying the next word: "no big dog", but not "not far from a dog"."""
+    between = rf"(?!(?:{'|'.join(map(re.escape, ends)) or '(?!)'})\b)\w+\s+"
     parts = [
-        f"{re.escape(word)}$" if UNSPACED.match(word) else rf"(?<!\w){re.escape(word)}\s+(?:\w+\s+){{0,{_DENIED}}}$"
+        f"{re.escape(word)}$" if UNSPACED.match(word) else rf"(?<!\w){re.escape(word)}\s+(?:{between}){{0,{_DENIED}}}$"
         for word in words
     ]
     return re.compile("|".join(parts) or r"(?!)", re.IGNORECASE)

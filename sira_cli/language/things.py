@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,10 +180,12 @@ def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
 
 
 def is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
-    """Return whether a text denies an object: "no dog", "without any cars", "isn't a cat"."""
+    """Return whether a text denies an object: "no dog", "without any cars", "isn't a cat"; not "not far from a dog"."""
     for behind in range(place, max(0, place - _DENIED), -1):
         word, _, end = words[behind - 1]
         if text[end : words[behind][1]].strip() not in ("", "'", "\N{RIGHT SINGLE QUOTATION MARK}"):
+            return False
+        if word in lists()["denial_ends"]:
             return False
         if word in lists()["denials"]:
             return True
@@ -233,7 +236,9 @@ def groups_of(lines: Iterable[str], name: str) -> dict[str, str]:
     """
     groups: dict[str, str] = {}
     for line in lines:
-        words = [word.strip() for word in line.partition("#")[0].split(",") if word.strip()]
+        words = [
+            unicodedata.normalize("NFC", word.strip()) for word in line.partition("#")[0].split(",") if word.strip()
+        ]
         groups |= dict.fromkeys(words, next(iter(words), ""))
     if not groups:
         raise DataError(f"{name}: names no objects; expected one object per line")

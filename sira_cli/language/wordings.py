@@ -27,6 +27,9 @@ class Wording(BaseModel):
     no_words: str = Field(min_length=1)
     list: str = ""
     denials: str = ""
+    denial_ends: str = ""
+    denied_after: str | None = None
+    compounds: str = ""
     colors: str = ""
     color_words: dict[str, str] = {}
     before: str | None = None
@@ -40,7 +43,7 @@ class Wording(BaseModel):
             raise ValueError("must contain {thing}")
         return value
 
-    @field_validator("before", "after", "not_colors")
+    @field_validator("before", "after", "not_colors", "denied_after")
     @classmethod
     def _is_regular_expression(cls, value: str | None) -> str | None:
         try:

@@ -39,6 +39,18 @@ def named(words, text):
         ),
         ("zh", "狗\n猫", "这里有狗。没有猫。", [("狗", ["狗"])]),
         ("ko", "개\n자동차", "개가 자동차를 봅니다. 안개.", [("개", ["개"]), ("자동차", ["자동차"])]),
+        ("ko", "개\n새", "개나리와 새우가 있다. 개들은 새입니다.", [("개", ["개"]), ("새", ["새"])]),
+        ("ko", "개\n새", "개가 없습니다. 개는 보이지 않는다. 새도 없다.", []),
+        ("zh", "狗\n马", "热狗在马路上。狗和马。", [("狗", ["狗"]), ("马", ["马"])]),
+        ("zh", "狗\n热狗\n马", "热狗。没有任何狗。没有马", [("热狗", ["热狗"])]),
+        ("ja", "猫\n犬", "猫はいません。犬小屋に犬がいる。", [("犬", ["犬"])]),
+        ("de", "Hund", "Nicht weit von einem Hund. Nicht ein Hund, keinerlei Hund.", [("Hund", ["Hund"])]),
+        ("fr", "chien", "Pas loin du chien. Pas de chien.", [("chien", ["chien"])]),
+        ("es", "perro", "No lejos de un perro. No hay perro.", [("perro", ["perro"])]),
+        ("it", "cane", "Non lontano dal cane. Non un cane.", [("cane", ["cane"])]),
+        ("pt", "cão", "Não longe do cão. Não há cão.", [("cão", ["cão"])]),
+        ("ru", "собака, собаки", "Дом не далеко от собаки. Нет собаки.", [("собака", ["собаки"])]),
+        ("es", "isla, \u0131tem", "ISLA, İSLA, ISLA, \u017ftop.", [("isla", ["ISLA", "İSLA", "ISLA"])]),
     ],
 )
 def test_lists(tmp_path, code, lines, text, expected):

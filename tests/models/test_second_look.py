@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.look import second_look
 from sira_cli.models.look.finding import ClaimFinder
 from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.verify import Verify
 from tests.support import checkpoints, checkpoints_other
 from tests.support.checkpoints_all import ALL, REPRESENTATIVES
 
@@ -219,3 +221,19 @@ def test_a_tokenizer_without_yes_is_refused(demo, monkeypatch):
     monkeypatch.setattr(demo.vocabulary, "encode_known", lambda text: [] if "es" in text.lower() else [1])
     with pytest.raises(UnsupportedModelError, match="no token for 'Yes'"):
         SecondLook(demo)
+
+
+def test_letters_in_two_parts_are_found_where_they_stand(demo):
+    """Some systems write an accent as a character of its own, as macOS does in names of files."""
+    finder = ClaimFinder(
+        Verify(words=WordList.of(["café, cafés", "naïf"], "test"), claims="objects,colors"), demo.preset
+    )
+    text = "Déjà vu: two red cafés and a naïf."
+    apart = unicodedata.normalize("NFD", text)
+    assert apart != text
+    for given in (text, apart):
+        cafes, naif, *rest = finder.things(given)
+        assert [cafes.name, naif.name] == ["café", "naïf"]
+        assert [unicodedata.normalize("NFC", given[slice(*span)]) for span in cafes.spans] == ["cafés"]
+        assert [unicodedata.normalize("NFC", given[slice(*span)]) for span in naif.spans] == ["naïf"]
+        assert [(each.value, given[slice(*each.spans[0])]) for each in rest] == [("red", "red")]

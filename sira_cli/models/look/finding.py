@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sira_cli.language.listed import Asked
+from sira_cli.language.scripts import composed
 from sira_cli.language.things import OBJECTS, Thing, Words
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check, Claim
@@ -45,7 +47,7 @@ class ClaimFinder(Words):
 
     def things(self, text: str) -> list[Thing]:
         """Return the claims of a text, as far as the text alone tells."""
-        return self._claims(text, self.objects.things(text))
+        return self._in(text, lambda plain: self._claims(plain, self.objects.things(plain)))
 
     def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
         """Return the claims of a text, but not those of the preset's prefix and suffix, which the model did not write.
@@ -94,8 +96,20 @@ class ClaimFinder(Words):
 
     def _named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
         if isinstance(self.objects, Asked):
-            return self._claims(text, self.objects.found(ask(self.objects.request(text)), text))
+            answer = unicodedata.normalize("NFC", ask(self.objects.request(text)))
+            asked = self.objects
+            return self._in(text, lambda plain: self._claims(plain, asked.found(answer, plain)))
         return self.things(text)
+
+    def _in(self, text: str, find: Callable[[str], list[Thing]]) -> list[Thing]:
+        """Return the claims that are found in a text once its letters are composed, with their places in it."""
+        if unicodedata.is_normalized("NFC", text):
+            return find(text)
+        plain, places = composed(text)
+        return [
+            replace(thing, spans=tuple((places[start], places[end]) for start, end in thing.spans))
+            for thing in find(plain)
+        ]
 
     def _claims(self, text: str, objects: Sequence[Thing]) -> list[Thing]:
         return [thing for kind in self.kinds.values() for thing in kind.find(text, objects, self.wording)]
