@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Result
+from sira_cli.language.wordings import ENGLISH
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
@@ -86,7 +87,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     if rewrites:
         fixed, dropped = result.text if ok else text, None
     else:
-        fixed, dropped = without_sentences(text, low, how["language"]) if is_prose else (text, [])
+        fixed, dropped = without_sentences(text, low, how.get("language", ENGLISH)) if is_prose else (text, [])
     support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
     if low and not is_prose:
