@@ -15,7 +15,13 @@ ROOMS = (
     *("web", "core", "language", "pictures", "data", "methods", "models", "remote", "runs"),
     *("eval", "analysis", "demo", "view", "serve", "cli"),
 )
-BESIDE = ("_version", "errors", "files", "interrupts")  # modules beside the rooms, which any room may import
+BESIDE = (
+    "_version",
+    "confined",
+    "errors",
+    "files",
+    "interrupts",
+)  # modules beside the rooms, which any room may import
 TERMINAL = {"typer", "rich", "click"}
 
 

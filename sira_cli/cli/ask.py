@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
+from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
@@ -30,6 +30,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
     text=TextOptions,
     schema=SchemaOptions,
     selection=GroupOptions,
+    clips=ClipOptions,
     engine=EngineOptions,
     output=OutputOptions,
 )
@@ -56,6 +57,7 @@ def ask(
     text: TextOptions,
     schema: SchemaOptions,
     selection: GroupOptions,
+    clips: ClipOptions,
     engine: EngineOptions,
     output: OutputOptions,
 ) -> None:
@@ -63,8 +65,8 @@ def ask(
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and text != TextOptions():
         raise SettingsError("--choices prints one of the given answers: leave out --prefix")
-    endpoint.check(context, model, decoding, schema, engine)
-    asked = (model, decoding, text, selection, engine, output)
+    endpoint.check(context, model, decoding, schema, clips, engine)
+    asked = (model, decoding, text, selection, clips, engine, output)
     if questions is not None:
         folders = [*(paths or []), *([] if question is None else [question])]
         run_pictures(

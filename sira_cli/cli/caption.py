@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import ColumnsPrompt, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
+from sira_cli.cli.options.common import (
+    ClipOptions,
+    ColumnsPrompt,
+    EngineOptions,
+    GroupOptions,
+    ModelOptions,
+    OutputOptions,
+    Paths,
+)
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.schemas import SchemaOptions
@@ -27,6 +35,7 @@ sira caption photos/ -o captions.jsonl --verify flag
     schema=SchemaOptions,
     verify=VerifyOptions,
     selection=GroupOptions,
+    clips=ClipOptions,
     engine=EngineOptions,
     output=OutputOptions,
 )
@@ -39,6 +48,7 @@ def caption(
     schema: SchemaOptions,
     verify: VerifyOptions,
     selection: GroupOptions,
+    clips: ClipOptions,
     engine: EngineOptions,
     output: OutputOptions,
     prompt: ColumnsPrompt = None,
@@ -55,6 +65,7 @@ def caption(
         decoding,
         text,
         selection,
+        clips,
         engine,
         output,
         words=words,

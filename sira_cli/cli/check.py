@@ -15,6 +15,7 @@ from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     AllowPrivate,
     AsXmp,
+    ClipOptions,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -134,6 +135,7 @@ class RecordOptions:
     endpoint=EndpointOptions,
     look=LookOptions,
     selection=PathOptions,
+    clips=ClipOptions,
     worker=WorkerOptions,
     output=RecordOptions,
 )
@@ -151,6 +153,7 @@ def check(
     endpoint: EndpointOptions,
     look: LookOptions,
     selection: PathOptions,
+    clips: ClipOptions,
     worker: WorkerOptions,
     output: RecordOptions,
 ) -> None:
@@ -166,8 +169,8 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output, look.fixed)
     verify = look.read()
-    endpoint.check(context, model, worker)
-    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
+    endpoint.check(context, model, clips, worker)
+    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions(), **asdict(clips))
     note_line(verify, preset)
     verify = with_objects(verify, look.objects, preset)
     from sira_cli.analysis.check.fixed import check_own

@@ -14,7 +14,7 @@ import typer
 
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions
+from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.options.decoding import DecodingOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.pictures import chosen_groups, chosen_questions
@@ -40,6 +40,7 @@ def run_pictures(
     decoding: DecodingOptions,
     text: TextOptions,
     selection: GroupOptions,
+    clips: ClipOptions,
     engine: EngineOptions,
     output: OutputOptions,
     *,
@@ -72,7 +73,7 @@ def run_pictures(
     """
     set_verbosity(output.quiet, output.verbose)
     pictures = chosen_groups(paths, selection) if questions is None else []
-    prompts = {"prompt": said} if task == "caption" else {}
+    prompts = asdict(clips) | ({"prompt": said} if task == "caption" else {})
     server = endpoint if endpoint is not None and endpoint.given else None
     chosen = (
         choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))

@@ -42,7 +42,7 @@ class ImageTokens:
     """A detection rule. Several parts are combined with "or"; no part means `from_config`.
 
     Args:
-        from_config: the id in the model's config (`image_token_id`).
+        from_config: the ids in the model's config (`image_token_id`, and `video_token_id` for frames of clips).
         ids: token ids.
         tokens: token texts, looked up in the tokenizer.
         between: everything between two markers.
@@ -98,7 +98,7 @@ class ImageTokens:
         """
         ids = list(self.ids) + [_token_id(token, None) for token in self.tokens]
         if self.from_config or not self._has_own_part:
-            ids.append(_config_image_token(model_config))
+            ids += _config_image_tokens(model_config)
         if self.between is None:
             return ImageTokenFinder(tuple(ids))
         markers = (_token_id(self.between.start, None), _token_id(self.between.end, None))
@@ -178,11 +178,14 @@ def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
     return vocabulary[token]
 
 
-def _config_image_token(model_config: object) -> int:
-    for name in ("image_token_id", "image_token_index"):
-        value = getattr(model_config, name, None)
-        if isinstance(value, int):
-            return value
+def _config_image_tokens(model_config: object) -> list[int]:
+    """Return the ids of pictures and, second, of clips, if the config names such an id."""
+    found: list[int] = []
+    for kind in ("image", "video"):
+        values = [getattr(model_config, f"{kind}_token_{name}", None) for name in ("id", "index")]
+        found += [value for value in values if isinstance(value, int) and (kind == "image" or found)][:1]
+    if found:
+        return list(dict.fromkeys(found))
     raise ImageTokenError(
         f"{type(model_config).__name__} names no image token (image_token_id). "
         "Give a rule: image_tokens with ids, tokens or between."

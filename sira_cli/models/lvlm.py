@@ -109,7 +109,7 @@ class Lvlm(AnsweringModel):
         """
         look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
-        image = source.open().shown
+        image = source.open(self.sampling).shown
         try:
             return look.check(image, text)
         except SiraError:
@@ -200,7 +200,7 @@ class Lvlm(AnsweringModel):
         verified = None if verify is None else VerifiedAnswers(self, verify)
         started = time.perf_counter()
         self.check_prompt(prompt, max(len(picture.parts) for picture in pictures))
-        opened = [picture.open() for picture in pictures]
+        opened = [picture.open(self.sampling) for picture in pictures]
         images, prompts = [picture.shown for picture in opened], [prompt] * len(opened)
         hashes = [picture.sha256 for picture in opened]
         try:
@@ -222,6 +222,7 @@ class Lvlm(AnsweringModel):
             replace(
                 self.result(task, as_text(picture.name), picture.sha256, prompt, answer, each, picture.warnings),
                 images=source.images(as_text(picture.name)),
+                **picture.facts,
             )
             for source, picture, answer in zip(pictures, opened, answers, strict=True)
         ]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
+from sira_cli.pictures.clip_files import ENDINGS, VIDEO
 from sira_cli.pictures.opening import HEIF, endings
 from sira_cli.pictures.picture import Picture
 
@@ -13,7 +14,7 @@ from sira_cli.pictures.picture import Picture
 _PHOTOS = "heic heif hif avif jxl svg psd xcf cr2 cr3 crw nef nrw arw srf sr2 dng orf rw2 raf pef srw x3f 3fr raw"
 _CLIPS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 KNOWN = frozenset(f".{ending}" for ending in f"{_PHOTOS} {_CLIPS}".split())
-REMEDIES = dict.fromkeys((".heic", ".heif", ".hif"), HEIF)
+REMEDIES = dict.fromkeys((".heic", ".heif", ".hif"), HEIF) | dict.fromkeys(ENDINGS, VIDEO)
 
 
 class Pictures(list[Picture]):

@@ -11,6 +11,10 @@ from typing import TypeVar
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
+from sira_cli.pictures.clip import Clip, Sampling
+from sira_cli.pictures.clip_files import BOUND as CLIP_PIXELS
+from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, read_clip
+from sira_cli.pictures.clip_worker import ANIMATION
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.room import ROOM, give_back
 from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to_rgb, upright
@@ -56,30 +60,58 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:
-    """Return width and height as stored, from the header alone.
+    """Return width and height as stored, from the header alone; of a clip, of a picture as large as all its frames.
 
     Raises:
         PictureError: as `decode_picture`.
     """
+    if container_of(data):
+        return 4096, CLIP_PIXELS // 2 // 4096
     return opened_header(name, data).size
+
+
+def clip_kind(name: str, data: bytes) -> str | None:
+    """Return the kind of container if a file is a clip or an animation; None: it is a picture.
+
+    Raises:
+        PictureError: as `decode_picture`.
+    """
+    if kind := container_of(data):
+        return kind
+    image = opened_header(name, data)
+    return ANIMATION if image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False) else None
+
+
+def decode_clip(name: str, data: bytes, sampling: Sampling) -> tuple[Clip, tuple[str, ...]] | None:
+    """Return the frames of a clip that are shown, and warnings about it; None: the file is a picture.
+
+    Raises:
+        PictureError: it cannot be read; one line that names it.
+    """
+    kind = clip_kind(name, data)
+    return None if kind is None else read_clip(name, data, kind, sampling)
 
 
 @functools.cache
 def endings() -> frozenset[str]:
-    """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
+    """Return the endings of file names that count as pictures or clips, in lower case: `.jpg`, ..."""
     readable = _formats()
-    return frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
+    found = frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
+    return found.union(ENDINGS) if can_read_clips() else found
 
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return all formats that Pillow reads, with HEIF (extra `heif`), without PostScript, which runs programs."""
+    """Return all formats that Pillow reads, with HEIF (extra `heif`).
+
+    PostScript, which runs programs, and MPEG, of which Pillow reads the header only, are left out.
+    """
     Image.init()
     with contextlib.suppress(ImportError):
         import pillow_heif
 
         pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
-    return [name for name in Image.OPEN if name != "EPS"]
+    return [name for name in Image.OPEN if name not in ("EPS", "MPEG")]
 
 
 def _needed(image: Image.Image) -> int:
@@ -102,6 +134,8 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
+        if container_of(data):
+            raise PictureError(f"{shown}: is a clip, expected a picture") from None
         remedy = HEIF if _is_heif(data) and "HEIF" not in _formats() else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
@@ -137,6 +171,8 @@ def _damaged(name: str, error: BaseException) -> PictureError:
 def small_picture(name: str, data: bytes, side: int) -> Image.Image:
     """Return upright RGB that fits into a square; a larger JPEG is decoded smaller at once. Safe in threads.
 
+    Of a clip it is the first frame.
+
     Args:
         name: of the picture, for messages.
         data: of its file.
@@ -145,6 +181,11 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
     Raises:
         PictureError: as `decode_picture`.
     """
+
+    if container_of(data):
+        clip, _ = read_clip(name, data, container_of(data) or "", Sampling(frames=1))
+        clip.frames[0].thumbnail((side, side))
+        return clip.frames[0]
 
     def decoded() -> Image.Image:
         image = opened_header(name, data)

@@ -19,8 +19,9 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
+from sira_cli.pictures.clip import Clip, Sampling, Still, stills
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.opening import decode_clip, decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
@@ -32,27 +33,37 @@ class OpenedPicture:
 
     Attributes:
         name: where it came from, for messages and records.
-        image: upright RGB; of a group, the first.
+        image: upright RGB, or the frames of a clip; of a group, the first.
         sha256: of the file's bytes, in hexadecimal; for several files see `digest_of`.
         warnings: about the picture.
         more: of a group, the other pictures.
     """
 
     name: str
-    image: Image.Image
+    image: Still
     sha256: str
     warnings: tuple[str, ...] = ()
-    more: tuple[Image.Image, ...] = ()
+    more: tuple[Still, ...] = ()
 
     @property
-    def images(self) -> tuple[Image.Image, ...]:
+    def images(self) -> tuple[Still, ...]:
         """All of its pictures, in order."""
         return (self.image, *self.more)
 
     @property
-    def shown(self) -> Image.Image | tuple[Image.Image, ...]:
+    def stills(self) -> tuple[Image.Image, ...]:
+        """All of its pictures, with the frames of clips one by one."""
+        return tuple(still for image in self.images for still in stills(image))
+
+    @property
+    def shown(self) -> Still | tuple[Still, ...]:
         """The pictures that a prompt shows: this one, or those of a group."""
         return self.images if self.more else self.image
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields of its record, if it is a clip."""
+        return self.image.facts() if isinstance(self.image, Clip) and not self.more else {}
 
 
 @dataclass(frozen=True)
@@ -219,19 +230,27 @@ class Picture(ABC):
             )
         return total
 
-    def opened(self, data: bytes) -> OpenedPicture:
+    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
         """Decode it, from the bytes that `read` returned.
+
+        Args:
+            data: from `read`.
+            sampling: which frames of a clip are taken; None: a few, at equal distances.
 
         Raises:
             PictureError: they are not a picture; one line that names it.
         """
-        found = [decode_picture(*file) for file in self.files(data)]
+        sampling = sampling or Sampling()
+        found = [decode_clip(*file, sampling) or decode_picture(*file) for file in self.files(data)]
         image, *more = (image for image, _ in found)
         suspicions = tuple(warning for _, warnings in found for warning in warnings)
         return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
 
-    def open(self) -> OpenedPicture:
+    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
         """Read and decode it.
+
+        Args:
+            sampling: as for `opened`.
 
         Raises:
             PictureError: the picture cannot be read, or is not a picture; one line that names it.
@@ -239,7 +258,7 @@ class Picture(ABC):
         data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return self.opened(data)
+            return self.opened(data, sampling)
 
 
 def digest_of(hashes: Sequence[str]) -> str:

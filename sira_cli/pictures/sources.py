@@ -14,6 +14,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
+from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.names import from_text, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
@@ -37,10 +38,10 @@ class MemoryPicture(Picture):
         """Return the stream's bytes, or the image's samples."""
         return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
 
-    def open(self) -> OpenedPicture:
+    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
         """Decode the bytes; an image is decoded already."""
         if isinstance(self.content, bytes):
-            return super().open()
+            return super().open(sampling)
         rgb = to_rgb(self.content)
         return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest(), suspicious(self.content))
 
@@ -136,8 +137,8 @@ def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture
 def open_picture(source: PictureSource) -> OpenedPicture:
     """Open a path, a URI, a binary stream, a PIL image or a picture.
 
-    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
-    animation the first frame is taken.
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of a
+    clip or an animation a few frames are taken, at equal distances.
 
     Raises:
         PictureError: one line that names the picture and its fault.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.names import joined, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture, digest_of
 
@@ -126,9 +127,9 @@ class Together(Picture):
         """Return the name and the bytes of each picture."""
         return [file for picture, own in zip(self.pictures, unpack(data), strict=True) for file in picture.files(own)]
 
-    def open(self) -> OpenedPicture:
+    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
         """Open its pictures."""
-        opened = [picture.open() for picture in self.pictures]
+        opened = [picture.open(sampling) for picture in self.pictures]
         return OpenedPicture(
             self.location,
             opened[0].image,

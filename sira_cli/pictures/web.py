@@ -20,6 +20,7 @@ import httpcore2
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, PrivatePictureError, SettingsError
+from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import OpenedPicture, Picture
@@ -109,10 +110,10 @@ class WebPicture(Picture):
             picture_size(self.shown, data)
         return data
 
-    def opened(self, data: bytes) -> OpenedPicture:
+    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
         """Decode it; of a picture that is cut off, the header alone may be right."""
         with self._decoding():
-            return super().opened(data)
+            return super().opened(data, sampling)
 
     @contextmanager
     def _decoding(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from typing import Any
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
+from sira_cli.pictures.clip_files import ENDINGS as CLIPS
+from sira_cli.pictures.clip_files import can_read_clips
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
 from sira_cli.pictures.left_out import count
 from sira_cli.pictures.names import as_text, one_line
@@ -136,7 +138,7 @@ class TarShard(Container):
 
     Attributes:
         image: the extension of the picture's member; several, `a.jpg,b.jpg`, are shown together; None: any of
-            `PICTURES`, once.
+            `PICTURES`, or a clip, once.
     """
 
     image: str | None = None
@@ -204,7 +206,9 @@ class TarShard(Container):
                 count(self.left_out, name)
 
     def _is_picture(self, extension: str) -> bool:
-        return extension in (self._extensions or PICTURES)
+        if self._extensions:
+            return extension in self._extensions
+        return extension in PICTURES or (f".{extension}" in CLIPS and can_read_clips())
 
 
 def list_members(location: str) -> Iterator[tuple[str, int, int]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
 from sira_cli.pictures.picture import Picture
@@ -28,6 +28,7 @@ class Item(Generic[R]):
         sha256: of these bytes (`Picture.digest`).
         pixels: number of pixels, of a group all together.
         warnings: about the picture.
+        facts: fields of its record, if it is a clip.
         skipped: whether it was done in an earlier run.
         result: the task's result, once there is one.
         error: one line; why there is no result.
@@ -42,6 +43,7 @@ class Item(Generic[R]):
     sha256: str = ""
     pixels: int = 0
     warnings: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
     skipped: bool = False
     result: R | None = None
     error: str = ""

@@ -123,7 +123,7 @@ class PictureTask(Task[Answer, Result]):
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
         work = (self.request.task, item.name, item.sha256, item.prompt)
         record = self.lvlm.result(*work, answer, milliseconds, item.warnings)
-        item.result = replace(record, images=item.picture.images(item.name))
+        item.result = replace(record, images=item.picture.images(item.name), **item.facts)
 
     def fail(self, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""

@@ -163,11 +163,11 @@ class Task(ABC, Generic[A, R]):
         """
 
         def decoded() -> OpenedPicture:
-            return item.picture.opened(item.content())
+            return item.picture.opened(item.content(), self.lvlm.sampling)
 
         large = item.pixels > LARGE
         opened = decoded() if large else self._decoded.get((item.picture.shown, item.sha256), decoded)
-        item.warnings = opened.warnings
+        item.warnings, item.facts = opened.warnings, opened.facts
         return opened.shown
 
     def inputs(self, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
@@ -177,7 +177,7 @@ class Task(ABC, Generic[A, R]):
 
     def inputs_alone(self, item: Item[R]) -> Any:
         """Return the model's inputs for one picture that is read; its turn to be prepared is still to come."""
-        return self.inputs([item], [item.picture.opened(item.content()).shown])
+        return self.inputs([item], [item.picture.opened(item.content(), self.lvlm.sampling).shown])
 
     def _samples(self, item: Item[R]) -> Shown | None:
         try:

@@ -114,7 +114,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
         ("model: x\ngeneration: {max_tokens: 9}", "did you mean `max_new_tokens`"),
         ("model: x\nprompts: {ask: hi}", r"`prompts\.ask`: must contain \{question\}, got 'hi'"),
         ("model: x\nload: {dtype: float8}", r"`load\.dtype`: input should be 'auto', .*, got 'float8'"),
-        ("model: x\nwhatever: 1", r"unknown key `whatever` \(valid: description, "),
+        ("model: x\nwhatever: 1", r"unknown key `whatever` \(valid: clip, description, "),
         ("model: x\nsira: {k: 3, k: 4}", r"line 2, column 14: not valid YAML: `k` is given twice"),
         ("model: x\ngeneration: {seed: 9223372036854775808}", r"`generation\.seed`: .*less than"),
         ("model: x\nimage_tokens: {between: {start: -4, end: 5}}", "a marker is a token text or an id; got -4"),

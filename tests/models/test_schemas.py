@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
+from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, confined, load, run_pictures
 from sira_cli.methods import METHODS
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
@@ -404,7 +405,7 @@ def test_no_schema_that_a_small_value_fits_is_refused():
 
 def test_a_trial_ends_itself_and_says_what_it_took(monkeypatch):
     dear = Schema.of({"const": "dear"})
-    for name, limit in (("DEAREST", 0), ("LONGEST", 0)):
+    for name, limit in (("DEAREST", 0), ("LIMITS", replace(trying.LIMITS, longest=0))):
         with monkeypatch.context() as patched:
             patched.setattr(trying, name, limit)
             trying.forget()
@@ -430,15 +431,16 @@ def test_a_trial_that_cannot_start_is_not_the_schemas_fault(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit a process's memory so")
-def test_a_trial_has_little_memory():
+def test_a_trial_has_little_memory(tmp_path):
     """The same limits as for a schema, but for a process that takes too much."""
-    code = "import runpy; runpy.run_path(%r)['limit'](); bytes(%d)"
+    script = tmp_path / "takes.py"
+    script.write_text("import sys; bytes(int(sys.argv[1]))")
     small, large = (
-        subprocess.run([sys.executable, "-c", code % (trial.__file__, size)], capture_output=True, text=True)
-        for size in (1000, 2 * trial.MEMORY)
+        confined.run_confined(str(script), str(size), limits=trying.LIMITS, stdin=b"")
+        for size in (1000, 2 * trying.LIMITS.memory)
     )
     assert small.returncode == 0
-    assert "MemoryError" in large.stderr
+    assert b"MemoryError" in large.stderr
 
 
 def test_a_trial_imports_little():

@@ -20,7 +20,7 @@ from sira_cli.pictures.opening import decode_picture, small_picture
 
 PHOTO = Image.fromarray(data.astronaut())
 FAST = ("-p", "demo", "--max-new-tokens", 3)
-OTHERS = ("b.cr2", "c.MP4", "d.mp4", "notes.txt", "a.json", "Thumbs.db", ".DS_Store", "a.xmp", "list.csv")
+OTHERS = ("b.cr2", "c.WMV", "d.wmv", "notes.txt", "a.json", "Thumbs.db", ".DS_Store", "a.xmp", "list.csv")
 
 
 def encoded(image: Image.Image, kind: str, **settings: object) -> bytes:
@@ -57,11 +57,11 @@ def folder(tmp_path):
 
 def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
     (folder / "sub").mkdir()
-    (folder / "sub" / "e.mov").touch()
+    (folder / "sub" / "e.mpg").touch()
     output = tmp_path / "captions.jsonl"
     code, _, err = sira("caption", folder, "-r", *FAST, "-o", output)
-    assert (code, err.count("4 files were not read: 2 .mp4, 1 .cr2, 1 .mov\n")) == (0, 1)
-    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".mp4": 2, ".cr2": 1, ".mov": 1}
+    assert (code, err.count("4 files were not read: 2 .wmv, 1 .cr2, 1 .mpg\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".cr2": 1, ".mpg": 1}
     code, _, err = sira("caption", folder / "a.png", *FAST)
     assert (code, "not read" in err) == (0, False)
 
@@ -70,8 +70,8 @@ def test_a_check_names_it_too(sira, folder, tmp_path):
     (folder / "a.txt").write_text("There is a cat.")
     output = tmp_path / "checks.jsonl"
     code, _, err = sira("check", folder, "-p", "demo", "-o", output)
-    assert (code, err.count("3 files were not read: 2 .mp4, 1 .cr2\n")) == (0, 1)
-    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".mp4": 2, ".cr2": 1}
+    assert (code, err.count("3 files were not read: 2 .wmv, 1 .cr2\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".cr2": 1}
 
 
 def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
@@ -84,13 +84,13 @@ def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
 
 def test_clips_in_a_shard_are_named(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as shard:
-        for name in ("1.jpg", "1.txt", "2.mp4", "2.json", "3.cls"):
+        for name in ("1.jpg", "1.txt", "2.wmv", "2.json", "3.cls"):
             content = encoded(PHOTO.resize((32, 32)), "JPEG")
             member = tarfile.TarInfo(name)
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
     found = find_pictures([str(tmp_path / "a.tar")])
-    assert (len(found), found.left_out) == (1, {".mp4": 1})
+    assert (len(found), found.left_out) == (1, {".wmv": 1})
 
 
 # --- HEIF

@@ -42,6 +42,7 @@ from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.clip import stills
 from sira_cli.runs.events import Halved
 from sira_cli.runs.item import Item
 from sira_cli.runs.runner import Runner
@@ -102,7 +103,9 @@ class LastOutputs(Task[Tensor, Tensor]):
 
     def image(self, item: Item[Tensor]) -> Shown:
         """Return the samples, degraded."""
-        first, *more = (self._prompts[item.id].degrade(image) for image in pictures_of(super().image(item)))
+        degrade = self._prompts[item.id].degrade
+        seen = [still for image in pictures_of(super().image(item)) for still in stills(image)]
+        first, *more = map(degrade, seen)
         return [first, *more] if more else first
 
     def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:

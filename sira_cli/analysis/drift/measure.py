@@ -100,9 +100,10 @@ def measure_drift(
             raise refused(picture.name, error) from error
         return last_rows(lvlm.model, lvlm.to_device(inputs), lvlm.sira)
 
-    full, cf = rows(picture.image)
-    blurred, _ = rows(blur(picture.image, how.blur))
-    shuffled, _ = rows(shuffle_patches(picture.image, how.patches, how.seed))
+    image = picture.stills[0]
+    full, cf = rows(image)
+    blurred, _ = rows(blur(image, how.blur))
+    shuffled, _ = rows(shuffle_patches(image, how.patches, how.seed))
     found = dict(zip(REFERENCES, (diverge(full, reference) for reference in (cf, blurred, shuffled)), strict=True))
     if not all(math.isfinite(value) for each in found.values() for value in (*each.drift, each.kl)):
         raise PictureError(f"{name}: the model computes numbers out of range of {lvlm.model.dtype}: try another dtype")

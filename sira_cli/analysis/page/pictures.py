@@ -81,7 +81,7 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
 
 
 def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
-    first, *more = [_small(name, image) for image in picture.images]
+    first, *more = [_small(name, image) for image in picture.stills]
     return replace(first, note=note, more=tuple(more))
 
 

@@ -80,7 +80,7 @@ RecordsFile = Annotated[
     ),
 ]
 
-_PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
+_PICTURES = "Pictures, clips, folders, globs, URLs, .tar, .parquet; - is stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
@@ -192,6 +192,20 @@ class GroupOptions(SelectionOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
     together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
+
+
+@dataclass(frozen=True)
+class ClipOptions:
+    """Which frames of clips are shown; settings of the preset."""
+
+    title: ClassVar[str] = "Clips"
+
+    frames: Annotated[
+        int | None, typer.Option(metavar="N", help="Frames of a clip (default: the model's; extra `video`).")
+    ] = None
+    fps: Annotated[float | None, typer.Option("--fps", metavar="X", help="Frames per second of a clip.")] = None
+    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Where to begin, in seconds.")] = None
+    end: Annotated[float | None, typer.Option("--end", metavar="S", help="Where to end, in seconds.")] = None
 
 
 @dataclass(frozen=True)

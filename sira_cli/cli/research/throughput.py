@@ -43,7 +43,7 @@ def measure_throughput(
     bundled = lvlm.preset.model == BUNDLED
     text_lengths = text_lengths or ("own" if bundled else "drawn")
     if bundled:
-        images = [scene.open().image for scene in islice(validation_pictures(), count)]
+        images = [scene.open().stills[0] for scene in islice(validation_pictures(), count)]
     else:
         images = pictures(lvlm.processor, image_tokens, count)
     with Progress.shown("turns", (runs + 1) * len(CONTESTANTS + COMPILED * compiled)) as progress:

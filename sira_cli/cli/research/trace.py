@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose, note_idle
 from sira_cli.cli.options.common import (
+    ClipOptions,
     Colors,
     GroupOptions,
     Images,
@@ -53,7 +55,9 @@ sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(model=ModelOptions, decoding=TraceDecodingOptions, selection=GroupOptions, verifying=FlagOptions)
+@with_options(
+    model=ModelOptions, decoding=TraceDecodingOptions, selection=GroupOptions, clips=ClipOptions, verifying=FlagOptions
+)
 def trace(
     *,
     paths: Images = None,
@@ -73,6 +77,7 @@ def trace(
     model: ModelOptions,
     decoding: TraceDecodingOptions,
     selection: GroupOptions,
+    clips: ClipOptions,
     verifying: FlagOptions,
     top_k: Annotated[
         int,
@@ -145,7 +150,7 @@ def trace(
             raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
-    preset, method = choose(model, decoding, prompt=prompt)
+    preset, method = choose(model, decoding, prompt=prompt, **asdict(clips))
     verify = verifying.read(preset)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)

@@ -94,6 +94,9 @@ class Result:
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
             again: the objects missing from `fixed`.
         json_schema: the schema that the text follows; only with one.
+        media: `video` for a clip, with the next three; None: a picture.
+        seconds, fps: of the part of the clip that was looked at.
+        frames: times of the frames that the model was shown, in seconds.
         data: the value of a text that follows a schema.
 
     Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
@@ -146,6 +149,10 @@ class Result:
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
     images: list[str] | None = None
+    media: str | None = None
+    seconds: float | None = None
+    fps: float | None = None
+    frames: list[float] | None = None
     data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.answering.sampling import derived_seed
+from sira_cli.models.inputs.clips import sampling_of
 from sira_cli.models.inputs.image_size import pad_to_square
 from sira_cli.models.inputs.processors import chat_inputs, check_chat
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
+from sira_cli.pictures.clip import Sampling
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -87,6 +90,11 @@ class PreparingModel:
                 self.check_prompt(prompt)
             except SettingsError as error:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
+
+    @functools.cached_property
+    def sampling(self) -> Sampling:
+        """Which frames of a clip the model is shown."""
+        return sampling_of(self.processor, self.preset.clip)
 
     def chat_inputs(
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False

@@ -1,7 +1,7 @@
 """A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
 
-`sira` uses pictures, never videos. Several families' processors also need a video processor, which needs
-torchvision; they are loaded without it, so that machines with and without torchvision share one path.
+Several families' processors also need a video processor, which needs torchvision; they are loaded without it, and get
+one that does not (`video_processors.py`), so that machines with and without torchvision share one path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from transformers.processing_utils import ProcessorMixin
 from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods.prompts import Prompt, pictures_of, turns_of
 from sira_cli.models.inputs.chats import Chats, template_of
+from sira_cli.models.inputs.clips import add_video, spread, video_arguments
 from sira_cli.models.inputs.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.inputs.image_size import limit_size
 from sira_cli.models.inputs.picture_sizes import check_picture_size
@@ -59,6 +60,8 @@ def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_re
             )
     complete_processor(processor, folder, trust_remote_code=trust_remote_code)
     limit_size(processor, image or ImageSettings())
+    if not trust_remote_code:
+        add_video(processor, folder, AutoConfig.from_pretrained(folder, local_files_only=True).model_type)
     processor.tokenizer.padding_side = "left"  # generation continues at the right end
     return processor
 
@@ -90,7 +93,9 @@ def chat_inputs(
         SettingsError: the chat format cannot hold all turns or pictures of a prompt (`check_chat`).
         ValueError: the image processor would make a picture too large, or refuses it.
     """
-    check_pictures(processor, images)
+    spread_out = [spread(processor, *each) for each in zip(prompts, images, strict=True)]
+    prompts, seen = [prompt for prompt, _ in spread_out], [shown for _, shown in spread_out]
+    check_pictures(processor, seen)
     template = template_of(processor)
     if template is None:
         if model_type not in PROMPTS_WITHOUT_TEMPLATE:
@@ -102,21 +107,20 @@ def chat_inputs(
         words = [turns_of(prompt)[0].text for prompt in prompts]
         said = [f"{system} {text}" if system else text for text in words]
         before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
-        seen = [pictures_of(shown) for shown in images]
         texts = [
             f"{before}{each * len(own)}{after.format(prompt=prompt)}" for prompt, own in zip(said, seen, strict=True)
         ]
         return processor(images=seen, text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
-    images_apart = {"images": [pictures_of(shown) for shown in images]} if chats.plain else {}
+    images_apart = {"images": seen} if chats.plain else {}
     return processor.apply_chat_template(
-        [chats.chat(prompt, pictures_of(shown)) for prompt, shown in zip(prompts, images, strict=True)],
+        [chats.chat(prompt, shown) for prompt, shown in zip(prompts, seen, strict=True)],
         chat_template=chats.template,
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
-        processor_kwargs={"padding": True, **images_apart},
+        processor_kwargs={"padding": True, **images_apart, **video_arguments(seen)},
         **chats.switches,
     )
 

@@ -42,7 +42,7 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     lvlm = _without_weights(folder)
     fork = Fork(lvlm, SiraConfig())
     bytes_each = lvlm.dtype.itemsize
-    (image_token,) = SiraConfig().image_tokens.resolve(lvlm.config).ids
+    image_token, *_ = SiraConfig().image_tokens.resolve(lvlm.config).ids
     return ModelFacts(fork.layers, fork.k, image_token, _stored_weights(lvlm, folder) * bytes_each / 1e9)
 
 

@@ -12,6 +12,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.language.things import OBJECTS
 from sira_cli.language.wordings import ENGLISH, Wording, shipped
 from sira_cli.models.look.kinds import kinds_of
+from sira_cli.pictures.clip import MOST_SHOWN
 from sira_cli.pictures.names import is_utf8
 
 MOST_ROUNDS = 20  # of rewriting: each decodes a text again
@@ -199,6 +200,33 @@ class OutputSettings(Strict):
     """
 
     xmp_name: XmpName | None = None
+
+
+class ClipSettings(Strict):
+    """Which frames of a clip are shown; settings that are None follow the model's own rule.
+
+    Attributes:
+        frames: number of frames.
+        fps: frames per second of the clip.
+        start, end: of the part that is looked at, in seconds; None: all of it.
+    """
+
+    frames: int | None = Field(default=None, ge=1, le=MOST_SHOWN)
+    fps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    start: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    end: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> ClipSettings:
+        if self.frames is not None and self.fps is not None:
+            raise ValueError("frames and fps: give one of them")
+        if self.end is not None and self.end <= (self.start or 0):
+            raise ValueError(f"the part would end at {self.end:g} s, before it starts")
+        return self
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are not None."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 def check_text(what: str, text: str) -> None:

@@ -34,6 +34,7 @@ from sira_cli.models.look.verify import Verify as Verify
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
+    from sira_cli.pictures.clip import Still
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
@@ -92,7 +93,7 @@ class SecondLook:
             for row, image in enumerate(images)
         ]
 
-    def named(self, image: Image.Image, text: str) -> list[Thing]:
+    def named(self, image: Still, text: str) -> list[Thing]:
         """Return the claims of a text; the model is asked for its objects, if so set."""
         return self.words.named(text, lambda prompt: self._answer(image, prompt))
 
@@ -103,7 +104,7 @@ class SecondLook:
     @torch.no_grad()
     def last_logits(
         self,
-        image: Image.Image,
+        image: Still,
         questions: Sequence[str],
         prefix: ImagePrefix | None = None,
         begun: Sequence[int] = (),
@@ -133,7 +134,7 @@ class SecondLook:
             return self._whole(image, questions, begun)
         return ImagePrefix(lvlm.model, inputs, length).last_logits(ends)
 
-    def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
+    def claims(self, image: Still, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
         """Ask about claims; otherwise as `last_logits`."""
         if not named:
             return []
@@ -158,7 +159,7 @@ class SecondLook:
                 found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value)
         return [found[row] for row in range(len(named))]
 
-    def _answer(self, image: Image.Image, prompt: str) -> str:
+    def _answer(self, image: Still, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily.
 
         Raises:
@@ -194,7 +195,7 @@ class SecondLook:
         tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
         return tokens
 
-    def _whole(self, image: Image.Image, questions: Sequence[str], begun: Sequence[int] = ()) -> Tensor:
+    def _whole(self, image: Still, questions: Sequence[str], begun: Sequence[int] = ()) -> Tensor:
         """Ask each question as a prompt of its own; otherwise as `last_logits`."""
         lvlm = self._lvlm
         parts = []

@@ -1,4 +1,4 @@
-"""Tries a schema in a process of its own, as some take minutes and gigabytes: `python -P trial.py < grammar`.
+"""Tries a schema in a process of its own (`confined.py`), as some take minutes and gigabytes: `trial.py < grammar`.
 
 It imports nothing of the package, whose imports take seconds. Writes JSON: the engine's error (`reason`; empty: the
 grammar can be followed) and the processor time it took (`seconds`).
@@ -6,7 +6,6 @@ grammar can be followed) and the processor time it took (`seconds`).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 TRIED = 100  # bytes of a text
-MEMORY = 1 << 30  # bytes
-SECONDS = 2  # of processor time, after which the system ends the process
 
 
 def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
@@ -26,17 +23,6 @@ def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
     limits = LLParserLimits(verbose_errors=False)
     return LLMatcher(tokens, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
-
-
-def limit() -> None:
-    """Limit the memory and the processor time of this process, where the system can."""
-    try:
-        import resource
-    except ImportError:
-        return
-    for kind, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(kind, (most, most))
 
 
 def reason_against(grammar: str) -> str:
@@ -56,5 +42,4 @@ def reason_against(grammar: str) -> str:
 
 
 if __name__ == "__main__":
-    limit()
     json.dump({"reason": reason_against(sys.stdin.read()), "seconds": time.process_time()}, sys.stdout)

@@ -6,16 +6,16 @@ import json
 import math
 import re
 import subprocess
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from sira_cli.confined import Limits, run_confined
 from sira_cli.errors import SiraError
 from sira_cli.models.schemas import trial
 from sira_cli.models.schemas.inhabited import has_value
 
-LONGEST = 20  # seconds of a trial on the clock
+LIMITS = Limits(memory=2**30, seconds=2, longest=20)
 DEAREST = 1  # second of processor time
 REMEMBERED = 256  # trials
 _NO_TRIAL = "schemas are tried in a process of its own, which could not be started"
@@ -70,9 +70,8 @@ def tried(grammar: str, schema: dict[str, Any]) -> Tried:
 
 
 def _try(grammar: str) -> Tried:
-    command = [sys.executable or "python", "-P", trial.__file__]
     try:
-        ended = subprocess.run(command, input=grammar.encode(), capture_output=True, timeout=LONGEST)
+        ended = run_confined(trial.__file__, limits=LIMITS, stdin=grammar.encode())
     except subprocess.TimeoutExpired:
         return Tried(_TOO_DEAR, math.inf)
     except OSError as error:

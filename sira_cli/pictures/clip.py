@@ -1,0 +1,141 @@
+"""A clip: a picture with time. Which of its frames are shown, and the frames themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from sira_cli.errors import PictureError
+
+FRAMES = 8  # that are shown to a model without a rule of its own
+MOST_SHOWN = 1024  # frames: more than any model's rule takes
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A clip, or the part of it that is looked at, as if its frames came at a constant rate.
+
+    Attributes:
+        count: number of frames.
+        fps: frames per second.
+        width, height: of a frame as it is displayed, in pixels.
+        animation: whether it is a picture whose format can move: GIF, WebP or PNG.
+    """
+
+    count: int
+    fps: float
+    width: int
+    height: int
+    animation: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.count / self.fps
+
+
+# Returns the numbers of the frames that a model is shown, from the number or the rate that the user wants, if any.
+Rule = Callable[[Timeline, int | None, float | None], Sequence[int]]
+
+
+def evenly(timeline: Timeline, frames: int | None, fps: float | None) -> Sequence[int]:
+    """Return numbers of frames at equal distances, from the first to the last one."""
+    if fps is not None:
+        number = math.ceil(timeline.seconds * fps)
+        return [min(timeline.count - 1, round(each * timeline.fps / fps)) for each in range(number)]
+    number = min(frames or FRAMES, timeline.count)
+    return [round(each * (timeline.count - 1) / max(1, number - 1)) for each in range(number)]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which part of a clip is looked at, and which frames of it.
+
+    Attributes:
+        frames: their number; None: by `fps`, or as the rule has it.
+        fps: frames per second of the clip.
+        start, end: of the part, in seconds; None: the clip's end.
+        rule: the model's.
+    """
+
+    frames: int | None = None
+    fps: float | None = None
+    start: float = 0.0
+    end: float | None = None
+    rule: Rule = evenly
+
+    def numbers(self, timeline: Timeline) -> tuple[int, ...]:
+        """Return the numbers of the frames that are shown, in order; the same one may be shown twice.
+
+        Raises:
+            PictureError: they are too many; the message does not name the clip.
+        """
+        most = timeline.seconds * (self.fps or 0)
+        numbers = () if most > MOST_SHOWN else tuple(int(each) for each in self.rule(timeline, self.frames, self.fps))
+        if not 0 < len(numbers) <= MOST_SHOWN:
+            raise PictureError(
+                f"{math.ceil(most) or len(numbers):,} frames would be shown, expected at most {MOST_SHOWN:,}: give "
+                "fewer by `frames=`, or a part by `start=` and `end=`"
+            )
+        return tuple(min(max(0, number), timeline.count - 1) for number in numbers)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The frames of a clip that a model is shown.
+
+    Attributes:
+        frames: upright RGB, all of one size.
+        numbers: of the frames in the timeline.
+        times: of the frames in the file, in seconds from its first frame.
+        timeline: the part of the clip that was looked at.
+    """
+
+    frames: tuple[Image.Image, ...]
+    numbers: tuple[int, ...]
+    times: tuple[float, ...]
+    timeline: Timeline
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of a frame."""
+        return self.frames[0].size
+
+    @property
+    def width(self) -> int:
+        """Of a frame."""
+        return self.size[0]
+
+    @property
+    def height(self) -> int:
+        """Of a frame."""
+        return self.size[1]
+
+    def tobytes(self) -> bytes:
+        """Return the samples of all frames."""
+        return b"".join(frame.tobytes() for frame in self.frames)
+
+    def changed(self, change: Callable[[Image.Image], Image.Image]) -> Clip:
+        """Return it with other frames in the places of its own."""
+        return Clip(tuple(map(change, self.frames)), self.numbers, self.times, self.timeline)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of its record."""
+        return {
+            "media": "video",
+            "seconds": round(self.timeline.seconds, 3),
+            "fps": round(self.timeline.fps, 3),
+            "frames": [round(time, 3) for time in self.times],
+        }
+
+
+Still = Image.Image | Clip  # one thing to look at
+
+
+def stills(shown: Still) -> tuple[Image.Image, ...]:
+    """Return the pictures that one thing to look at consists of."""
+    return shown.frames if isinstance(shown, Clip) else (shown,)

@@ -1,0 +1,94 @@
+"""Clips through the commands: records, sidecars, resumed runs, one record per damaged file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sira_cli import load
+from tests.support.clips import write_animation, write_clip
+
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+FAST = ("-p", "demo", "--max-new-tokens", 4, "--frames", 3)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    inside = tmp_path / "clips"
+    inside.mkdir()
+    shutil.copy(EXAMPLES[0], inside / "b.png")
+    write_clip(inside / "a.mp4")
+    write_animation(inside / "c.gif")
+    (inside / "d.mkv").write_bytes(b"\x1a\x45\xdf\xa3" + bytes(99))
+    return inside
+
+
+def records_of(path: Path) -> dict[str, dict[str, object]]:
+    return {each["file_name"]: each for each in map(json.loads, path.read_text().splitlines())}
+
+
+def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    code, _, err = sira("caption", folder, *FAST, "-o", output, "--sidecar", "-b", 2)
+    records = records_of(output)
+    assert (code, "3 of 4 pictures done" in err) == (3, True)
+    clip, picture, animation, damaged = (records[f"clips/{name}"] for name in ("a.mp4", "b.png", "c.gif", "d.mkv"))
+    assert {name: clip[name] for name in ("media", "seconds", "fps", "frames")} == {
+        "media": "video",
+        "seconds": 2.0,
+        "fps": 10.0,
+        "frames": [0.0, 1.0, 1.9],
+    }
+    assert "media" not in picture
+    assert (animation["fps"], animation["frames"]) == (5.0, [0.0, 0.4, 1.0])
+    assert "d.mkv: is damaged" in damaged["error"]
+    assert clip["image_tokens"] == 3 * picture["image_tokens"]
+    assert (folder / "a.txt").read_text().strip() == clip["text"]
+    before = output.read_bytes()
+    assert sira("caption", folder, *FAST, "-o", output)[0] == 3
+    assert output.read_bytes() == before
+    changed = [*FAST[:-1], 2]  # another number of frames is other work
+    code, _, err = sira("caption", folder, *changed, "-o", output)
+    assert (code, "clip" in err or "frames" in err or "settings" in err) == (2, True)
+
+
+def test_a_clip_is_captioned_as_its_frames_together(sira, folder):
+    lvlm = load("demo", max_new_tokens=12, frames=2)
+    clip = lvlm.caption(folder / "a.mp4")
+    from sira_cli.pictures.clip import Sampling
+    from sira_cli.pictures.sources import as_picture
+
+    frames = as_picture(folder / "a.mp4").open(Sampling(frames=2)).stills
+    together = lvlm.caption(list(frames))
+    assert (clip.text, clip.image_tokens) == (together.text, together.image_tokens)
+    assert lvlm.ask([folder / "a.mp4", EXAMPLES[0]], "Is there a cat?").image_tokens == 3 * 64
+
+
+def test_asking_and_tracing_and_checking(sira, folder, tmp_path):
+    question = ("ask", folder / "a.mp4", "Is there a cat?")
+    assert sira(*question, *FAST, "--set", "clip.frames=2")[0] == 2  # given twice
+    code, out, _ = sira(*question, *FAST[:-2], "--json", "--fps", 2, "--start", 1)
+    assert (code, json.loads(out)["frames"], json.loads(out)["seconds"]) == (0, [1.0, 1.5], 1.0)
+    code, out, _ = sira("trace", folder / "a.mp4", *FAST)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, lines[0]["image_tokens"], lines[-1]["type"]) == (0, 3 * 64, "end")
+    (folder / "a.txt").write_text("There is a cat.")
+    output = tmp_path / "checks.jsonl"
+    assert sira("check", folder / "a.mp4", "-p", "demo", "--frames", 3, "-o", output)[0] == 0
+    (record,) = records_of(output).values()
+    assert (record["media"], len(record["objects"])) == ("video", 1)
+
+
+def test_clips_in_tables(sira, folder, tmp_path):
+    files = [(folder / name).read_bytes() for name in ("a.mp4", "b.png")]
+    table = pyarrow.table({"image": files, "what": ["a clip", "a picture"]})
+    parquet.write_table(table, tmp_path / "clips.parquet")
+    code, out, _ = sira("caption", tmp_path / "clips.parquet", *FAST, "--json", "--prompt", "Describe {what}.")
+    clip, picture = map(json.loads, out.splitlines())
+    assert (code, clip["media"], clip["prompt"]) == (0, "video", "Describe a clip.")
+    assert "media" not in picture
