@@ -335,7 +335,7 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
     code, out, _ = sira(
         "bench", "-p", "demo", "--method", "sira", "--max-new-tokens", "32,3", "--runs", "1", "-o", file
     )
-    assert code == 0
+    assert code == 0, (out, _)
     record = json.loads(file.read_text())
     assert record["schema"] == "sira.bench/1"
     assert record["lengths"] == [3, 32]

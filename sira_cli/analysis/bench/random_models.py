@@ -23,6 +23,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
+from sira_cli.models.loading.packed import HalfLinear, PackedLinear, Packing, can_pack, pack_rest, put_packed
 from sira_cli.models.loading.placement import pick_device
 from sira_cli.models.loading.preset_parts import ImageSettings
 from sira_cli.models.lvlm import Lvlm
@@ -43,7 +44,9 @@ def read(name: str) -> dict[str, Any]:
     return content
 
 
-def load_shape(name: str, method: Method, device: str = "auto", *, layers: int | None = None, **settings: Any) -> Lvlm:
+def load_shape(
+    name: str, method: Method, device: str = "auto", *, layers: int | None = None, packed: bool = True, **settings: Any
+) -> Lvlm:
     """Make a model of a real one's shape, with random weights.
 
     Args:
@@ -51,6 +54,7 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
         method: the decoder.
         device: as for `sira_cli.load`.
         layers: number of decoder layers; default: all of them.
+        packed: pack matrices where `load` does, which it does not if steps are to be compiled.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
@@ -69,6 +73,7 @@ def load_shape(name: str, method: Method, device: str = "auto", *, layers: int |
         dtype=dtype,
         device=torch.device(pick_device(device)),
         attention=preset.load.attention,
+        packed=packed,
     )
     return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
 
@@ -93,16 +98,32 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
     return {**shape, "config": {**shape["config"], "text_config": text | cut}}
 
 
-def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None) -> Any:
-    """Make the model, ready to generate."""
+def random_model(
+    shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None, packed: bool = False
+) -> Any:
+    """Make the model, ready to generate. Its numbers are those that bfloat16 has, as in real checkpoints.
+
+    Args:
+        shape: as `read` gives it.
+        dtype, device, attention: of the model.
+        packed: pack its matrices, where `load` does.
+    """
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
     model.tie_weights()  # a part of the initialisation that was left out
     generator = torch.Generator(device).manual_seed(0)
-    numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(dtype)
-    for name, parameter in model.named_parameters():
-        _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
+    numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(torch.bfloat16).to(dtype)
+    packing = Packing()
+    if packed and can_pack(dtype, device):
+        put_packed(model, lambda path, part: HalfLinear)
+    embeddings = model.get_input_embeddings().weight
+    for part in model.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
+        if isinstance(part, PackedLinear) and part.weight is not embeddings:
+            packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
+    pack_rest(model, packing)
     return model.eval()
 
 

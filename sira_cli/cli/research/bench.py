@@ -133,7 +133,7 @@ def bench(
         size = _one_number("--batch-size", batch_size or "16")
         longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
         check_file("--output", output, overwrite)
-        lvlm = _loaded(shape, layers, model, k)
+        lvlm = _loaded(shape, layers, model, k, compiled)
         measured = measure_throughput(
             lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=longest)),
             count=pictures,
@@ -156,7 +156,7 @@ def bench(
     check_file("--output", output, overwrite)
     if second_look and shape is not None:
         raise SettingsError("--second-look needs a model that names objects: leave out --shape, or --second-look")
-    lvlm = _loaded(shape, layers, model, k)
+    lvlm = _loaded(shape, layers, model, k, compiled)
     if processor_time and lvlm.model.device.type != "cpu":
         raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
     if method.strip() == ALL:
@@ -215,17 +215,18 @@ def _one_number(option: str, given: str) -> int:
     return numbers[0]
 
 
-def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None) -> Lvlm:
+def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None, compiled: bool) -> Lvlm:
     if shape is None:
         if layers is not None:
             raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
-        return load_model(choose_preset(model, k=k), model, "sira", pictures=())
+        return load_model(choose_preset(model, k=k), model, "sira", pictures=(), compiled=compiled)
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape is a model of its own: only --device and --dtype can be combined with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
-        return load_shape(shape, find("sira"), model.device, layers=layers, dtype=model.dtype, k=k)
+        own = {"dtype": model.dtype, "k": k}
+        return load_shape(shape, find("sira"), model.device, layers=layers, packed=not compiled, **own)
 
 
 def print_report(report: BenchReport) -> None:

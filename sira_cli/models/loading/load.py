@@ -20,6 +20,7 @@ from sira_cli.models.loading.calibrations import calibrated
 from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.loading.hub import Download, find_checkpoint
 from sira_cli.models.loading.inspection import check_structure
+from sira_cli.models.loading.packed import packed_bytes
 from sira_cli.models.loading.placement import pick_device, place
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.quantization import check_quantization, quantization_config
@@ -87,7 +88,8 @@ def load(
         where = place(device, model, dtype, quantization)
         if compile and "max_memory" in where:
             raise SettingsError("compile needs the model on one device, but it only fits on several GPUs: leave it out")
-        return {"quantization_config": quantized, **where}
+        packed = None if compile or model is None else packed_bytes(model)  # a packed matrix cannot be compiled
+        return {"quantization_config": quantized, "packed": packed, **where}
 
     checkpoint = find_checkpoint(
         model_name,

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import torch
 
+HALVES = (torch.bfloat16, torch.float16)
+
 _log = logging.getLogger(__name__)
 
 
@@ -26,21 +28,23 @@ def computes_in(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def on_processor(own: torch.dtype | None, folder: Path) -> torch.dtype | str:
+def on_processor(own: torch.dtype | None, folder: Path, packed: int | None = None) -> torch.dtype | str:
     """Return the precision of `auto` for a model on the CPU.
 
     Args:
         own: the checkpoint's precision.
         folder: folder of the checkpoint's weights.
+        packed: bytes of a model in float32 with packed matrices, if this one's can be; otherwise weights take twice the
+            bytes of the files.
 
     Returns:
-        float32, if the processor does not compute in the checkpoint's 16-bit precision, and memory suffices for
-        weights of twice the size; else `auto`, the checkpoint's.
+        float32, if the processor does not compute in the checkpoint's 16-bit precision, and memory suffices; else
+        `auto`, the checkpoint's.
     """
-    if own not in (torch.bfloat16, torch.float16) or computes_in(own):
+    if own not in HALVES or computes_in(own):
         return "auto"
     name = str(own).removeprefix("torch.")
-    needed = 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needed = packed or 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     free = psutil.virtual_memory().available
     if needed > free:
         _log.info(

@@ -15,7 +15,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging
 
 from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
-from sira_cli.models.loading.precision import on_processor
+from sira_cli.models.loading.packed import can_pack
+from sira_cli.models.loading.precision import HALVES, on_processor
+from sira_cli.models.loading.reading_packed import PackedConfig
 
 MOST_LAYERS = 1_000
 
@@ -52,12 +54,15 @@ def own_dtype(config: Any) -> torch.dtype | None:
     return dtype
 
 
-def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
+def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = None, **options: Any) -> Any:
     """Load the model in a checkpoint folder, with all tensors from the files.
+
+    On a CPU, the matrices of a checkpoint in 16 bits stay in 16 bits where arithmetic is in float32.
 
     Args:
         folder: a checkpoint's files.
         trust_remote_code: run the checkpoint's own Python code.
+        packed: as `packed_bytes` returns it; None: matrices are not packed.
         **options: for `from_pretrained`: dtype, device_map, max_memory, attn_implementation, quantization_config.
 
     Raises:
@@ -67,8 +72,15 @@ def load_model(folder: Path, *, trust_remote_code: bool, **options: Any) -> Any:
         LOAD_ERRORS: errors of transformers about the files; see `reading`.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
-    if (options["dtype"], options["device_map"], options["quantization_config"]) == ("auto", "cpu", None):
-        options["dtype"] = on_processor(own_dtype(config), folder)
+    if (options["device_map"], options["quantization_config"]) == ("cpu", None):
+        own = own_dtype(config)
+        known = own in HALVES and getattr(config, "quantization_config", None) is None
+        if not known or not can_pack(torch.float32, torch.device("cpu")):
+            packed = None
+        if options["dtype"] == "auto":
+            options["dtype"] = on_processor(own, folder, packed)
+        if packed is not None and options["dtype"] in ("float32", torch.float32):
+            options["quantization_config"] = PackedConfig()
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     with without_progress_bar():
         model, report = loader.from_pretrained(
