@@ -1,4 +1,4 @@
-"""Matrices that a CPU reads once for both streams: they are packed for a kernel of torch that fits a step's few rows."""
+"""Matrices that a CPU reads once for both streams, packed for a kernel of torch that fits the few rows of a step."""
 
 from __future__ import annotations
 
@@ -143,6 +143,6 @@ def packed_bytes(model: Any) -> int:
         model: perhaps without its weights.
     """
     matrices = {id(part.weight): part.weight.numel() for part in model.modules() if type(part) is nn.Linear}
-    size = sum(weight.numel() * (2 if id(weight) in matrices else 4) for weight in model.parameters())
-    embeddings = model.get_input_embeddings().weight
+    size: int = sum(weight.numel() * (2 if id(weight) in matrices else 4) for weight in model.parameters())
+    embeddings: Tensor = model.get_input_embeddings().weight
     return size + 4 * embeddings.numel() if id(embeddings) in matrices else size  # tied: as matrix and as table

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 from transformers.core_model_loading import ConversionOps
-from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from sira_cli.models.loading.packed import HalfLinear, PackedLinear, Packing, pack_rest, put_packed
@@ -28,13 +29,16 @@ class PackedReader(HfQuantizer):
 
     def __init__(self, quantization_config: PackedConfig, **options: Any) -> None:
         super().__init__(quantization_config, **options)
-        self.packing = Packing()
+        self._packing: Packing | None = None
 
     def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
+        self._packing = Packing()
         put_packed(model, lambda path, part: HalfLinear)
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
-        pack_rest(model, self.packing)
+        assert self._packing is not None
+        pack_rest(model, self._packing)
+        self._packing = None  # threads cannot be copied with the model
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
@@ -44,7 +48,8 @@ class PackedReader(HfQuantizer):
 
     def get_quantize_ops(self) -> ConversionOps:
         """Return the operation on each matrix."""
-        return _Pack(self.packing)
+        assert self._packing is not None
+        return _Pack(self._packing)
 
     def is_serializable(self) -> bool:
         """Return whether the model can be saved."""
