@@ -19,8 +19,8 @@ from sira_cli.eval.pope import Pope
 from sira_cli.methods import find
 from sira_cli.models.loading.presets import read as read_preset
 from sira_cli.models.loading.presets import resolve
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import as_picture
-from sira_cli.runs.request import Request
 from sira_cli.view.history import State
 from sira_cli.view.items import CaptionItem
 

@@ -23,10 +23,10 @@ from sira_cli.core.fork import attach
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved
 from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.request import Request
 from tools.gpu_check import LINE, ROOT, SIRA, SKIPPED
 
 STEPS = 6

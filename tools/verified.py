@@ -25,8 +25,8 @@ from sira_cli.demo.questions import caption_counts, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.eval.stats.tally import Tally
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER
 from tools.cost import TIMED
@@ -114,7 +114,7 @@ def measure_verified(
     names = [*methods, *(rewritten(name, verify) for name in methods)]
     tallies = {CAPTIONS: {name: Tally() for name in names}}
     removed = dict.fromkeys(names[len(methods) :], 0)
-    looks = {name: VerifiedAnswers(lvlm, verify) for name, lvlm in methods.items()}
+    looks = {name: FinalAnswers(lvlm, verify) for name, lvlm in methods.items()}
     for number, batch in enumerate(batches(scenes, BATCH)):
         for name, lvlm in methods.items():
             look, own = hash_of(verify=looks[name].settings)[:16], rewritten(name, verify)
@@ -131,7 +131,7 @@ def measure_verified(
     return report, {name: count / len(scenes) for name, count in removed.items()}
 
 
-def _texts(lvlm: Lvlm, look: VerifiedAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
+def _texts(lvlm: Lvlm, look: FinalAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
     """Return draft and text of each caption, and the removed objects."""
     found = []
     for part in batches(scenes, BATCH if lvlm.batches else 1):

@@ -85,8 +85,8 @@ def run_pictures(
     first_preset, _ = next(iter(chosen.values()))
     if questions is not None:
         pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
+    from sira_cli.models.many.request import Request
     from sira_cli.pictures.left_out import message
-    from sira_cli.runs.request import Request
     from sira_cli.runs.run import Job, PictureRun
     from sira_cli.runs.store import RecordFile
     from sira_cli.runs.targets import is_split

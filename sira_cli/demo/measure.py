@@ -18,6 +18,7 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.pope import add_answer
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.methods import find
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
@@ -136,10 +137,8 @@ def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequen
 
 def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one after the other under a method that takes one at a time."""
-    return [
-        answer.text
-        for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1)
-        for answer in lvlm.answer(
-            lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers]), task=task
-        )
-    ]
+    answering, texts = FinalAnswers(lvlm), list[str]()
+    for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):
+        inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])
+        texts += [answer.text for answer in answering.answer([], inputs, task=task)]
+    return texts

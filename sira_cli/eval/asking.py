@@ -17,14 +17,14 @@ from sira_cli.eval.base import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.many.batch_size import BatchSize
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent, Started
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.nothing_left import NothingLeft, all_named
-from sira_cli.runs.request import Request
 from sira_cli.runs.run import Job, PictureRun
 from sira_cli.runs.store import RecordFile
 from sira_cli.runs.targets import Targets

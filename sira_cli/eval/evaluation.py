@@ -26,10 +26,10 @@ from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Halved, PictureEvent
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import unsupported
 from sira_cli.models.look.sentences import without_sentences
 from sira_cli.models.look.verify import Verify
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.request import Request
 
 TASK = "check"
 EMPTY = "the caption is empty"

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Answer, Result
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.item import Item
+from sira_cli.models.many.picture_task import PictureTask
+from sira_cli.models.many.slots import Batch
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
-from sira_cli.runs.item import Item
-from sira_cli.runs.picture_task import PictureTask
-from sira_cli.runs.slots import Batch
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -46,8 +47,8 @@ class CheckTask(PictureTask):
         self._look = SecondLook(lvlm, request.how)
         self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
-    def _answering_twice(self) -> None:
-        """Return None: the captions exist already."""
+    def _final_answers(self) -> FinalAnswers:
+        return FinalAnswers(self.lvlm)  # the captions exist already
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""

@@ -15,16 +15,16 @@ from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import find
 from sira_cli.models.keys import Keys
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.many.ahead import ahead
+from sira_cli.models.many.item import message
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.remote.endpoint import Endpoint
 from sira_cli.remote.questions import ClaimQuestions, OwnQuestions, Questions
-from sira_cli.runs.ahead import ahead
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
-from sira_cli.runs.item import message
-from sira_cli.runs.request import Request
 
 REVISION = "endpoint"  # in records: the files of the model are not known here
 CONCURRENCY = 4

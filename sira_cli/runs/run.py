@@ -18,15 +18,15 @@ from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
+from sira_cli.models.many.batch_size import BatchSize
+from sira_cli.models.many.request import Request
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
-from sira_cli.runs.batch_size import BatchSize
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.refused import Refused
-from sira_cli.runs.request import Request
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, targets_for
 

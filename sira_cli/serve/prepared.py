@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +17,8 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.answering.sampling import derived_seed
 from sira_cli.models.answering.starts import Start
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import refused
-from sira_cli.models.look.entries import looked
-from sira_cli.models.look.second_look import PictureLook, SecondLook
-from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
@@ -53,16 +50,16 @@ class Prepared:
         Raises:
             SiraError: the method or the settings do not support the request.
         """
-        self.lvlm, look = lvlm, job.verify
+        self.lvlm = lvlm
         if job.top_logprobs is not None or job.words:
             require(lvlm.decoder, Ability.TRACES, "logprobs and words")
-        if look is not None:
-            look.check(lvlm.decoder, lvlm.preset.generation.num_beams, words=job.words, choices=False, compiled=False)
-        self._rewriting = VerifiedAnswers(lvlm, look) if look is not None and look.rewrites else None
+        self._answering = {job.verify: FinalAnswers(lvlm, job.verify, words=job.words)}
 
-    @functools.cached_property
-    def _look(self) -> SecondLook:
-        return SecondLook(self.lvlm)
+    def _answers(self, job: Job) -> FinalAnswers:
+        """Return the answers for a job: those with one key may differ in a second look that decodes nothing."""
+        if job.verify not in self._answering:
+            self._answering[job.verify] = FinalAnswers(self.lvlm, job.verify, words=job.words)
+        return self._answering[job.verify]
 
     def inputs(self, jobs: Sequence[Job]) -> Any:
         """Return the model's inputs for some jobs.
@@ -109,16 +106,16 @@ class Prepared:
                 return
             parts = [list(jobs)] if self.lvlm.batches else [[job] for job in jobs]
             for part in parts:
-                if self._rewriting is None:
-                    self._answer(part)
+                if (answering := self._answers(part[0])).rewrites:
+                    self._rewrite(answering, part)
                 else:
-                    self._rewrite(self._rewriting, part)
+                    self._answer(part)
 
-    def _rewrite(self, rewriting: VerifiedAnswers, jobs: Sequence[Job]) -> None:
+    def _rewrite(self, answering: FinalAnswers, jobs: Sequence[Job]) -> None:
         """Report texts only when final: sentences that are removed later must not be shown before."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
-        answers = rewriting.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
+        answers = answering.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
         each = (time.perf_counter() - started) / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             self._tell(JobText(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
@@ -175,15 +172,7 @@ class Prepared:
         if answer.error:
             row.job.tell(RequestError(answer.error, 422, code="unprocessable"))
             return
-        look, schema, preset = row.job.verify, row.job.schema, self.lvlm.preset
-        if look is not None and schema is not None:
-            at = PictureLook(self._look, row.job.pictures.open())
-            answer = looked(at, answer, schema, look.settings(preset), preset.text)
-        else:
-            answer = preset.text.finished(answer)
-            if look is not None:
-                check = self._look.check(row.job.pictures.open(), answer.text)
-                answer = check.added_to(answer, look.settings(preset))
+        answer = self._answers(row.job).finished(answer, row.job.pictures.open, row.job.schema)
         self._tell(row, answer, seconds)
 
     def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:

@@ -36,8 +36,8 @@ from sira_cli.eval.stats.wilson import wilson
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.runner import Runner
 from sira_cli.pictures.sources import located
-from sira_cli.runs.runner import Runner
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 

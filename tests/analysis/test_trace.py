@@ -25,8 +25,8 @@ from sira_cli.analysis.trace.targets import TraceTargets
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models.look.second_look import Verify
+from sira_cli.models.many.item import Item
 from sira_cli.pictures.sources import located, open_picture
-from sira_cli.runs.item import Item
 from tests.support import tiny
 from tests.support.checkpoints_all import REPRESENTATIVES
 from tests.support.traces import failed as failed_trace

@@ -14,6 +14,7 @@ from PIL import Image
 import sira_cli
 from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
+from sira_cli.models.many.runner import READERS, WINDOW
 from sira_cli.pictures.sources import as_picture, open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
@@ -47,11 +48,30 @@ def test_a_bad_picture_among_many_is_a_result_of_its_own(demo, tmp_path):
     assert results[3].text == demo.caption(EXAMPLES[1]).text
 
 
-def test_pictures_are_taken_as_they_are_needed(demo):
+def test_memory_that_ends_at_two_pictures_halves_the_batch(demo):
+    """The end of memory is made up: a real one would end the machine first."""
+    expected, tried = list(demo.caption_many(EXAMPLES, batch_size=2)), []
+
+    def limit(model, args, asked):
+        tried.append(len(asked["input_ids"]))
+        if tried[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
+    try:
+        found = list(demo.caption_many(EXAMPLES, batch_size=4))
+    finally:
+        handle.remove()
+    assert max(tried) > 2
+    assert [comparable(result) for result in found] == [comparable(result) for result in expected]
+
+
+def test_pictures_are_taken_a_few_ahead(demo):
     taken = []
-    results = demo.caption_many((taken.append(path) or path for path in EXAMPLES), batch_size=1)
+    results = demo.caption_many((taken.append(path) or path for path in 10 * EXAMPLES), batch_size=1)
     next(results)
-    assert len(taken) == 1
+    assert len(taken) <= READERS + WINDOW
+    results.close()
     with pytest.raises(SettingsError, match="batch_size must be 1 or more; got 0"):
         next(demo.caption_many(EXAMPLES, batch_size=0))
 

@@ -11,9 +11,9 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.look.verifying import VerifiedAnswers
 from sira_cli.pictures.sources import open_picture
 from tests.support.scripted import script, written
 
@@ -46,7 +46,7 @@ def planned(demo, image, monkeypatch):
 
 
 def test_the_second_look_is_at_the_text_alone(demo, image, planned):
-    looked = VerifiedAnswers(demo, Verify(mode="flag"))
+    looked = FinalAnswers(demo, Verify(mode="flag"))
     (answer,) = looked.answer([image], prepared(demo, image), seeds=[0], task="caption")
     assert (answer.text, answer.reasoning) == (TEXT, THOUGHT)
     assert [claim["thing"] for claim in answer.objects] == ["car", "boat"]
@@ -58,7 +58,7 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
 @pytest.mark.parametrize("prefix", ["", "Look, a dog: "])
 def test_rewriting_keeps_the_thought_and_goes_on_in_the_text(demo, image, planned, prefix):
     lvlm = demo.under(demo.decoder, demo.preset.with_settings(prefix=prefix))
-    (answer,) = VerifiedAnswers(lvlm, Verify(1.0, mode="rewrite", rounds=1)).answer(
+    (answer,) = FinalAnswers(lvlm, Verify(1.0, mode="rewrite", rounds=1)).answer(
         [image], prepared(lvlm, image), seeds=[0], task="caption"
     )
     assert (answer.draft, answer.reasoning) == (prefix + TEXT, THOUGHT)

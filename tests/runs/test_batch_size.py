@@ -20,15 +20,16 @@ from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models.loading import memory
 from sira_cli.models.loading.presets import resolve
+from sira_cli.models.many import picture_task, runner
+from sira_cli.models.many.batch_size import check_batch_size, largest_batch, usual_batch_size
+from sira_cli.models.many.request import Request
 from sira_cli.pictures import picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs import picture_task, ray_run, runner
-from sira_cli.runs.batch_size import check_batch_size, largest_batch, usual_batch_size
+from sira_cli.runs import ray_run
 from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Halved
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.ray_run import Captioner, RayRun, Work
-from sira_cli.runs.request import Request
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."

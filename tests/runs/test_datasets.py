@@ -15,9 +15,9 @@ import pytest
 
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.load import load
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import find_pictures
 from sira_cli.runs.ray_run import Captioner, Work
-from sira_cli.runs.request import Request
 from tests.support.helpers import SIRA
 from tests.support.shards import EXAMPLES, drawn, write_tar
 

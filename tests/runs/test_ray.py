@@ -15,10 +15,10 @@ import pytest
 
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
 from sira_cli.runs import ray_run
 from sira_cli.runs.ray_run import Captioner, RayRun, Work
-from sira_cli.runs.request import Request
 from tests.support.helpers import SIRA
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))

@@ -20,11 +20,11 @@ from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.groups import listed_groups
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.request import Request
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served

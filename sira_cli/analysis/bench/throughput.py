@@ -25,7 +25,7 @@ from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.slots import GROUPS
+from sira_cli.models.many.slots import GROUPS
 
 MEAN, DEVIATION, SHORTEST = 120, 45, 8  # tokens of a drawn text: long captions are about so long
 

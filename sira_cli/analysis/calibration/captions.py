@@ -8,6 +8,7 @@ from typing import Any
 from sira_cli import methods
 from sira_cli.data.records.record import hash_of
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.recording import RecordingModel
 
 
 def plain(lvlm: Lvlm) -> Lvlm:
@@ -16,7 +17,7 @@ def plain(lvlm: Lvlm) -> Lvlm:
     return lvlm.under(methods.find("greedy"), preset)
 
 
-def caption_tokens(lvlm: Lvlm, inputs: Any) -> list[list[int]]:
+def caption_tokens(lvlm: RecordingModel, inputs: Any) -> list[list[int]]:
     """Decode B captions: the ids of each, with the end token, without padding."""
     return [lvlm.ends.until_end(row) for row in lvlm.generate(inputs).tolist()]
 

@@ -43,11 +43,12 @@ from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.clip import stills
+from sira_cli.models.many.item import Item
+from sira_cli.models.many.runner import Runner
+from sira_cli.models.many.slots import Batch
+from sira_cli.models.many.task import Task
+from sira_cli.models.recording import RecordingModel
 from sira_cli.runs.events import Halved
-from sira_cli.runs.item import Item
-from sira_cli.runs.runner import Runner
-from sira_cli.runs.slots import Batch
-from sira_cli.runs.task import Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -257,7 +258,7 @@ class IctTraining:
 
 
 @torch.no_grad()
-def last_outputs(lvlm: Lvlm, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
+def last_outputs(lvlm: RecordingModel, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
     """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`.
 
     Args:

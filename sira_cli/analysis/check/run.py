@@ -14,7 +14,7 @@ from typing import Any
 from sira_cli.data.captions.find import Captions
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.batch_size import BatchSize
+from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Event
 from sira_cli.runs.local_run import LocalRun

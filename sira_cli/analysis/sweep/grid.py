@@ -24,12 +24,13 @@ from sira_cli.models.loading.memory import PictureMemory
 from sira_cli.models.loading.peak import peak_memory
 from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.batch_size import BatchSize, most_that_fit
+from sira_cli.models.many.batch_size import BatchSize, most_that_fit
+from sira_cli.models.many.item import Item
+from sira_cli.models.many.runner import Runner
+from sira_cli.models.many.slots import Batch
+from sira_cli.models.many.task import Task
+from sira_cli.models.recording import RecordingModel
 from sira_cli.runs.events import Halved
-from sira_cli.runs.item import Item
-from sira_cli.runs.runner import Runner
-from sira_cli.runs.slots import Batch
-from sira_cli.runs.task import Task
 
 MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
@@ -122,7 +123,7 @@ def answer_unit(number: int) -> str:
     return f"question {number}"
 
 
-def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
+def first_tokens(lvlm: RecordingModel, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`.
 
     Args:

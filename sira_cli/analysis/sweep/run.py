@@ -19,8 +19,8 @@ from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.core.families import find_backbone
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.batch_size import BatchSize, check_batch_size
-from sira_cli.runs.runner import Runner
+from sira_cli.models.many.batch_size import BatchSize, check_batch_size
+from sira_cli.models.many.runner import Runner
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.recording import RecordingModel
 
 Line = dict[str, Any]
 
@@ -50,7 +50,7 @@ class Tracer:
 
     def __init__(
         self,
-        lvlm: Lvlm,
+        lvlm: RecordingModel,
         request: OpenedRequest,
         options: TraceOptions,
         write: Callable[[Line], None],
@@ -208,7 +208,9 @@ class Tracer:
                     yield {"word": word, "step": step, **sums}
 
 
-def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]) -> Line:
+def trace_generated(
+    lvlm: RecordingModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
+) -> Line:
     """Decode as `Lvlm.run` does, and write a line as soon as each token is known.
 
     Returns:
@@ -228,7 +230,10 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
 
 
 def trace_forced(
-    lvlm: Lvlm, requests: Sequence[OpenedRequest], options: TraceOptions, writes: Sequence[Callable[[Line], None]]
+    lvlm: RecordingModel,
+    requests: Sequence[OpenedRequest],
+    options: TraceOptions,
+    writes: Sequence[Callable[[Line], None]],
 ) -> list[Line]:
     """Score given texts under both streams, in one pass for all of them.
 
@@ -268,7 +273,7 @@ def trace_forced(
         return [tracer.end() for tracer in tracers]
 
 
-def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
+def _prepared(lvlm: RecordingModel, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
     inputs = lvlm.prepare(
         [one.picture.shown for one in requests],
         [one.prompt for one in requests],

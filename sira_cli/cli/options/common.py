@@ -25,7 +25,7 @@ from sira_cli.errors import SettingsError
 
 
 def batch_size_option(description: str) -> Any:
-    """Return the option --batch-size of a command; the type of its value is `BatchSize` of `runs/batch_size.py`."""
+    """Return the option --batch-size of a command; its value is a `BatchSize` (`models/many/batch_size.py`)."""
     return typer.Option(
         "-b", "--batch-size", metavar="N|auto", parser=read_batch_size, show_default=False, help=description
     )

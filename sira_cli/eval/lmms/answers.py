@@ -13,6 +13,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import refused
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.picture import digest_of
@@ -43,11 +44,11 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
             seeds = under.text_seeds(hashes, [request.prompt for request in asked])
-            found = under.answer(inputs, seeds=seeds, task=task)
+            found = FinalAnswers(under).answer([], inputs, seeds=seeds, task=task)
             for number, request, answer in zip(batch, asked, found, strict=True):
                 if answer.error:
                     _log.warning("%s: no answer: %s", request.name, answer.error)
-                yield number, _until(under.preset.text.finished(answer), wanted.until)
+                yield number, _until(answer, wanted.until)
 
 
 def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_size: int) -> list[tuple[float, bool]]:

@@ -13,10 +13,10 @@ from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.answering.answers import AnsweringModel
 
 
-def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
+def choose(lvlm: AnsweringModel, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     """Pick the likeliest of given answers to each row of prepared inputs, under the contrast (greedy: the full stream).
 
     Args:
@@ -62,7 +62,7 @@ def choose(lvlm: Lvlm, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     ]
 
 
-def _logprobs(lvlm: Lvlm, inputs: Any, tokens: list[int]) -> list[torch.Tensor]:
+def _logprobs(lvlm: AnsweringModel, inputs: Any, tokens: list[int]) -> list[torch.Tensor]:
     """Return the log probability of one text after each of B prompts, `[B]` in each of the three views."""
     steps = list(
         zip(tokens, score(lvlm.model, lvlm.both_streams, inputs, [tokens] * len(inputs["input_ids"])), strict=True)

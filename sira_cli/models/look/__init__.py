@@ -6,7 +6,6 @@ finding         the claims of a text (`ClaimFinder`)
 kinds           the kinds of claims: how a text makes them, the questions, the answers
 answer_words    the words of answers, as tokens
 second_look     the questions about each claim of a text, and their answers
-verifying       a model's answers with the objects of their texts (`VerifiedAnswers`)
 rewriting       texts decoded again without unsupported objects
 continuing      decoding from the middle of a text
 forbidding      words that may not come again, as tokens

@@ -11,15 +11,15 @@ from sira_cli.data.prompts import filled
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.models.answering.choices import choose
+from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.encoded import EncodedPictures
-from sira_cli.models.look.verifying import VerifiedAnswers
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.batch_size import largest_batch
+from sira_cli.models.many.item import Item, message
+from sira_cli.models.many.request import Request
+from sira_cli.models.many.slots import Batch, PictureSlots
+from sira_cli.models.many.task import Task
+from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item, message
-from sira_cli.runs.request import Request
-from sira_cli.runs.slots import Batch, PictureSlots
-from sira_cli.runs.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
@@ -27,7 +27,7 @@ DECODED = 2  # pictures whose samples wait for the next question about them
 class PictureTask(Task[Answer, Result]):
     """A caption of each picture, or an answer about it."""
 
-    def __init__(self, lvlm: Lvlm, request: Request, done: Callable[[str], str]) -> None:
+    def __init__(self, lvlm: RecordingModel, request: Request, done: Callable[[str], str]) -> None:
         """Prepare the task.
 
         Args:
@@ -49,11 +49,11 @@ class PictureTask(Task[Answer, Result]):
         rewritten = request.schema is not None and request.schema.rewritten
         self.streams = not (request.words or request.verify is not None or rewritten) and lvlm.preset.streams
         self._looked = request.looked(lvlm.preset)
-        self._verified = self._answering_twice()
+        self._answering = self._final_answers()
         self._encoded = EncodedPictures() if asks else None
 
-    def _answering_twice(self) -> VerifiedAnswers | None:
-        return None if self.request.verify is None else VerifiedAnswers(self.lvlm, self.request.verify)
+    def _final_answers(self) -> FinalAnswers:
+        return FinalAnswers(self.lvlm, self.request.verify)
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
@@ -105,16 +105,9 @@ class PictureTask(Task[Answer, Result]):
         if request.choices:
             return choose(lvlm, inputs, request.choices)
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
-        asked: dict[str, Any] = {
-            "seeds": lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items]),
-            "words": request.words,
-            "task": request.task,
-        }
-        if self._verified is not None:
-            return self._verified.answer(batch.images, inputs, schema=request.schema, **asked)
-        schemas = None if request.schema is None else [request.schema] * len(batch.items)
-        answers = lvlm.answer(inputs, stream, schemas=schemas, **asked)
-        return [lvlm.preset.text.finished(answer) for answer in answers]
+        seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+        asked: dict[str, Any] = {"words": request.words, "task": request.task, "schema": request.schema}
+        return self._answering.answer(batch.images, inputs, stream, seeds=seeds, **asked)
 
     def settle(self, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""

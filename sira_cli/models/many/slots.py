@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from sira_cli.data.records.record import Answer
 from sira_cli.models.answering.refilling import RefilledSlots
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.item import Item
+from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.runs.item import Item
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -49,7 +49,7 @@ class _UnderWay(NamedTuple, Generic[R]):
 class PictureSlots(Generic[R]):
     """The pictures whose texts are under way."""
 
-    def __init__(self, lvlm: Lvlm, task: str, rows: int = 0, schema: Schema | None = None) -> None:
+    def __init__(self, lvlm: RecordingModel, task: str, rows: int = 0, schema: Schema | None = None) -> None:
         """Begin without pictures.
 
         Args:

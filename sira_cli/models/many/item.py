@@ -82,7 +82,7 @@ def message(picture: Picture, error: Exception) -> str:
         return f"{name}: {text}"
     if isinstance(error, PictureError):
         return text
-    from sira_cli.runs.memory import out_of_memory  # needs torch, unlike a run on a server
+    from sira_cli.models.many.memory import out_of_memory  # needs torch, unlike a run on a server
 
     line = next(iter(text.strip().splitlines()), "")
     if out_of_memory(error):

@@ -20,14 +20,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from sira_cli.models.many.ahead import ahead, as_they_come
+from sira_cli.models.many.batch_size import AUTO, FIRST, BatchSize, Halved, check_batch_size, usual_batch_size
+from sira_cli.models.many.item import Item, is_final
+from sira_cli.models.many.memory import out_of_memory
+from sira_cli.models.many.slots import GROUPS, Batch, PictureSlots
+from sira_cli.models.many.task import LARGE, Task
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.ahead import ahead, as_they_come
-from sira_cli.runs.batch_size import AUTO, FIRST, BatchSize, check_batch_size, usual_batch_size
-from sira_cli.runs.events import Halved
-from sira_cli.runs.item import Item, is_final
-from sira_cli.runs.memory import out_of_memory
-from sira_cli.runs.slots import GROUPS, Batch, PictureSlots
-from sira_cli.runs.task import LARGE, Task
 
 R = TypeVar("R")
 

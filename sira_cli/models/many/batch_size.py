@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sira_cli.errors import SettingsError
@@ -12,13 +13,21 @@ if TYPE_CHECKING:
     import torch
 
     from sira_cli.models.loading.memory import PictureMemory
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.models.recording import RecordingModel
 
 BatchSize = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
 FIRST = 32  # pictures, the largest of which decides an automatic batch size
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Memory was too small for `before` pictures at once; from now on the batch size is `batch_size`."""
+
+    before: int
+    batch_size: int
 
 
 def check_batch_size(batch_size: BatchSize | None) -> None:
@@ -37,7 +46,7 @@ def usual_batch_size(device: torch.device) -> BatchSize:
     return AUTO if device.type == "cuda" else 1
 
 
-def largest_batch(lvlm: Lvlm, inputs: Any, task: str, groups: int = 0) -> int:
+def largest_batch(lvlm: RecordingModel, inputs: Any, task: str, groups: int = 0) -> int:
     """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length.
 
     Args:
@@ -67,7 +76,7 @@ def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, g
     """
     from sira_cli.models.loading.memory import free_memory, most_pictures
     from sira_cli.models.loading.placement import devices_of
-    from sira_cli.runs.memory import out_of_memory
+    from sira_cli.models.many.memory import out_of_memory
 
     try:
         picture = measure()

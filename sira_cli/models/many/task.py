@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
 from sira_cli.models.inputs.processors import refused
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.models.many.batch_size import largest_batch
+from sira_cli.models.many.item import Item, is_final, message
+from sira_cli.models.many.memory import out_of_memory
+from sira_cli.models.many.slots import Batch, PictureSlots
+from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
-from sira_cli.runs.batch_size import largest_batch
-from sira_cli.runs.item import Item, is_final, message
-from sira_cli.runs.memory import out_of_memory
-from sira_cli.runs.slots import Batch, PictureSlots
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -47,7 +47,7 @@ class Task(ABC, Generic[A, R]):
     streams = False
     in_order = False
 
-    def __init__(self, lvlm: Lvlm, *, decoded: int = 0, images_kept: bool = False) -> None:
+    def __init__(self, lvlm: RecordingModel, *, decoded: int = 0, images_kept: bool = False) -> None:
         """Prepare the task.
 
         Args:

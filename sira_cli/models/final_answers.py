@@ -1,0 +1,106 @@
+"""Final answers: they follow a schema, are looked at a second time, and changed by text settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.answering.starts import Trail
+from sira_cli.models.look.entries import looked
+from sira_cli.models.look.rewriting import Rewriter
+from sira_cli.models.look.second_look import PictureLook, SecondLook
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.schemas.schema import Schema
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+
+
+class FinalAnswers:
+    """A loaded model whose answers are as records and replies have them.
+
+    Attributes:
+        settings: settings of the second look, as in records; empty without one.
+    """
+
+    def __init__(self, lvlm: AnsweringModel, verify: Verify | None = None, *, words: bool = False) -> None:
+        """Prepare to answer.
+
+        Args:
+            lvlm: the model.
+            verify: look at each answer a second time; None: do not.
+            words: whether the words of answers are scored.
+
+        Raises:
+            SettingsError: the second look does not fit the method or the settings.
+            UnsupportedModelError: the tokenizer has no token for yes or no.
+        """
+        self._lvlm, self.settings = lvlm, dict[str, Any]()
+        self._rewriter: Rewriter | None = None
+        self._look: SecondLook | None = None
+        if verify is None:
+            return
+        beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
+        verify.check(lvlm.decoder, beams, words=words, choices=False, compiled=compiled)
+        self.settings = verify.settings(lvlm.preset)
+        self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
+        self._look = SecondLook(lvlm, verify) if self._rewriter is None else self._rewriter.look
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether a text may change after it has ended, so that its first form is not shown."""
+        return self._rewriter is not None
+
+    def answer(
+        self,
+        images: Sequence[Shown],
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        words: bool = False,
+        task: str,
+        schema: Schema | None = None,
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs.
+
+        Args:
+            images: B pictures or groups, RGB; without a second look they are not needed.
+            inputs, seeds, words, task: as for `AnsweringModel.answer`; texts that are decoded again need seeds.
+            on_text: likewise; without a second look only.
+            schema: all texts follow it.
+        """
+        lvlm = self._lvlm
+        inputs = lvlm.to_device(inputs)
+        schemas = None if schema is None else [schema] * len(inputs["input_ids"])
+        asked: dict[str, Any] = {"seeds": seeds, "words": words, "task": task, "schemas": schemas}
+        if self._look is None:
+            return [lvlm.preset.text.finished(answer) for answer in lvlm.answer(inputs, on_text, **asked)]
+        trail = Trail(range(len(images)))
+        answers = lvlm.answer(inputs, trail=trail, **asked)
+        if self._rewriter is not None and schema is None:
+            assert seeds is not None  # a text that goes on needs its own
+            return self._rewriter.rewritten(images, answers, inputs, self.settings, seeds=seeds, task=task, trail=trail)
+        looks = self._look.at(images, inputs, trail)
+        return [self._seen(look, answer, schema) for look, answer in zip(looks, answers, strict=True)]
+
+    def finished(self, answer: Answer, image: Callable[[], Shown], schema: Schema | None = None) -> Answer:
+        """Return a decoded answer in its final form, without decoding again.
+
+        Args:
+            answer: from `AnsweringModel.answer`.
+            image: returns what the answer is about, for the second look.
+            schema: the text has followed it.
+        """
+        if self._look is None:
+            return self._lvlm.preset.text.finished(answer)
+        return self._seen(PictureLook(self._look, image()), answer, schema)
+
+    def _seen(self, look: PictureLook, answer: Answer, schema: Schema | None) -> Answer:
+        text = self._lvlm.preset.text
+        if schema is not None:
+            return looked(look, answer, schema, self.settings, text)
+        answer = text.finished(answer)
+        return look.check(answer.text).added_to(answer, self.settings)
