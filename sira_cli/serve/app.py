@@ -1,6 +1,6 @@
 """The server: OpenAI's and Ollama's protocols (`PROTOCOLS`), `/health` and `/metrics`.
 
-request --> Host, key --> a place in the line --> protocol --> a Job --> the decoder's thread
+request --> Host, key --> a place in the queue --> protocol --> a Job --> the decoder's thread
                                                             pieces <--'     (an asyncio queue per request)
 
 And a page at `/` that uses it (`serve/page`), with `/settings` and `/report`.
@@ -28,15 +28,14 @@ from sira_cli.models.answering.decoding import refills
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.schemas.schema import Schema
+from sira_cli.serve.admission import Admission, PendingRequest
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
-from sira_cli.serve.door import Door
 from sira_cli.serve.downloads import Downloads
-from sira_cli.serve.entrance import Coming, Entrance
 from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
-from sira_cli.serve.line import RETRY_AFTER, WaitingLine
 from sira_cli.serve.metrics import Metrics
+from sira_cli.serve.middleware import RequestMiddleware
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, OllamaRequest
 from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
@@ -46,6 +45,7 @@ from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.responses import ResponseRequest
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.serve.trials import Trials
+from sira_cli.serve.waiting_queue import RETRY_AFTER, WaitingQueue
 from sira_cli.web.http import bearer_key, is_key
 
 ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
@@ -90,14 +90,14 @@ class Server:
         self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
         self._metrics = Metrics()
         self._decoder: Decoder
-        self._entrance: Entrance
+        self._admission: Admission
         self._trials: Trials
         self._longest_prompt = min(self._limits.prompt, lvlm.context or self._limits.prompt)
         self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
-        self.app.add_middleware(Door, hosts=hosts, metrics=self._metrics)
+        self.app.add_middleware(RequestMiddleware, hosts=hosts, metrics=self._metrics)
         add_page(self.app)
         posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
         self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
@@ -119,13 +119,13 @@ class Server:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
-        line = WaitingLine(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
-        self._entrance = Entrance(
-            self._limits, line, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
+        queue = WaitingQueue(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
+        self._admission = Admission(
+            self._limits, queue, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
         )
         self._trials = Trials(self._lvlm)
         yield
-        await asyncio.to_thread(self._entrance.close)
+        await asyncio.to_thread(self._admission.close)
         await asyncio.to_thread(self._trials.close)
         await asyncio.to_thread(self._decoder.close)
 
@@ -145,8 +145,8 @@ class Server:
         return JSONResponse(self._served.model(request.path_params["name"]))
 
     async def _show(self, request: Request) -> Response:
-        coming = self._come(request)
-        return JSONResponse(self._served.show(await self._entrance.read(coming, ShowRequest.read)))
+        pending = self._admit(request)
+        return JSONResponse(self._served.show(await self._admission.read(pending, ShowRequest.read)))
 
     def _check_key(self, request: Request) -> None:
         if self._api_key is not None and not is_key(bearer_key(request.headers), self._api_key):
@@ -158,11 +158,11 @@ class Server:
         return JSONResponse(page_settings(self._lvlm, limits), headers=UNKEPT)
 
     async def _report(self, request: Request) -> Response:
-        coming = self._come(request)
-        asked = await self._entrance.read(coming, lambda body: ReportRequest.read(body).chat())
+        pending = self._admit(request)
+        asked = await self._admission.read(pending, lambda body: ReportRequest.read(body).chat())
         jobs: list[Job] = []
         for chat in asked.chats():
-            job, answer = await self._begin(coming, chat, trace=True, received=jobs[0].pictures if jobs else None)
+            job, answer = await self._begin(pending, chat, trace=True, received=jobs[0].pictures if jobs else None)
             await answer.next()
             jobs.append(job)
         page = await asyncio.to_thread(report_of, jobs, asked.title)
@@ -171,12 +171,12 @@ class Server:
 
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
         """Answer a request of any protocol: each is that of a chat in other words."""
-        coming = self._come(request)
-        read = await self._entrance.read(coming, functools.partial(_read, protocol))
+        pending = self._admit(request)
+        read = await self._admission.read(pending, functools.partial(_read, protocol))
         if read[1] is None:
             return self._loaded(read[0])
         asked, chat = read
-        _, answer = await self._begin(coming, chat)
+        _, answer = await self._begin(pending, chat)
         first = await answer.next()  # errors are found before a stream begins
         if chat.stream:
             return StreamingResponse(asked.lines(answer.chunks(first)), media_type=asked.streamed)
@@ -187,22 +187,22 @@ class Server:
         self._metrics.requests.labels("200").inc()
         return JSONResponse(asked.loaded())
 
-    def _come(self, request: Request) -> Coming:
+    def _admit(self, request: Request) -> PendingRequest:
         """Give a request a place.
 
         Raises:
             RequestError: it is refused, or too many wait.
         """
         self._check_key(request)
-        return self._entrance.come(request)
+        return self._admission.admit(request)
 
     async def _begin(
-        self, coming: Coming, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
+        self, pending: PendingRequest, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
     ) -> tuple[Job, Answering]:
         """Queue a request; from then on its messages no longer hold the pictures.
 
         Args:
-            coming: the request.
+            pending: the request.
             chat: its content.
             trace: trace the text.
             received: the pictures of the request, if they are known.
@@ -211,11 +211,11 @@ class Server:
             SiraError: the request is wrong, or it took too long.
         """
         self._served.check(chat.model)
-        preset, method, prompt, schema = await self._entrance.apart(self._settled, chat)
+        preset, method, prompt, schema = await self._admission.apart(self._settled, chat)
         if schema is not None:
-            await self._trials.wait(coming, schema)
+            await self._trials.wait(pending, schema)
         if received is None:
-            received = await self._entrance.receive(coming, chat.pictures())
+            received = await self._admission.receive(pending, chat.pictures())
             for message in chat.messages:
                 message.forget_pictures()
         pieces: asyncio.Queue[TextPiece | Reply | Exception] = asyncio.Queue()
@@ -225,7 +225,7 @@ class Server:
             pieces.put_nowait(piece)
             if isinstance(piece, Reply) and not trace:  # a client may take its time to read the rest
                 received.forget()
-                coming.place.hold(0)
+                pending.place.hold(0)
 
         def tell(piece: TextPiece | Reply | Exception) -> None:
             with suppress(RuntimeError):  # the server has ended
@@ -248,9 +248,9 @@ class Server:
             trace=[] if trace else None,
         )
         self._decoder.submit(job)
-        coming.place.give_way()
-        coming.request.scope["state"]["exits"].callback(self._decoder.drop, job)
-        return job, Answering(coming.request, job, pieces, coming.until, chat, self._served.names[0], self._metrics)
+        pending.place.give_way()
+        pending.request.scope["state"]["exits"].callback(self._decoder.drop, job)
+        return job, Answering(pending.request, job, pieces, pending.until, chat, self._served.names[0], self._metrics)
 
     def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt, Schema | None]:
         """Return the settings that decide the text of a request, without its pictures.

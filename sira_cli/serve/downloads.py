@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from sira_cli.pictures.web import WebPicture
 from sira_cli.serve.answers import POLLED
-from sira_cli.serve.line import BusyError
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import RequestError
+from sira_cli.serve.waiting_queue import BusyError
 
 THREADS = 8
 

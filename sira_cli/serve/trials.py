@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.serve.entrance import Coming
+from sira_cli.serve.admission import PendingRequest
 from sira_cli.serve.protocol import RequestError
 
 MOST_WAITING = 8  # schemas, that on trial included
@@ -38,11 +38,11 @@ class Trials:
         """Wait until the trial has ended."""
         self._thread.shutdown(cancel_futures=True)
 
-    async def wait(self, coming: Coming, schema: Schema) -> None:
+    async def wait(self, pending: PendingRequest, schema: Schema) -> None:
         """Wait until a schema has been tried, and the model's tokens can follow it.
 
         Args:
-            coming: the request; while its schema waits, it does not count among the requests that wait.
+            pending: the request; while its schema waits, it does not count among the requests that wait.
             schema: the same schema is tried once, however many ask for it.
 
         Raises:
@@ -55,12 +55,12 @@ class Trials:
         if found is not None and (found.reason or found.seconds < CHEAP):
             await asyncio.to_thread(self._follow, schema)
             return
-        host = coming.host
+        host = pending.host
         if self._waiting.total() >= MOST_WAITING or self._waiting[host] >= MOST_OF_ONE:
             message = f"response_format: {self._waiting.total()} new schemas wait already: try again later"
             raise RequestError(message, 429, code="busy", param="response_format")
         self._waiting[host] += 1
-        coming.place.give_way()
+        pending.place.give_way()
         ended = self._under_way[schema.grammar] = asyncio.Event()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._follow, schema)
@@ -68,7 +68,7 @@ class Trials:
             self._waiting[host] -= 1
             del self._under_way[schema.grammar]
             ended.set()
-            coming.place.enter()
+            pending.place.enter()
 
     def _follow(self, schema: Schema) -> None:
         try:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import PictureError, PictureMemoryError
-from sira_cli.serve import entrance, pictures
+from sira_cli.serve import admission, pictures
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.messages import Message
 from sira_cli.serve.pictures import receive
@@ -71,7 +71,7 @@ def test_bodies_that_do_not_arrive_take_nothing(address, bodies, length):
 
 
 def test_a_body_has_to_keep_coming(lvlm, monkeypatch):
-    monkeypatch.setattr(entrance, "GRACE", 0.3)
+    monkeypatch.setattr(admission, "GRACE", 0.3)
     body = json.dumps({"messages": said(), "max_tokens": 2}).encode()
     with running(lvlm) as address, connected(address) as slow, connected(address) as steady:
         slow.sendall(HEAD % len(body) + body[:10])
@@ -85,7 +85,7 @@ def test_a_body_has_to_keep_coming(lvlm, monkeypatch):
 
 
 def test_an_address_has_a_bounded_number_of_unfinished_bodies(lvlm, monkeypatch):
-    monkeypatch.setattr(entrance, "MOST_UNFINISHED", 2)
+    monkeypatch.setattr(admission, "MOST_UNFINISHED", 2)
     body = json.dumps({"messages": said(), "max_tokens": 2}).encode()
     with running(lvlm) as address, connected(address) as one, connected(address) as other:
         for connection in (one, other):

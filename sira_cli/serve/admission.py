@@ -20,9 +20,9 @@ from sira_cli.pictures.web import is_web
 from sira_cli.serve.connections import Connection
 from sira_cli.serve.downloads import Downloads
 from sira_cli.serve.limits import Limits, check_parts, too_large
-from sira_cli.serve.line import BusyError, QueuePlace, WaitingLine
 from sira_cli.serve.pictures import Received, receive
 from sira_cli.serve.protocol import OLLAMA, RequestError
+from sira_cli.serve.waiting_queue import BusyError, QueuePlace, WaitingQueue
 from sira_cli.web.http import says_json
 
 BODY_SECONDS = 60.0  # from the first byte of a body to the last
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 @dataclass
-class Coming:
+class PendingRequest:
     """A request that is being read.
 
     Attributes:
         request: the framework's object.
         until: deadline of its answer, by `time.monotonic`.
-        place: the request's place in the line; it has one when its body has arrived.
+        place: the request's place in the queue; it has one when its body has arrived.
     """
 
     request: Request
@@ -60,18 +60,18 @@ class Coming:
         return connection
 
 
-class Entrance:
+class Admission:
     """Reads requests, within the number of places and the limit of bytes."""
 
-    def __init__(self, limits: Limits, line: WaitingLine, downloads: Downloads | None) -> None:
+    def __init__(self, limits: Limits, queue: WaitingQueue, downloads: Downloads | None) -> None:
         """Open it.
 
         Args:
             limits: of one request.
-            line: gives places.
+            queue: gives places.
             downloads: for pictures at URLs; None: downloads are off.
         """
-        self._limits, self._line, self._downloads = limits, line, downloads
+        self._limits, self._queue, self._downloads = limits, queue, downloads
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
         self._unfinished: Counter[str] = Counter()  # bodies, by address
 
@@ -79,7 +79,7 @@ class Entrance:
         """Wait until all reading has ended."""
         self._readers.shutdown()
 
-    def come(self, request: Request) -> Coming:
+    def admit(self, request: Request) -> PendingRequest:
         """Let a request come in of which only headers are known.
 
         Raises:
@@ -92,32 +92,32 @@ class Entrance:
         size = int(length) if length.isdecimal() else 0
         if size > self._limits.data:
             raise self._too_many_bytes()
-        coming = Coming(request, time.monotonic() + self._limits.seconds)
-        self._line.check(coming.host, coming.connection, size)
-        return coming
+        pending = PendingRequest(request, time.monotonic() + self._limits.seconds)
+        self._queue.check(pending.host, pending.connection, size)
+        return pending
 
-    async def read(self, coming: Coming, parse: Callable[[bytes], T]) -> T:
+    async def read(self, pending: PendingRequest, parse: Callable[[bytes], T]) -> T:
         """Read the body of a request, and give the request a place until it has its answer.
 
         Raises:
-            RequestError: the body is malformed, or larger or slower than the limits, or the line is full.
+            RequestError: the body is malformed, or larger or slower than the limits, or the queue is full.
         """
-        host = coming.host
+        host = pending.host
         if self._unfinished[host] >= MOST_UNFINISHED:
             raise BusyError(self._unfinished[host])
         self._unfinished[host] += 1
         try:
-            data = await self._body(coming)
+            data = await self._body(pending)
         finally:
             self._unfinished[host] -= 1
             self._unfinished += Counter()  # without zeros
-        coming.place = self._line.enter(host, coming.connection, len(data))
-        coming.request.scope["state"]["exits"].callback(coming.place.leave)
+        pending.place = self._queue.enter(host, pending.connection, len(data))
+        pending.request.scope["state"]["exits"].callback(pending.place.leave)
         check_parts(data, self._limits.parts)
         return await self.apart(parse, data)
 
-    async def _body(self, coming: Coming) -> bytes:
-        began, parts, size = time.monotonic(), coming.request.stream(), 0
+    async def _body(self, pending: PendingRequest) -> bytes:
+        began, parts, size = time.monotonic(), pending.request.stream(), 0
         longest = min(self._limits.seconds, BODY_SECONDS)
         read: list[bytes] = []
         try:
@@ -129,9 +129,9 @@ class Entrance:
                 size += len(part)
                 if size > self._limits.data:
                     raise self._too_many_bytes()
-                self._line.held += len(part)
+                self._queue.held += len(part)
                 read.append(part)
-                if not self._line.has_bytes:
+                if not self._queue.has_bytes:
                     raise BusyError(len(self._unfinished))
         except TimeoutError:
             raise RequestError(
@@ -141,9 +141,9 @@ class Entrance:
                 code="timeout",
             ) from None
         finally:
-            self._line.held -= sum(map(len, read))
+            self._queue.held -= sum(map(len, read))
 
-    async def receive(self, coming: Coming, urls: Sequence[str]) -> Received:
+    async def receive(self, pending: PendingRequest, urls: Sequence[str]) -> Received:
         """Return the pictures of a request, unopened; those at URLs are downloaded.
 
         Raises:
@@ -154,11 +154,11 @@ class Entrance:
             raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
         downloaded: dict[str, bytes] = {}
         if self._downloads is not None and (web := [url for url in dict.fromkeys(urls) if is_web(url)]):
-            coming.place.give_way()  # to those who do not wait for others
-            downloaded = await self._downloads.fetch(web, coming.until, coming.request.is_disconnected)
-            coming.place.enter()
+            pending.place.give_way()  # to those who do not wait for others
+            downloaded = await self._downloads.fetch(web, pending.until, pending.request.is_disconnected)
+            pending.place.enter()
         received = await self.apart(receive, urls, self._limits, downloaded)
-        coming.place.hold(received.size)
+        pending.place.hold(received.size)
         return received
 
     async def apart(self, work: Callable[..., T], *arguments: Any) -> T:

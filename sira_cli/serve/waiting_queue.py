@@ -55,25 +55,25 @@ class RefusedTurn:
 class QueuePlace:
     """The place of one request, from admission to its answer. All its methods may be called again."""
 
-    def __init__(self, line: WaitingLine, size: int) -> None:
-        """Take it; see `WaitingLine.enter`."""
-        self._line, self._size, self._enters = line, 0, False
+    def __init__(self, queue: WaitingQueue, size: int) -> None:
+        """Take it; see `WaitingQueue.enter`."""
+        self._queue, self._size, self._enters = queue, 0, False
         self.enter()
         self.hold(size)
 
     def enter(self) -> None:
         """Count as waiting: the request is being read."""
-        self._line.entering += not self._enters
+        self._queue.entering += not self._enters
         self._enters = True
 
     def give_way(self) -> None:
         """Stop counting as waiting: the request is now counted elsewhere."""
-        self._line.entering -= self._enters
+        self._queue.entering -= self._enters
         self._enters = False
 
     def hold(self, size: int) -> None:
         """Count `size` bytes as held, instead of those until now."""
-        self._line.held += size - self._size
+        self._queue.held += size - self._size
         self._size = size
 
     def leave(self) -> None:
@@ -82,7 +82,7 @@ class QueuePlace:
         self.hold(0)
 
 
-class WaitingLine:
+class WaitingQueue:
     """The places. Only the event loop's thread calls it.
 
     Attributes:
@@ -91,7 +91,7 @@ class WaitingLine:
     """
 
     def __init__(self, most: int, most_bytes: int, at_once: int, waiting: Callable[[], int]) -> None:
-        """Make a line.
+        """Make a queue.
 
         Args:
             most: maximum number of waiting requests.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Door:
+class RequestMiddleware:
     """Refuses requests with a foreign `Host`, and closes the resources of a request.
 
     A page whose name is rebound to this machine keeps its own name in `Host`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.serve import line
-from sira_cli.serve.line import BusyError, WaitingLine
+from sira_cli.serve import waiting_queue
+from sira_cli.serve.waiting_queue import BusyError, WaitingQueue
 
 SIZE = 10  # bytes of a request
 
@@ -30,17 +30,17 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(line, "time", clock)
+    monkeypatch.setattr(waiting_queue, "time", clock)
     return clock
 
 
-def full(most: int, *, most_bytes: int = 10**6, at_once: int = 1) -> tuple[WaitingLine, list]:
-    """A line without a free place, and its places."""
-    made = WaitingLine(most, most_bytes, at_once, lambda: 0)
+def full(most: int, *, most_bytes: int = 10**6, at_once: int = 1) -> tuple[WaitingQueue, list]:
+    """A queue without a free place, and its places."""
+    made = WaitingQueue(most, most_bytes, at_once, lambda: 0)
     return made, [made.enter("host", Connection(), SIZE) for _ in range(most)]
 
 
-def refused(made: WaitingLine, connection: Connection | None, host: str = "host", size: int = SIZE) -> bool:
+def refused(made: WaitingQueue, connection: Connection | None, host: str = "host", size: int = SIZE) -> bool:
     try:
         made.enter(host, connection, size)
     except BusyError:
@@ -84,7 +84,7 @@ def test_a_turn_ends_if_nobody_comes_for_it(clock):
     assert refused(made, Connection())
     places[0].leave()
     assert refused(made, Connection())
-    clock.now += line.RETRY_AFTER + line.KEPT
+    clock.now += waiting_queue.RETRY_AFTER + waiting_queue.KEPT
     assert not refused(made, Connection())
 
 
@@ -100,16 +100,16 @@ def test_places_that_are_kept_do_not_leave_the_decoder_without_work(clock):
 def test_the_turns_that_are_remembered_are_bounded(clock):
     made, places = full(2)
     later = Connection()
-    assert all(refused(made, Connection()) for _ in range(line.MOST_TURNS))
+    assert all(refused(made, Connection()) for _ in range(waiting_queue.MOST_TURNS))
     assert refused(made, later)
-    assert len(made._turns) == line.MOST_TURNS
-    clock.now += line.RETRY_AFTER + line.KEPT
+    assert len(made._turns) == waiting_queue.MOST_TURNS
+    clock.now += waiting_queue.RETRY_AFTER + waiting_queue.KEPT
     places[0].leave()
     assert not refused(made, later)
 
 
 def test_bytes_are_bounded_and_kept_for_those_before(clock):
-    made = WaitingLine(100, 100, 1, lambda: 0)
+    made = WaitingQueue(100, 100, 1, lambda: 0)
     large, small = Connection(), Connection()
     places = [made.enter("host", Connection(), 45) for _ in range(2)]
     assert refused(made, large, size=50)
@@ -124,7 +124,7 @@ def test_bytes_are_bounded_and_kept_for_those_before(clock):
 
 
 def test_a_request_of_any_size_may_come_in_alone():
-    made = WaitingLine(2, 100, 1, lambda: 0)
+    made = WaitingQueue(2, 100, 1, lambda: 0)
     place = made.enter("host", None, 500)
     assert refused(made, None, size=1)
     place.leave()
@@ -134,10 +134,10 @@ def test_a_request_of_any_size_may_come_in_alone():
 
 def test_who_waits_at_the_decoder_has_a_place():
     waiting = 2
-    made = WaitingLine(2, 100, 1, lambda: waiting)
+    made = WaitingQueue(2, 100, 1, lambda: waiting)
     assert refused(made, None)
     waiting = 1
-    made = WaitingLine(2, 100, 1, lambda: waiting)
+    made = WaitingQueue(2, 100, 1, lambda: waiting)
     place = made.enter("host", None, SIZE)
     assert refused(made, None)
     place.give_way()
