@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.options.verifying import MORE_WORDS
-from sira_cli.cli.terminal.console import note, note_halved, say
-from sira_cli.cli.terminal.progress import Progress
+from sira_cli.cli.terminal.console import note, say
+from sira_cli.cli.terminal.progress import Progress, run_records
 
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
@@ -58,22 +58,8 @@ class CheckTerminal:
     def listen(self, events: Iterable[Event], total: int) -> None:
         """Consume the events to the end."""
         with Progress.shown("captions", total) as progress:
-            for event in events:
-                self._take(event, progress)
-
-    def _take(self, event: Event, progress: Progress) -> None:
-        from sira_cli.runs.events import Failed, Finished, Halved, Skipped
-
-        if isinstance(event, Halved):
-            note_halved(event)
-        elif isinstance(event, Skipped):
-            self._add(event.picture.identity, self._targets.record_before(event.picture, event.name))
-            progress.advance(error=event.failed, worked=False)
-        elif isinstance(event, Finished | Failed):
-            self._add(event.picture.identity, event.record.to_record())
-            if isinstance(event, Failed):
-                say(event.record.error)
-            progress.advance(error=isinstance(event, Failed))
+            for event, record in run_records(events, self._targets, progress):
+                self._add(event.picture.identity, record)
 
     def _add(self, identity: str, record: dict[str, Any]) -> None:
         self._summary.add(record)

@@ -20,14 +20,14 @@ from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.pictures import chosen_groups, chosen_questions
 from sira_cli.cli.options.schemas import SchemaOptions
 from sira_cli.cli.options.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
-from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity
-from sira_cli.cli.terminal.progress import Progress, in_words
+from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
+from sira_cli.cli.terminal.progress import Progress, in_words, picture_events
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.data.records.record import Result
     from sira_cli.pictures.picture import Picture
-    from sira_cli.runs.events import Failed, Finished
+    from sira_cli.runs.events import Failed, Finished, PictureEvent
     from sira_cli.runs.run import Job, PictureRun
     from sira_cli.runs.targets import Targets
 
@@ -201,22 +201,17 @@ class _Terminal:
             if self._targets.any
             else silent as progress,
         ):
-            for event in events:
-                self._take(event, progress)
+            for event in picture_events(events, progress):
+                self._take(event)
         self._sum_up(run, progress.rate)
 
-    def _take(self, event: object, progress: Progress) -> None:
-        from sira_cli.runs.events import Failed, Finished, Halved, Skipped
+    def _take(self, event: PictureEvent) -> None:
+        from sira_cli.runs.events import Skipped
 
-        if isinstance(event, Halved):
-            note_halved(event)
-        elif isinstance(event, Skipped):
-            if self._output.json:
-                print(json.dumps(self._targets.record_before(event.picture, event.id), ensure_ascii=False))
-            progress.advance(error=event.failed, worked=False)
-        elif isinstance(event, Finished | Failed):
+        if not isinstance(event, Skipped):
             self._print(event)
-            progress.advance(error=isinstance(event, Failed))
+        elif self._output.json:
+            print(json.dumps(self._targets.record_before(event.picture, event.id), ensure_ascii=False))
 
     def _print(self, event: Finished | Failed) -> None:
         record = event.record

@@ -13,9 +13,9 @@ from sira_cli.cli.engines import Engines
 from sira_cli.cli.options.common import EngineOptions, ModelOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.verifying import with_objects
-from sira_cli.cli.terminal.console import note, note_halved, resumable, say
+from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import table_console
-from sira_cli.cli.terminal.progress import Progress
+from sira_cli.cli.terminal.progress import Progress, run_records
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -116,22 +116,14 @@ def _records(job: Job, events: Any) -> list[dict[str, Any]]:
         DataError: the server tells no probabilities.
     """
     from sira_cli.analysis.calibration.support import Source
-    from sira_cli.runs.events import Failed, Finished, Halved, Skipped
+    from sira_cli.runs.events import Skipped
 
     records = []
     with Progress.shown("captions", len(job.pictures)) as progress:
-        for event in events:
-            if isinstance(event, Halved):
-                note_halved(event)
-            elif isinstance(event, Skipped):
-                records.append(job.targets.record_before(event.picture, event.name))
-                progress.advance(error=event.failed, worked=False)
-            elif isinstance(event, Finished | Failed):
-                records.append(event.record.to_record())
-                Source.of(records[-1])
-                if isinstance(event, Failed):
-                    say(event.record.error)
-                progress.advance(error=isinstance(event, Failed))
+        for event, record in run_records(events, job.targets, progress):
+            if not isinstance(event, Skipped):
+                Source.of(record)
+            records.append(record)
     return records
 
 

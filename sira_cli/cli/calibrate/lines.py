@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 
 
 def print_lines(heads: tuple[str, str], below: Mapping[float, tuple[str, str]], found: float) -> None:
@@ -15,12 +15,7 @@ def print_lines(heads: tuple[str, str], below: Mapping[float, tuple[str, str]], 
         below: the shares by line, as they are shown.
         found: one of these lines.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("threshold", *heads):
-        table.add_column(name, justify="right")
+    table = new_table(None, "threshold", *heads)
     table.add_column("")
     for line, shares in below.items():
         table.add_row(f"{line:g}", *shares, "found" if line == found else "")

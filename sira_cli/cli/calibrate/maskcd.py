@@ -13,7 +13,7 @@ from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, set_verbosity
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 from sira_cli.errors import PictureError
 
 if TYPE_CHECKING:
@@ -70,16 +70,11 @@ def maskcd(
 
 def _print(calibration: Calibration) -> None:
     """Print the heads that stand out, layer by layer."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
 
     mass = calibration.tensors[MASS]  # [L, H]
     z, threshold = z_scores(mass), usual_threshold(mass.shape[1])
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("layer", "mean mass", "largest z"):
-        table.add_column(name, justify="right")
+    table = new_table(None, "layer", "mean mass", "largest z")
     table.add_column("image heads")
     for layer in range(len(mass)):
         heads = (z[layer] > threshold).nonzero().flatten().tolist()

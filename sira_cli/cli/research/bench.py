@@ -15,7 +15,7 @@ from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.values import TextLengths
 from sira_cli.cli.research.throughput import measure_throughput, print_throughput
 from sira_cli.cli.terminal.console import set_verbosity, waiting
-from sira_cli.cli.terminal.output import check_file, save_report, show_report, table_console
+from sira_cli.cli.terminal.output import check_file, new_table, save_report, show_report, table_console
 from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
@@ -231,9 +231,6 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
 
 def print_report(report: BenchReport) -> None:
     """Print tables per batch size, of phases and of whole requests."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from sira_cli.analysis.bench.figures import NOTES
 
     out = table_console()
@@ -252,15 +249,11 @@ def print_report(report: BenchReport) -> None:
         rows = [row for row in report.rows if row.batch == batch]
         each = "" if batch == 1 else " in all, of mixed sizes"
         title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
-        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
-        table.add_column("")
-        for name in ("prefill", "step", "tokens/s", "cache", "peak memory"):
-            table.add_column(name, justify="right")
+        table = new_table("", "prefill", "step", "tokens/s", "cache", "peak memory", title=title)
         for row in rows:
             table.add_row(_name(row), _shown(row.prefill), _shown(row.step), *_sizes(row))
         out.print(table)
-        table = Table(box=SIMPLE_HEAD)
-        table.add_column("whole request")
+        table = new_table("whole request")
         for length in report.lengths:
             table.add_column(f"{length} token{'s' * (length > 1)}", justify="right")
             if any(length in row.paper for row in rows):
@@ -282,15 +275,9 @@ def print_report(report: BenchReport) -> None:
 
 def _print_looks(report: BenchReport) -> None:
     """Print what a second look costs, relative to the caption alone."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     first = report.looks[0]
     title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
-    table.add_column("")
-    for name in ("caption", "objects", *first.ratios, "rewritten"):
-        table.add_column(name, justify="right")
+    table = new_table("", "caption", "objects", *first.ratios, "rewritten", title=title)
     for look in report.looks:
         ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
         caption, rewritten = f"{1e3 * look.caption.median:,.1f} ms", f"{look.rewritten} of {look.pictures}"

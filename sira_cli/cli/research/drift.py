@@ -27,6 +27,7 @@ from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
+    new_table,
     save_plot,
     show_report,
     table_console,
@@ -136,16 +137,10 @@ def _measure(
 
 def _print(report: DriftReport) -> None:
     """Print the table: layers (no row spans the boundary), stages, KL."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from sira_cli.analysis.drift.plot import STYLES
 
     out = table_console()
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("drift after layer")
-    for name in report.references:
-        table.add_column(STYLES[name][0], justify="right")
+    table = new_table("drift after layer", *(STYLES[name][0] for name in report.references))
     profiles, b = report.references.values(), report.boundary
     size = -(-report.layers // ROWS)
     for start, end in ((0, b), (b, report.layers)):

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.options.values import TextLengths
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 from sira_cli.cli.terminal.progress import Progress
 
 if TYPE_CHECKING:
@@ -62,9 +62,6 @@ def print_throughput(report: ThroughputReport) -> None:
     """Print a table of the contestants."""
     from statistics import mean, pstdev
 
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     out = table_console()
     lengths = report.lengths
     out.print(
@@ -75,10 +72,7 @@ def print_throughput(report: ThroughputReport) -> None:
         f"mean {mean(lengths):.0f}, standard deviation {pstdev(lengths):.0f}"
         f"{', drawn' if report.drawn else ', as the model writes them'}"
     )
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("")
-    for name in ("pictures/s", "to SIRA, static", "to greedy, static"):
-        table.add_column(name, justify="right")
+    table = new_table("", "pictures/s", "to SIRA, static", "to greedy, static")
     for row in report.rows:
         speed = f"{row.pictures_per_second.median:.2f}"
         table.add_row(row.name, speed, _ratio(row.by_static), _ratio(row.by_greedy))

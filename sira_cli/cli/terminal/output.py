@@ -13,6 +13,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from sira_cli.models.loading.preset import Preset
 
@@ -22,6 +23,19 @@ def table_console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+def new_table(names: str | None, *figures: str, title: str | None = None) -> Table:
+    """Return an empty table: a column of names (None: without one), and columns of figures."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    if names is not None:
+        table.add_column(names)
+    for head in figures:
+        table.add_column(head, justify="right")
+    return table
 
 
 def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sira_cli import interrupts
-from sira_cli.cli.terminal.console import note, verbosity
+from sira_cli.cli.terminal.console import note, note_halved, say, verbosity
+
+if TYPE_CHECKING:
+    from sira_cli.runs.events import Event, PictureEvent
+    from sira_cli.runs.targets import Targets
 
 EVERY = 30.0  # seconds between two lines
 
@@ -72,6 +76,36 @@ class Progress:
         )
         with Bar(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
             yield cls(what, total, bar)
+
+
+def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[PictureEvent]:
+    """Yield the events of a run about its pictures, and count each when it has been shown; halvings are noted."""
+    from sira_cli.runs.events import Failed, Halved, Skipped, Started
+
+    for event in events:
+        if isinstance(event, Halved):
+            note_halved(event)
+        elif not isinstance(event, Started):
+            yield event
+            if isinstance(event, Skipped):
+                progress.advance(error=event.failed, worked=False)
+            else:
+                progress.advance(error=isinstance(event, Failed))
+
+
+def run_records(
+    events: Iterable[Event], targets: Targets, progress: Progress
+) -> Iterator[tuple[PictureEvent, dict[str, Any]]]:
+    """Yield each picture's event with its record, of earlier runs too, and say why pictures failed."""
+    from sira_cli.runs.events import Failed, Skipped
+
+    for event in picture_events(events, progress):
+        if isinstance(event, Skipped):
+            yield event, targets.record_before(event.picture, event.name)
+            continue
+        yield event, event.record.to_record()
+        if isinstance(event, Failed):
+            say(event.record.error)
 
 
 def in_words(seconds: float) -> str:
