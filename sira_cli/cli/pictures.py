@@ -100,7 +100,7 @@ def run_pictures(
             own = output if len(chosen) == 1 else _of_method(output, task, name, split)
             job = Job.opened(
                 pictures,
-                Request.of(preset.prompts, task, said, questions=questions is not None, **options),
+                Request.of(preset.prompts, task, said, questions=questions is not None, alt=preset.text.alt, **options),
                 preset,
                 method,
                 quantization=model.quantization,

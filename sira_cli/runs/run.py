@@ -275,6 +275,7 @@ def run_pictures(
     prompts, method = lvlm.preset.prompts, lvlm.decoder
     options: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": Verify.of(verify)}
     options["schema"] = None if schema is None else Schema.of(schema)
+    options["alt"] = lvlm.preset.text.alt
     request = Request.of(prompts, task, prompt, questions=questions is not None, **options)
     compiled = lvlm.compiled is not None
     request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ FILES = {name: json.loads(path.read_text()) for name, path in built_in().items()
 EXAMPLES = {
     "tags": ["dog", "red car", "día"],
     "caption+tags": {"caption": "A dog.", "tags": ["dog"]},
+    "alt+description": {"alt": "A dog.", "description": "A brown dog on grass."},
     "labels": {"labels": [{"name": "cat", "confidence": 0.99, "topicality": 1}]},
     "objects": {
         "scene": "A dog on grass.",
@@ -61,8 +63,8 @@ def test_built_in_schemas_are_schemas_with_a_prompt(name):
     Draft202012Validator(FILES[name]).validate(EXAMPLES[name])
     schema = Schema.of(name)
     assert schema.read(json.dumps(EXAMPLES[name], ensure_ascii=False)) == EXAMPLES[name]
-    assert schema.prompt == FILES[name]["x-prompt"]
-    assert schema.label.startswith(f"{name}@")
+    assert schema.prompt == FILES[name]["x-prompt"].replace("{alt}", "125")
+    assert re.match(rf"{re.escape(name)}(:125)?@", schema.label)
 
 
 def asked_for(form, box):
@@ -248,7 +250,10 @@ def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatc
     [
         (["--tags", "--schema", "labels"], "--tags labels: has no list of tags"),
         (["--schema", "labels:3"], "--schema labels: has no list of tags"),
-        (["--schema", "nowhere.json"], "expected a file of a JSON schema, or caption+tags, labels, objects, tags"),
+        (
+            ["--schema", "nowhere.json"],
+            "expected a file of a JSON schema, or alt+description, caption+tags, labels, objects, tags",
+        ),
         (["--schema", "labels", "--prefix", "ohwx "], "leave out --prefix"),
         (
             ["--tags", "--set", "max_sentences=2"],

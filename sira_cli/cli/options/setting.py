@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 
 # Last parts of keys that are also options; all others are given by --set.
 OPTIONS = {
-    *("k", "alpha", "dtype", "max_new_tokens", "max_pixels", "prefix", "prompt", "seed", "system", "temperature"),
+    *(
+        "k",
+        "alpha",
+        "alt",
+        "dtype",
+        "max_new_tokens",
+        "max_pixels",
+        "prefix",
+        "prompt",
+        "seed",
+        "system",
+        "temperature",
+    ),
     *("think", "top_p", "min_support", "claims", "language", "verify"),
 }
 

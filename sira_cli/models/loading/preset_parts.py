@@ -42,6 +42,7 @@ class Prompts(Strict):
     """Prompts for the model; `ask` contains `{question}`.
 
     Attributes:
+        alternative: asks for an alternative text; contains `{length}`, its characters.
         verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
         boxes: the form in which the model has learned to write boxes (`schemas.boxes.FORMS`), for the schema
             `objects`; None: it is not asked for boxes.
@@ -49,6 +50,11 @@ class Prompts(Strict):
     """
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
+    alternative: str = (
+        "Describe this image in one or two short sentences, in at most {length} characters, as alternative text for "
+        "people who cannot see it. Say at once what is in it, the most important first, and do not begin with words "
+        'such as "The image shows".'
+    )
     ask: str = "{question}"
     verify: str = "Is there {thing} in the image?"
     system: str = ""

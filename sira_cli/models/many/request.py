@@ -45,14 +45,24 @@ class Request:
     together: int = 1
 
     @classmethod
-    def of(cls, prompts: Prompts, task: str, said: str | None, *, questions: bool = False, **options: Any) -> Self:
+    def of(
+        cls,
+        prompts: Prompts,
+        task: str,
+        said: str | None,
+        *,
+        questions: bool = False,
+        alt: int | None = None,
+        **options: Any,
+    ) -> Self:
         """Return the request for a prompt or a question.
 
         Args:
             prompts: the preset's.
             task: `caption` or `ask`.
-            said: the prompt of a caption (None: the schema's or else the preset's), or the question.
+            said: the prompt of a caption (None: the schema's, that of `alt`, or else the preset's), or the question.
             questions: whether each picture has a question of its own.
+            alt: length of alternative texts, in characters; None: others are asked for.
             **options: the other attributes.
 
         Raises:
@@ -65,7 +75,8 @@ class Request:
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
-            return cls(task, (schema and schema.prompt) or prompts.caption, **options)
+            usual = prompts.caption if alt is None else prompts.alternative.replace("{length}", str(alt))
+            return cls(task, (schema and schema.prompt) or usual, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
@@ -102,6 +113,9 @@ class Request:
             if preset.generation.think:
                 raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
         check_beams(method, beams)
+        if preset.text.alt is not None and (self.words or (self.verify is not None and self.verify.rewrites)):
+            other = "`words=`" if self.words else "a second look that rewrites"
+            raise SettingsError(f"`alt=` shortens texts when they are decoded, unlike {other}: leave out one of them")
         if self.words and beams > 1:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
+from sira_cli.models.answering.alternative import SHORTEST, USUAL, alternative_text
+from sira_cli.models.answering.texts import sentence_ends
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.schemas import boxes, trying
 from sira_cli.models.schemas.boxes import BoxForm
@@ -23,6 +25,7 @@ from sira_cli.models.schemas.trying import Tried, engine_reason
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+ALT = "alt+description"  # the built-in schema with an alternative text
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
@@ -47,6 +50,7 @@ class Schema:
         as_tags: the text is the list's strings with commas between them, as trainers expect tags.
         takes_boxes: it is `objects`, whose boxes depend on the model.
         boxes: the model's form of boxes, from `with_boxes`; None: it has none.
+        alt: longest alternative text in characters, of `alt+description`; None: another schema.
         size: width and height of the picture as the model sees it, in pixels; None: unknown.
     """
 
@@ -56,6 +60,7 @@ class Schema:
     as_tags: bool = False
     takes_boxes: bool = False
     boxes: BoxForm | None = None
+    alt: int | None = None
     size: tuple[int, int] | None = None
 
     @classmethod
@@ -69,8 +74,8 @@ class Schema:
         """Return a schema that texts can follow.
 
         Args:
-            given: the name of a built-in one, also with the length of its list of tags (`tags:20`), a file, or the
-                schema itself.
+            given: the name of a built-in one, also with the length of its list of tags (`tags:20`) or of its
+                alternative text (`alt+description:125`), a file, or the schema itself.
             tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
             untried: leave the trial, which may take seconds, to `try_out`.
 
@@ -89,12 +94,16 @@ class Schema:
             prompt = value.pop("x-prompt", "")
             if not isinstance(prompt, str):
                 raise ValueError("`x-prompt` is not a text")
-            if most is not None:
+            alt = None
+            if name == ALT and name in built_in() and str(given) == name:
+                alt = max(most or USUAL, SHORTEST)
+                prompt = prompt.replace("{alt}", str(alt))
+            elif most is not None:
                 _tags(value)["maxItems"] = most
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             takes_boxes = not isinstance(given, Mapping) and str(given) == boxes.SCHEMA
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, takes_boxes)
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, takes_boxes, alt=alt)
             if not untried or schema.tried is not None:
                 schema.try_out()
         except OSError as error:
@@ -147,7 +156,8 @@ class Schema:
     def label(self) -> str:
         """The schema in records: its name, and the beginning of its hash."""
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
-        return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
+        length = "" if self.alt is None else f":{self.alt}"
+        return (f"{self.name}{length}@{digest}" if self.name else digest) + " as text" * self.as_tags
 
     def check(self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False) -> None:
         """Check that it fits the method and the settings of a run.
@@ -234,7 +244,7 @@ class Schema:
     @property
     def rewritten(self) -> bool:
         """Whether the text is not the one that the model writes."""
-        return self.as_tags or self.boxes is not None
+        return self.as_tags or self.boxes is not None or self.alt is not None
 
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
@@ -251,6 +261,10 @@ class Schema:
 
     def written(self, answer: Answer, data: Any) -> Answer:
         """Return an answer with a value, as tags if it is to be."""
+        if self.alt is not None:
+            alt = alternative_text(data["alt"], self.alt, sentence_ends(data["alt"]))
+            data = {**data, "alt": alt}
+            return replace(answer, data=data, text=json.dumps(data, ensure_ascii=False))
         if not self.as_tags:
             return replace(answer, data=data)
         plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
