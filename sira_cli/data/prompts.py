@@ -1,35 +1,42 @@
-"""Prompts that are filled from the columns of each picture."""
+"""Prompts that are filled from the columns of each picture, and from its metadata."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from sira_cli.data.xmp.facts import fact, known_facts
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.picture import Picture
 
-_NAME = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
+_NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
+_FACT = re.compile(r"(?:exif|iptc|xmp)\.[\w.-]+|gps|folder|stem")
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
-    """Return whether a prompt is to be filled: it holds `{names}`, and the pictures have columns.
+    """Return whether a prompt is to be filled: it holds `{names}`, and the pictures have columns, or it holds facts.
 
     The columns of pictures in files are text or JSON files next to them. Without columns, braces stay as they are.
 
     Raises:
-        SettingsError: the data set has no such column; the message names its columns.
+        SettingsError: the data set has no such column, or no picture such a fact; the message names the others.
     """
-    names = set(_NAME.findall(prompt))
-    if not names:
-        return False
+    names = set(_names(prompt))
+    facts = {name for name in names if _FACT.fullmatch(name)}
+    if unknown := sorted(facts.difference(known_facts())):
+        close = ", ".join(difflib.get_close_matches(unknown[0], known_facts())) or "exif.*, iptc.*, xmp.*, gps"
+        raise SettingsError(f"the prompt holds {{{unknown[0]}}}, which is no fact about pictures: expected {close}")
+    if not (names := names - facts):
+        return bool(facts)
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
-        return any(names.intersection(_names_of(picture)) for picture in pictures)
+        return bool(facts) or any(names.intersection(_names_of(picture)) for picture in pictures)
     known = list(dict.fromkeys(name for picture in rows for name in _names_of(picture)))
     missing = sorted(names.difference(known))
     if known and missing:
@@ -40,21 +47,26 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
 
 
 def filled(prompt: str, picture: Picture) -> str:
-    """Return a prompt with its `{names}` replaced by a picture's columns.
+    """Return a prompt with its `{names}` replaced by a picture's columns and facts; empty ones by their defaults.
 
     Raises:
         PictureError: the picture has no such column, or its text cannot be read.
     """
-    names = list(dict.fromkeys(_NAME.findall(prompt)))
-    values = picture.columns(names)
+    facts = {name: fact(picture, name) for name in _names(prompt) if _FACT.fullmatch(name)}
+    names = [name for name in _names(prompt) if name not in facts]
+    values = {**(picture.columns(names) if names else {}), **facts}
     missing = [name for name in names if name not in values]
     if missing:
         known = ", ".join(picture.column_names()) or "none"
         raise PictureError(f"{picture.shown}: the prompt holds {{{missing[0]}}}, but its columns are {known}")
-    text = _NAME.sub(lambda found: _text(values[found[1]]), prompt)
+    text = _NAME.sub(lambda found: _text(values[found[1]]) or found[2] or "", prompt)
     if not is_utf8(text):
         raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
     return text
+
+
+def _names(prompt: str) -> list[str]:
+    return list(dict.fromkeys(found[1] for found in _NAME.finditer(prompt)))
 
 
 def _names_of(picture: Picture) -> Iterable[str]:
