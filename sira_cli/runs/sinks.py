@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +48,18 @@ class Sink:
 class TextFiles(Sink):
     """A text file next to each picture, or in a tree."""
 
-    def __init__(self, sidecars: Sidecars) -> None:
-        self.sidecars = sidecars
+    def __init__(self, sidecars: Sidecars, text: Callable[[Mapping[str, Any]], str] | None = None) -> None:
+        """Args: where the files are, and how a record's text is written; None: as it is."""
+        self.sidecars, self._text = sidecars, text or (lambda record: str(record["text"]))
 
     def write(self, picture: Picture, result: Result) -> None:
         """Write the text, unless an existing file is to be kept; a picture that failed has none."""
         if result.status == "ok":
-            self.sidecars.write(picture, result.text)
+            self.sidecars.write(picture, self._text(result.to_record()))
 
     def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
         """Write the text if its file is missing."""
-        self.sidecars.complete(picture, lambda: str(record()["text"]))
+        self.sidecars.complete(picture, lambda: self._text(record()))
 
 
 class XmpFiles(TextFiles):

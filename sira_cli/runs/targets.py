@@ -16,6 +16,7 @@ from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, relative, replacing
 from sira_cli.models.loading.preset_parts import OutputSettings
+from sira_cli.models.look import claims
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import FACTS, read_report
@@ -246,11 +247,16 @@ def targets_for(
         SiraError: a file cannot be opened.
     """
     sinks: list[Sink] = []
+    forms = forms or OutputSettings()
     if sidecar or (output_dir is not None and not xmp):
         places = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
-        sinks.append(TextFiles(places))
+        sinks.append(TextFiles(places, claims.marked_text if forms.doubt == "marks" else None))
+        if forms.doubt == "file":
+            ending = f".unsure.{caption_extension.removeprefix('.')}"
+            places = Sidecars(pictures, extension=ending, output_dir=output_dir, overwrite=overwrite)
+            sinks.append(TextFiles(places, claims.unsure_text))
     if xmp:
-        name, checks = (forms or OutputSettings()).xmp_name, task == "check"
+        name, checks = forms.xmp_name, task == "check"
         xmps = XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite, name=name, checks=checks)
         sinks.append(XmpFiles(xmps))
     if is_split(pictures, output, output_format):

@@ -79,7 +79,7 @@ def _facts(record: Mapping[str, Any]) -> dict[str, str | Sequence[str]]:
     if found:
         facts["support"] = [f"{claim['support']:.2f} {claims.shown(claim)}" for claim in found]
     if record.get("verify"):
-        facts["unsure"] = [claims.shown(claim) for claim in claims.unsupported(found, record["verify"])]
+        facts["unsure"] = claims.unsure(record)
     return facts
 
 

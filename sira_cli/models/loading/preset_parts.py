@@ -203,9 +203,12 @@ class OutputSettings(Strict):
 
     Attributes:
         xmp_name: form of the names of XMP sidecars; None: that of the file that exists, else the first.
+        doubt: form in which text files say what a second look found unsupported: a second file ("Unsure: bird, cup."),
+            or brackets around the words; None: they do not.
     """
 
     xmp_name: XmpName | None = None
+    doubt: Literal["file", "marks"] | None = None
 
 
 class ClipSettings(Strict):

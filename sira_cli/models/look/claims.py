@@ -130,6 +130,26 @@ def unsupported(claims: Iterable[Mapping[str, Any]], verify: Mapping[str, Any]) 
     return [claim for claim in claims if claim["support"] < line_of(claim, verify)]
 
 
+def unsure(record: Mapping[str, Any]) -> list[str]:
+    """Return the claims of a record that its picture does not support, as people read them."""
+    found = [*(record.get("objects") or ()), *(record.get("claims") or ())]
+    return [shown(claim) for claim in unsupported(found, record.get("verify") or {})] if record.get("verify") else []
+
+
+def unsure_text(record: Mapping[str, Any]) -> str:
+    """Return the claims of a record that are not supported as a sentence, such as "Unsure: bird, cup."."""
+    return f"Unsure: {', '.join(unsure(record)) or 'nothing'}."
+
+
+def marked_text(record: Mapping[str, Any]) -> str:
+    """Return the text of a record with brackets around the words that are not supported: `a [bird] on a tree`."""
+    text, found = str(record["text"]), [*(record.get("objects") or ()), *(record.get("claims") or ())]
+    low = unsupported(found, record.get("verify") or {}) if record.get("verify") else []
+    for start, end in sorted({(start, end) for claim in low for start, end in claim["spans"]}, reverse=True):
+        text = f"{text[:start]}[{text[start:end]}]{text[end:]}"
+    return text
+
+
 def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
 

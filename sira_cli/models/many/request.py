@@ -116,6 +116,8 @@ class Request:
         if preset.text.alt is not None and (self.words or (self.verify is not None and self.verify.rewrites)):
             other = "`words=`" if self.words else "a second look that rewrites"
             raise SettingsError(f"`alt=` shortens texts when they are decoded, unlike {other}: leave out one of them")
+        if preset.output.doubt is not None and self.verify is None:
+            raise SettingsError("`doubt=` is about the second look at a text: also give `verify=`")
         if self.words and beams > 1:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:
