@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
+from textwrap import fill
 from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
@@ -65,6 +66,11 @@ def families_table() -> str:
         cells = (row.name, f"`{row.model_type}`", f"`{row.example}`", shown, "again" if again else "kept", row.note)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def families_line() -> str:
+    """Return the names of supported families in one sentence."""
+    return fill(f"Families: {', '.join(row.name for row in FAMILIES)}.", 120)
 
 
 def _is_refused(method: Method, model: Any, preset: Preset) -> bool:

@@ -44,7 +44,7 @@ class RowSampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores `[B, V]`, -inf except at the picked tokens, by inverting each row's cumulative sum."""
-        exact = torch.float32 if scores.device.type == "mps" else torch.float64  # mps has no float64
+        exact = torch.float64 if scores.device.type in ("cpu", "cuda") else torch.float32  # others may lack float64
         uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
         sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
         total = sums[:, -1:]
