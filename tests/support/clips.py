@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -70,3 +71,43 @@ def all_frames(path: Path) -> list[np.ndarray]:
     """Every frame of a clip, decoded one after the other without seeking."""
     with av.open(str(path)) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+# The part of each family's chat template, as published, that places a clip; the checkpoints of tests leave it out.
+PLACES = {
+    "Qwen2-VL": "<|vision_start|><|video_pad|><|vision_end|>",
+    "Qwen2.5-VL": "<|vision_start|><|video_pad|><|vision_end|>",
+    "Qwen3-VL": "<|vision_start|><|video_pad|><|vision_end|>",
+    "Qwen3.5": "<|vision_start|><|video_pad|><|vision_end|>",
+    "InternVL": "<video>\n",
+    "Gemma 4 E": "<|video|>",
+}
+
+
+# Settings of their video processors that the files of tests leave out: 1 patch of 2 frames, few pixels.
+_QWEN3 = {"video_processor_type": "Qwen3VLVideoProcessor", "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
+_QWEN3 |= {"size": {"shortest_edge": 8192, "longest_edge": 65536}, "cap_pixels_per_frame": False}
+_QWEN2 = {"video_processor_type": "Qwen2VLVideoProcessor", "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+_QWEN2 |= {"size": {"shortest_edge": 3136, "longest_edge": 12544}, "cap_pixels_per_frame": False}
+SETTINGS = {
+    "Qwen2-VL": _QWEN2,
+    "Qwen2.5-VL": _QWEN2,
+    "Qwen3-VL": _QWEN3,
+    "Qwen3.5": _QWEN3,
+    "Gemma 4 E": {"video_processor_type": "Gemma4VideoProcessor", "patch_size": 16, "max_soft_tokens": 70},
+}
+
+
+def with_place_for_clips(folder: Path, family: str) -> Path:
+    """The same checkpoint with the part of its chat template that places a clip, and its video processor's settings."""
+    if family in SETTINGS:
+        (folder / "video_preprocessor_config.json").write_text(json.dumps(SETTINGS[family]))
+    for path in folder.glob("chat_template.*"):
+        text = path.read_text() if path.suffix == ".jinja" else json.loads(path.read_text())["chat_template"]
+        (variable,) = {each for each in ("content", "item") if f"{each}['type'] == 'image'" in text}
+        test = f"{variable}['type'] == 'image'"
+        for start, end in (("{% if ", " %}"), ("{%- if ", " -%}")):
+            clip = f"{start}{variable}['type'] == 'video'{end}{PLACES[family]}{start.replace('if', 'elif')}{test}{end}"
+            text = text.replace(f"{start}{test}{end}", clip)
+        path.write_text(text if path.suffix == ".jinja" else json.dumps({"chat_template": text}))
+    return folder

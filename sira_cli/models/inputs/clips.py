@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.core.census import CLIPS
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of
 from sira_cli.models.inputs.chats import Chats, template_of
@@ -24,7 +25,7 @@ def takes_video(processor: Any) -> bool:
 
 
 def add_video(processor: Any, folder: Path, model_type: str) -> None:
-    """Give a processor its video part, if its chat template has a place for clips.
+    """Give a processor its video part, if the type is proven with clips and the chat template has a place for them.
 
     Args:
         processor: the checkpoint's, loaded without it.
@@ -32,11 +33,9 @@ def add_video(processor: Any, folder: Path, model_type: str) -> None:
         model_type: of its config.
     """
     template, token = template_of(processor), getattr(processor, "video_token", None)
-    if template is None or token is None or not Chats(processor, template, "").takes_video():
+    if model_type not in CLIPS or template is None or token is None:
         return
-    found = load_video_processor(folder, model_type)
-    # SmolVLM's has one name for frames and for pictures, which would be lost where a prompt shows both.
-    if found is not None and found.model_input_names[0] != "pixel_values":
+    if Chats(processor, template, "").takes_video() and (found := load_video_processor(folder, model_type)) is not None:
         processor.video_processor = found
 
 

@@ -40,10 +40,10 @@ def load_video_processor(folder: Path, model_type: str) -> Any:
     if found is None:
         return None
     try:
-        module = _module(_modules()[found])
-    except ImportError:  # it needs more of torchvision than `frame_tensors` has (Ernie)
+        made = getattr(_module(_modules()[found]), found)
+        return made.from_pretrained(folder, local_files_only=True)
+    except (ImportError, OSError):  # it needs more of torchvision than `frame_tensors` has (Ernie), or has no files
         return None
-    return getattr(module, found).from_pretrained(folder, local_files_only=True)
 
 
 def rule_of(video_processor: Any) -> Rule:
