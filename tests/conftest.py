@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import os
-import pty
 import signal
 import sys
 import tarfile
@@ -36,6 +35,7 @@ from sira_cli.models.loading import load as loading
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL
+from tests.support.helpers import open_terminal
 from tests.support.layouts import write_layout
 
 torch.set_num_threads(1)
@@ -201,7 +201,7 @@ def shown_on_terminal(sira, monkeypatch):
     """Run a command line in this process, with a terminal for both streams; return what it shows. It must end well."""
 
     def run(*args: object, **environment: object) -> str:
-        controller, terminal = pty.openpty()
+        controller, terminal = open_terminal()
         pieces: list[bytes] = []
 
         def read() -> None:

@@ -14,13 +14,12 @@ from sira_cli import interrupts
 from sira_cli.cli.terminal.progress import Progress
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def run(script: str) -> tuple[int, str]:
     """Run a script that is not a job of the background, which would inherit an ignored SIGINT."""
     command = [sys.executable, "-c", script]
-    allow = lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS]  # noqa: E731
+    allow = lambda: [signal.signal(number, signal.SIG_DFL) for number in interrupts.SIGNALS]  # noqa: E731
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=allow, timeout=300, check=False)
     return done.returncode, done.stderr
 
@@ -53,7 +52,7 @@ main()
 @pytest.mark.parametrize(
     ("number", "as_what"),
     [
-        *((each, "pass") for each in SIGNALS),
+        *((each, "pass") for each in interrupts.SIGNALS),
         (signal.SIGINT, "raise ImportError('half loaded')"),
         (signal.SIGINT, "sys.exit(0)"),
     ],
@@ -90,7 +89,7 @@ main()
 
 @pytest.fixture
 def handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     yield
     interrupts.raise_interrupts()
     for number, handler in before.items():
@@ -108,6 +107,7 @@ def test_a_long_loop_ends_at_its_next_turn(handlers):
         progress.advance()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_what_nohup_ignores_stays_ignored(handlers):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts.raise_interrupts()

@@ -7,10 +7,8 @@ import csv
 import hashlib
 import json
 import os
-import pty
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -26,9 +24,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from sira_cli import interrupts
 from sira_cli.models.loading.load import load
 from sira_cli.pictures.names import as_text
-from tests.support.helpers import SIRA
+from tests.support.helpers import SIRA, open_terminal
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -456,7 +455,8 @@ def test_a_file_that_cannot_be_read(sira, folder):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))]
+    "number",
+    [each if each is signal.SIGINT else pytest.param(each, marks=pytest.mark.slow) for each in interrupts.SIGNALS],
 )
 def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, home, finished, at_once, number):
     folder = make_folder(tmp_path / "pictures", 24)
@@ -505,7 +505,7 @@ def test_killed_at_random_moments(tmp_path, home, at_once, kills):
 @pytest.mark.slow
 def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
     folder = make_folder(tmp_path / "pictures")
-    controller, terminal = pty.openpty()
+    controller, terminal = open_terminal()
     with start(folder, home, "--json", stderr=terminal) as run:
         os.close(terminal)
         shown = b""
@@ -527,6 +527,7 @@ def test_a_bar_on_a_terminal_and_records_in_a_pipe(tmp_path, home):
 def test_a_full_disk(tmp_path, home, at_once):
     """A limit for the size of files, in the middle of a record."""
     folder = make_folder(tmp_path / "pictures")
+    resource = pytest.importorskip("resource", reason="this system has no limits for a process, as Windows")
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # noqa: E731
     code, err = finish(folder, home, preexec_fn=limit)
     assert code == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,9 +28,15 @@ def installed(*args: object, **options) -> subprocess.CompletedProcess:
     return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
 
 
+def open_terminal() -> tuple[int, int]:
+    """The descriptors of a new terminal: of the one who watches it, and of the terminal itself."""
+    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals, as Windows")
+    return pty.openpty()
+
+
 def on_terminal(*args: object, **environment: object) -> list[bytes]:
     """What a command writes to a terminal on stdout, piece by piece. It must end well."""
-    controller, terminal = pty.openpty()
+    controller, terminal = open_terminal()
     variables = {**os.environ, "TERM": "dumb", **{name: str(value) for name, value in environment.items()}}
     command = [SIRA, *map(str, args)]
     pieces = []
