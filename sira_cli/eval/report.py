@@ -172,7 +172,7 @@ class EvalReport:
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
         rated = any("rating" in row.figures for row in self.rows)
-        half = f"percentages, except words{', length and rating' if rated else ' and length'}; ± half a 95 % interval"
+        half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
         said = [f"{half} over {self.intervals}"]
         if self.tests:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"

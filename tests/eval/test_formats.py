@@ -136,7 +136,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
         facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
     )
     lines = printed(report, monkeypatch, 200).splitlines()
-    assert lines[-5] == f"percentages, except words and length; ± half a 95 % interval over {report.intervals}"
+    assert lines[-5] == f"in percent but for words and length, ± half a 95 % interval over {report.intervals}"
     assert lines[-4:] == [
         "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
         "other: not run, because without sampling its answers equal those of base",
