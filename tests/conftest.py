@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import itertools
+import logging
 import os
 import signal
 import sys
@@ -168,6 +169,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     """Where commands find the user's presets and calibrations, and keep what they cache: each test has its own."""
     home = tmp_path_factory.getbasetemp() / "homes" / str(next(_HOMES))
     monkeypatch.setenv("SIRA_HOME", str(home))
+    log = logging.getLogger("sira_cli")  # a command of an earlier test may have left it quiet
+    log.propagate = True
+    log.setLevel(logging.NOTSET)
     return home
 
 
