@@ -54,12 +54,12 @@ def cost() -> str:
     medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
     slow = bench_report("cpu-qwen2.5-vl-3b-float32")
     step = next(row.step.ratio.median for row in slow.rows[1:2] if row.step)
-    threads = bench_report(STEPS[0]).device.rpartition(", ")[2]
+    threads, slow_threads = (each.device.rpartition(", ")[2] for each in (bench_report(STEPS[0]), slow))
     return (
         f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on\n"
         f"  CPUs in bfloat16 (Qwen2.5-VL 3B's shape, 1 to 8 pictures, {threads}), and {step:.2f} times in float32\n"
-        f"  ({slow.layers} of its layers), which CPUs without arithmetic for bfloat16 get; not measured on a GPU. The\n"
-        "  paper reports 1.4 to 1.5 for a whole text ([cost](docs/performance.md))."
+        f"  ({slow.layers} of its layers, {slow_threads}), which CPUs without arithmetic for bfloat16 get; not\n"
+        "  measured on a GPU. The paper reports 1.4 to 1.5 for a whole text ([cost](docs/performance.md))."
     )
 
 
