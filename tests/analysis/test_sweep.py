@@ -318,7 +318,7 @@ def test_the_interval_is_paired_and_over_pictures():
     same, other = made_up(texts, questions, Grid((1,), (0.5, 1.0))).rows[1:]
     nothing = same.differences["mean accuracy"]  # equal answers about 400 pictures: others may still differ
     assert (nothing.value, nothing.low) == (0, -nothing.high)
-    assert nothing.high == 100 * wilson(0, 400)[1]
+    assert nothing.high == pytest.approx(100 * wilson(0, 400)[1], rel=1e-12)
     change = other.differences["mean accuracy"]
     width = 2 * 1.96 * 100 * np.sqrt(np.var(better.astype(float) - greedy) / 400)
     assert change.high - change.low == pytest.approx(width, rel=0.2)
