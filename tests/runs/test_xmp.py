@@ -143,6 +143,13 @@ def test_everything_of_others_is_kept(seed):
     assert tag("dc:subject") not in read(again)  # our keywords went with our text
 
 
+def test_joiners_stay_and_what_xml_does_not_allow_goes():
+    family, persian = "\U0001f469\u200d\U0001f467", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0646\u0645"
+    packet = Packet()
+    packet.put("dc:rights", f"a\x00\x07{family} {persian}\ufffe\ud800\x85\nb")
+    assert read(packet.to_bytes())[tag("dc:rights")] == [f"a{family} {persian}\nb"]
+
+
 def test_keywords_of_others_stay_in_front_of_ours():
     first = merged(None, Described("", "", ("old", "dog")))
     theirs = first.replace(b"<rdf:li>old</rdf:li>", b"<rdf:li>Anna</rdf:li>", 2)  # in both lists, not in sira's

@@ -33,6 +33,8 @@ _EMPTY = (
     '<rdf:Description rdf:about=""/></rdf:RDF></x:xmpmeta>'
     '<?xpacket end="w"?>'
 ).encode()
+# Control characters, surrogates and two that are no characters; joiners of emoji and of Persian stay.
+_NOT_XML = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PADDING = re.compile(r">(\s+)<\?xpacket end=")
 
 
@@ -181,4 +183,4 @@ def tag(name: str) -> str:
 
 def _allowed(text: str) -> str:
     """Return a text without the characters that XML does not allow."""
-    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
+    return _NOT_XML.sub("", text)
