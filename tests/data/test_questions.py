@@ -14,11 +14,11 @@ from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
 from sira_cli.data.questions import QuestionPicture, question_pictures
+from sira_cli.models.many import task
 from sira_cli.pictures import picture
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import as_picture
-from sira_cli.runs import task
 from sira_cli.runs.events import Finished
 from tests.support.shards import EXAMPLES
 

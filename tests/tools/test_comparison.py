@@ -142,7 +142,7 @@ def test_texts_are_kept_by_method_and_settings(tmp_path, scenes, monkeypatch):
     again.begin({})
     decoded = []
 
-    def answer(self: AnsweringModel, inputs: dict, **more: object) -> list[Answer]:
+    def answer(self: AnsweringModel, inputs: dict, *more: object, **named: object) -> list[Answer]:
         decoded.append(self.method)
         return [Answer(text="Yes.")] * len(inputs["input_ids"])
 

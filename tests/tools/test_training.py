@@ -142,8 +142,8 @@ def test_tower_and_projector_of_a_trained_checkpoint_are_taken(lvlm):
     before = {name: tensor.clone() for name, tensor in fresh.state_dict().items()}
     assert train.take_vision(fresh, str(BUNDLED_FOLDER)) == []
     pixels = torch.randn(1, 3, 96, 96)
-    with torch.inference_mode():
-        assert torch.equal(train.image_features(fresh, pixels), train.image_features(lvlm.model, pixels))
+    with torch.inference_mode():  # packed matrices have another order of summation
+        torch.testing.assert_close(train.image_features(fresh, pixels), train.image_features(lvlm.model, pixels))
     decoder = [name for name in before if "language_model" in name or name.startswith("lm_head")]
     assert decoder
     assert all(torch.equal(fresh.state_dict()[name], before[name]) for name in decoder)
