@@ -26,6 +26,7 @@ class Reply:
         finish_reason: `length` if the text was cut off.
         top: the likeliest first tokens with their log-probabilities; empty if the server does not tell them.
         prompt_tokens, output_tokens: counts; 0 if the server does not tell them.
+        refusal: why there is no text, if the model or a content filter refused; else empty.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Reply:
     top: tuple[tuple[str, float], ...]
     prompt_tokens: int
     output_tokens: int
+    refusal: str = ""
 
     @property
     def reasons(self) -> bool:
@@ -57,6 +59,8 @@ class Reply:
                 "length" if choice.get("finish_reason") == "length" else "stop",
                 _likeliest(choice),
                 *(int(usage.get(f"{kind}_tokens") or 0) for kind in ("prompt", "completion")),
+                str(message.get("refusal") or "")
+                or "its content filter" * (choice.get("finish_reason") == "content_filter"),
             )
         except (LookupError, TypeError, ValueError, AttributeError):
             return None
@@ -65,7 +69,8 @@ class Reply:
 def _likeliest(choice: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     try:
         top = choice["logprobs"]["content"][0]["top_logprobs"]
-        return tuple((str(each["token"]), float(each["logprob"])) for each in top)
+        found = ((str(each["token"]), float(each["logprob"])) for each in top)
+        return tuple((token, logprob) for token, logprob in found if math.isfinite(logprob))  # NaN is no probability
     except (LookupError, TypeError, ValueError):
         return ()
 

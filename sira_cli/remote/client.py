@@ -125,7 +125,12 @@ class Client:
 
     def _refusal(self, response: httpx2.Response) -> SiraError:
         """Return the error that a response stands for."""
+        if response.status_code == 403 and "logprob" in self.said(response):  # of a field, not of the key
+            return StatusError(f"{self.shown} answers 403: {self.said(response)}", None)
         self._check_key(response)
+        if response.is_redirect:
+            there = line_of(response.headers.get("location", "")).removesuffix("/chat/completions")[:SHORT]
+            return SiraError(f"{self.shown} answers {response.status_code}, a redirect to {there}: give that address")
         said = f"{self.shown} answers {response.status_code}: {self.said(response)}"
         if response.status_code in (404, 405):
             return SiraError(f"{said} (is {self._model!r} a model of this server, and should /v1 end the address?)")

@@ -220,6 +220,8 @@ class Endpoint:
             raise NoAnswerError(
                 f"{self.shown} does not answer in OpenAI's chat protocol: {self._client.said(response)!r}"
             )
+        if reply.refusal:
+            raise NoAnswerError(f"{self.shown} refuses to answer {text!r}: {line_of(reply.refusal)[:SHORT]}")
         if scored and not reply.top and self._told:
             raise NoAnswerError(f"{self.shown} sent an answer without log-probabilities, unlike before")
         return replace(reply, text=reply.text.removeprefix(start)) if start else reply

@@ -47,7 +47,9 @@ class NothingLeft:
             yield Skipped(picture, name, picture.id or name)
 
 
-def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | None = None) -> NothingLeft | None:
+def nothing_left(
+    job: Job, *, trust_remote_code: bool = False, revision: str | None = None, server: str = ""
+) -> NothingLeft | None:
     """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
 
     Pictures are read only if the targets have all of them by name.
@@ -56,13 +58,14 @@ def nothing_left(job: Job, *, trust_remote_code: bool = False, revision: str | N
         job: the run.
         trust_remote_code: whether the model's Python files belong to it.
         revision: of the model; None: of its files here.
+        server: as for `Keys.of`.
     """
     targets, request, named = job.targets, job.request, _named(job)
     if not _have(targets, named):
         return None
     if named:
         revision = _revision(job.preset, targets, trust_remote_code) if revision is None else revision
-        keys = Keys.of(job.preset, job.method, revision, job.quantization)
+        keys = Keys.of(job.preset, job.method, revision, job.quantization, server)
         how = request.looked(job.preset), request.json_schema
 
         def is_done(one: tuple[Picture, str]) -> bool:

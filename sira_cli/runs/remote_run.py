@@ -54,7 +54,7 @@ class RemoteRun:
         self._endpoint, self._request, self._done = endpoint, request, done
         self._concurrency = concurrency
         self._task = _questions(endpoint, request, preset)
-        self._keys = Keys.of(preset, find("greedy"), REVISION, None)
+        self._keys = Keys.of(preset, find("greedy"), REVISION, None, endpoint.shown)
 
     def blank(self) -> Result:
         """Return a result without a picture, after a first question to the server.

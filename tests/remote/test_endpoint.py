@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from sira_cli.remote import endpoint
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
-from tests.support.endpoint import named, plain, scored, scripted, tokens
+from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
 
 FIRST = VALIDATION_SEEDS[500_000]
 TEXTS = (
@@ -233,6 +234,28 @@ def test_a_server_that_refuses_log_probabilities_is_asked_for_fewer(sira, captio
     assert server.bodies[-1].get("top_logprobs", 0) == most
 
 
+def test_a_server_that_forbids_log_probabilities_is_asked_without(sira, captions):
+    """Its 403 is about a field of the request, not about the key."""
+
+    def script(number, body):
+        return (403, {"error": {"message": "logprobs are not allowed"}}) if "logprobs" in body else plain("Yes")
+
+    with scripted(script) as (server, address):
+        assert sira("check", captions / "0.png", "--endpoint", address, "-m", "m")[0] == 0
+    assert "logprobs" not in server.bodies[-1]
+
+
+def test_the_same_file_with_another_server_is_not_done(sira, captions, tmp_path):
+    command = ["check", captions / "0.png", "-m", "m", "-o", tmp_path / "a.jsonl"]
+    for _ in range(2):
+        with scripted(lambda number, body: scored()) as (server, address):
+            assert sira(*command, "--endpoint", address)[0] == 0
+            asked = len(server.bodies)
+            assert asked > 1
+            assert sira(*command, "--endpoint", f"{address}/")[0] == 0
+            assert len(server.bodies) == asked
+
+
 def test_a_busy_server_is_asked_again_when_it_says(sira, captions):
     def script(number, body):
         return (429, {"error": "busy"}, {"retry-after": "1"}) if number == 1 else scored()
@@ -273,6 +296,10 @@ def test_errors_that_pass_are_tried_again_and_others_are_records(sira, captions,
         ((401, {"error": {"message": "who?"}}), "refuses requests without a key (status 401): set SIRA_API_KEY"),
         ((404, {"error": {"message": "no model 'm'"}}), "answers 404: no model 'm' (is 'm' a model of this server"),
         ((400, {"detail": "no pictures"}), "answers 400: no pictures"),
+        (
+            (307, b"", {"location": "https://else.where/v1/chat/completions"}),
+            "answers 307, a redirect to https://else.where/v1: give that address",
+        ),
         (None, "no answer within 0.3 s (--timeout)"),
     ],
 )
@@ -295,6 +322,9 @@ def test_a_server_that_cannot_answer_is_one_line(sira, captions, answer, message
         (tokens({"<think>": 1.0}), "with '<think>', expected yes or no: choose a model that does not reason first"),
         (tokens({"A": 1.0}), "with 'A', expected yes or no: choose a model that answers with one of these words"),
         (None, "no answer within 0.5 s"),
+        (tokens({"Yes": math.nan}), "without log-probabilities, unlike before"),
+        (refused({"refusal": "I can't\nhelp with that."}), "in the image?': I can't help with that."),
+        (refused({}, "content_filter"), "refuses to answer 'Is there a horse in the image?': its content filter"),
     ],
 )
 def test_one_bad_answer_fails_one_picture(sira, captions, answer, message):

@@ -89,3 +89,7 @@ def plain(text):
 
 def named(body):
     return body["messages"][-1]["content"][1]["text"]
+
+
+def refused(message, reason="stop"):
+    return 200, {"choices": [{"message": {"content": None, **message}, "finish_reason": reason}]}

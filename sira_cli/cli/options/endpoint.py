@@ -109,9 +109,10 @@ class EndpointOptions:
 
         key = next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
         system, seconds = job.preset.prompts.system, self.timeout or SECONDS
-        if (left := nothing_left(job, revision=REVISION)) is not None:
-            return left
         endpoint = Endpoint(self.endpoint or "", job.preset.model, system=system, seconds=seconds, key=key)
+        if (left := nothing_left(job, revision=REVISION, server=endpoint.shown)) is not None:
+            endpoint.end()
+            return left
         at_once = self.concurrency or CONCURRENCY
         return RemoteRun(endpoint, job.preset, job.request, concurrency=at_once, done=job.targets.done)
 
