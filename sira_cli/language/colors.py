@@ -68,6 +68,28 @@ def answers(wording: Wording) -> dict[str, tuple[str, ...]]:
     }
 
 
+def recolored(found: str, value: str, answer: str, wording: Wording) -> str | None:
+    """Return the form of a colour that takes the place of another colour's form; None if it is not clear which.
+
+    "rote" of "rot" becomes "blaue" of "blau": the ending of `found` is that of the new form, if the language has it.
+
+    Args:
+        found: a form of the colour `value`, as a text has it.
+        value, answer: the usual words of both.
+        wording: the language.
+    """
+    small, forms = found.lower(), _forms(tuple(wording.color_words.values()))
+    same = next(
+        (at for at, pair in enumerate(zip(small, value, strict=False)) if pair[0] != pair[1]),
+        min(len(small), len(value)),
+    )
+    ending, old = small[same:], value[same:]
+    form = answer.removesuffix(old) + ending
+    if not answer.endswith(old) or forms.get(folded(form)) != answer:
+        return None
+    return form.capitalize() if found[0].isupper() else form
+
+
 def _colors(text: str, mentions: Sequence[_Mention], wording: Wording) -> Iterator[_Color]:
     """Yield the colours in a text, without those in names of things and in compounds that are no colours."""
     words = _forms(tuple(wording.color_words.values()))

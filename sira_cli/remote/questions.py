@@ -104,7 +104,8 @@ class ClaimQuestions(Questions):
         answers = kind.answers(self._words.wording)
         shares, neither = self._endpoint.ask(url, self._words.question(thing), answers, single=kind.single)
         share = shares[[*answers].index(thing.value)]
-        return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value)
+        answer = [*answers][shares.index(max(shares))] if thing.value else ""
+        return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value, answer=answer)
 
     def no_answer(self, error: str) -> Answer:
         """Return the answer about a picture that failed."""

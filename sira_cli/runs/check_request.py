@@ -9,12 +9,11 @@ from typing import Any, Self
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Result
-from sira_cli.language.wordings import ENGLISH
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import unsupported
-from sira_cli.models.look.sentences import without_sentences
+from sira_cli.models.look.mending import without_unsupported
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.picture import Picture
@@ -87,7 +86,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     if rewrites:
         fixed, dropped = result.text if ok else text, None
     else:
-        fixed, dropped = without_sentences(text, low, how.get("language", ENGLISH)) if is_prose else (text, [])
+        fixed, dropped = without_unsupported(text, unsupported(claims, how), how) if is_prose else (text, [])
     support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
     remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
     if low and not is_prose:

@@ -93,6 +93,38 @@ def test_other_languages(code, text, expected):
     assert [(thing, color) for thing, color, _ in found(text, code)] == expected
 
 
+@pytest.mark.parametrize(
+    ("code", "person", "text"),
+    [
+        ("de", "Frau", "Eine schwarze Frau steht da."),
+        ("fr", "femme", "Une femme noire est là."),
+        ("es", "mujer", "Una mujer negra está ahí."),
+        ("it", "donna", "Una donna nera è lì."),
+        ("pt", "mulher", "Uma mulher negra está ali."),
+        ("ru", "женщина", "Там чёрная женщина."),
+        ("ko", "여자", "검은 여자가 있다."),
+    ],
+)
+def test_colours_of_people_are_left_out(code, person, text):
+    assert colored(text, PlainWords({person: person}, "test", wording(code)).things(text), wording(code)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "form", "expected"),
+    [
+        ("de", "pinke", "rosa"),
+        ("es", "rosados", "rosa"),
+        ("es", "violetas", "morado"),
+        ("pt", "violetas", "roxo"),
+        ("ru", "красными", "красный"),
+        ("ru", "синему", "синий"),
+    ],
+)
+def test_every_form_of_a_colour_is_known(code, form, expected):
+    forms = {form: row.split()[0] for row in wording(code).color_words.values() for form in row.split()}
+    assert forms[form] == expected
+
+
 @pytest.mark.parametrize("code", rows())
 def test_every_language_has_all_parts(code):
     row = wording(code)

@@ -26,6 +26,7 @@ class Claim:
         kind: `objects`, or another of `kinds.KINDS`.
         value: the property, such as a colour; empty for `objects`.
         image: number (from 1) of the picture that supports the claim best, if there are several.
+        answer: of a property, the likeliest value.
     """
 
     thing: str
@@ -35,6 +36,7 @@ class Claim:
     kind: str = OBJECTS
     value: str = ""
     image: int | None = None
+    answer: str = ""
 
     @property
     def key(self) -> str:
@@ -53,6 +55,7 @@ class Claim:
             "support": self.support,
             "neither": self.neither,
             **({} if self.image is None else {"image": self.image}),
+            **({"answer": self.answer} if self.answer else {}),
         }
 
     def removed(self) -> dict[str, Any]:

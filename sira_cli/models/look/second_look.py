@@ -154,9 +154,10 @@ class SecondLook:
             # In logarithms, because both may underflow a float.
             claimed, rest = logprobs.gather(1, own)[:, 0], logprobs.scatter(1, own, -torch.inf).logsumexp(dim=1)
             support, neither = (claimed - rest).sigmoid(), (1 - claimed.exp() - rest.exp()).clamp(min=0)
-            numbers = zip(support.tolist(), neither.tolist(), strict=True)
-            for row, thing, (share, none) in zip(rows, some, numbers, strict=True):
-                found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value)
+            numbers = zip(support.tolist(), neither.tolist(), logprobs.argmax(dim=1).tolist(), strict=True)
+            for row, thing, (share, none, best) in zip(rows, some, numbers, strict=True):
+                answer = answers.values[best] if thing.value else ""
+                found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value, answer=answer)
         return [found[row] for row in range(len(named))]
 
     def _answer(self, image: Still, prompt: str) -> str:
