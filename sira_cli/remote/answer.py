@@ -58,7 +58,8 @@ class Reply:
                 str(message.get("reasoning_content") or message.get("reasoning") or "") or None,
                 "length" if choice.get("finish_reason") == "length" else "stop",
                 _likeliest(choice),
-                *(int(usage.get(f"{kind}_tokens") or 0) for kind in ("prompt", "completion")),
+                int(usage.get("prompt_tokens") or 0),
+                int(usage.get("completion_tokens") or 0),
                 str(message.get("refusal") or "")
                 or "its content filter" * (choice.get("finish_reason") == "content_filter"),
             )
