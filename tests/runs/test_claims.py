@@ -61,11 +61,14 @@ def test_colours_of_captions_are_checked(sira, demo, scenes, tmp_path):
     ]
     for each, claim in zip(wrong["claims"], check.claims, strict=True):
         assert each["support"] == pytest.approx(claim.support, abs=1e-4)
-    assert [list(each) for each in wrong["claims"]] == [["kind", "thing", "value", "spans", "support", "neither"]] * 2
+    keys = ["kind", "thing", "value", "spans", "support", "neither", "answer"]
+    assert [list(each) for each in wrong["claims"]] == [keys] * 2
     assert list(wrong).index("claims") == list(wrong).index("objects") + 1
     assert wrong["support"] == pytest.approx(check.support, abs=1e-4)
-    assert (wrong["dropped"], wrong["fixed"]) == (["A purple bicycle stands there."], "The bowl is white.")
-    assert (tmp_path / "fixed" / "0.txt").read_text().strip() == "The bowl is white."
+    (bicycle,) = held_out(FIRST).objects["bicycle"]
+    fixed = f"A {bicycle.color} bicycle stands there. The bowl is white."
+    assert (wrong["dropped"], wrong["fixed"]) == ([], fixed)
+    assert (tmp_path / "fixed" / "0.txt").read_text().strip() == fixed
     assert plain["claims"] == []
     line = demo.preset.verify.lines["colors"]
     assert wrong["verify"]["claims"]["colors"] == {"question": "What color is the {thing}?", "min_support": line}
