@@ -1,4 +1,4 @@
-"""The effect of a second look on captions of drawn scenes: greedy and SIRA, as decoded and rewritten.
+"""The effect of a second look on captions of drawn scenes: greedy and SIRA, as decoded, rewritten and guided.
 
 `python -m tools.verified --texts FILE.jsonl` measures the test scenes and writes `compared/verified.json`.
 """
@@ -20,12 +20,17 @@ from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.data.records.record import hash_of
-from sira_cli.demo.measure import CAPTIONS, load_methods, unit
+from sira_cli.demo.grammar import instances, is_broken
+from sira_cli.demo.language import mentions
+from sira_cli.demo.measure import load_methods, unit
 from sira_cli.demo.questions import caption_counts, held_out
-from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
-from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.demo.scene_report import SceneReport, markdown, outcomes
+from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
+from sira_cli.eval.stats.compared import MethodFigures
+from sira_cli.eval.stats.named import CAPTION_DENOMINATORS, caption_figures
+from sira_cli.eval.stats.tally import Counts, Tally, ratio
 from sira_cli.models.final_answers import FinalAnswers
+from sira_cli.models.loading.preset import read_value
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER
@@ -33,6 +38,17 @@ from tools.cost import TIMED
 
 FILE = FOLDER / "verified.json"
 BATCH = 25
+# The figures of the table, with their titles.
+COLUMNS = {
+    "CHAIRi": "CHAIRi",
+    "coverage": "coverage",
+    "F1": "F1",
+    "CHAIRs": "captions with an error",
+    "instances": "instances that do not exist",
+    "broken": "broken texts",
+    "words": "words",
+}
+_DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,7 @@ class VerifiedReport:
 
     Attributes:
         report: figures; the others are compared with greedy as decoded.
-        verify: how the look was done.
+        verify: how the looks were taken, by mode.
         removed: by method, objects removed per caption.
         seconds: of a single picture, from its samples to its text.
         timed: number of timed scenes.
@@ -75,18 +91,19 @@ class VerifiedReport:
     def table(self) -> str:
         """Return the figures in Markdown, a row per way to make captions."""
         first, *_ = self.report.figures
-        rows = [["captions", *CAPTION_FIGURES, "removed", "seconds"]]
+        shown = [name for name in COLUMNS if name in self.report.figures[first]]
+        rows = [["captions", *(COLUMNS[name] for name in shown), "seconds"]]
         for name, figures in self.report.figures.items():
             changes = self.report.differences.get(name)
             cells = [
                 f"{figures[each]}" if changes is None else f"{figures[each].value:.1f} ({changes[each]:+})"
-                for each in CAPTION_FIGURES
+                for each in shown
             ]
-            removed = f"{self.removed[name]:.2f}" if name in self.removed else ""
-            rows.append([name, *cells, removed, f"{self.seconds[name].median:.2f}"])
+            rows.append([name, *cells, f"{self.seconds[name].median:.2f}" if name in self.seconds else ""])
         return (
             f"In percent, except words and seconds, on {self.report.scenes:,} scenes. Brackets: paired difference to "
-            f"{first}, ± half its 95 % interval. removed: objects per caption. seconds: per picture, "
+            f"{first}, ± half its 95 % interval. F1: of the kinds of objects named. Instances: of kinds that are "
+            "there, more than there are. seconds: per picture, "
             f"median of {self.timed} on {self.machine}.\n\n{markdown(rows)}"
         )
 
@@ -94,16 +111,16 @@ class VerifiedReport:
 def measure_verified(
     methods: Mapping[str, Lvlm],
     scenes: Sequence[Scene],
-    verify: Verify,
+    looks: Sequence[tuple[str, Verify]],
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units | None = None,
 ) -> tuple[SceneReport, dict[str, float]]:
-    """Caption scenes, take a second look, and compare both texts of every method with the first one's drafts.
+    """Caption scenes, take second looks, and compare all texts with the first method's drafts.
 
     Args:
         methods: the bundled model under each.
         scenes: to caption.
-        verify: the second look.
+        looks: second looks, each with the method under which it is taken.
         on_progress: called with the number of scenes that are done.
         units: keeps the texts, begun; those in it are not decoded again.
 
@@ -111,24 +128,52 @@ def measure_verified(
         The report, and the number of objects removed per caption.
     """
     kept = Units() if units is None else units
-    names = [*methods, *(rewritten(name, verify) for name in methods)]
-    tallies = {CAPTIONS: {name: Tally() for name in names}}
-    removed = dict.fromkeys(names[len(methods) :], 0)
-    looks = {name: FinalAnswers(lvlm, verify) for name, lvlm in methods.items()}
+    names = [*methods, *(looked(*look) for look in looks)]
+    tallies = {name: Tally() for name in names}
+    removed = {looked(*look): 0 for look in looks}
+    answering = [(name, looked(name, verify), FinalAnswers(methods[name], verify)) for name, verify in looks]
     for number, batch in enumerate(batches(scenes, BATCH)):
-        for name, lvlm in methods.items():
-            look, own = hash_of(verify=looks[name].settings)[:16], rewritten(name, verify)
-            named = {scene: f"{unit(lvlm, scene, [])}, second look {look}" for scene in batch}
+        for name, own, look in answering:
+            lvlm, digest = methods[name], hash_of(verify=look.settings)[:16]
+            named = {scene: f"{unit(lvlm, scene, [])}, second look {digest}" for scene in batch}
             todo = [scene for scene in batch if named[scene] not in kept]
-            kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, looks[name], todo), strict=True)))
+            kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, look, todo), strict=True)))
             for scene in batch:
                 draft, text, *out = kept[named[scene]]
-                tallies[CAPTIONS][name].counts[str(scene.seed)] = caption_counts(scene, draft)
-                tallies[CAPTIONS][own].counts[str(scene.seed)] = caption_counts(scene, text)
+                tallies[name].counts[str(scene.seed)] = _counts(scene, draft)
+                tallies[own].counts[str(scene.seed)] = _counts(scene, text)
                 removed[own] += len(out)
         on_progress(min(len(scenes), (number + 1) * BATCH))
-    report = SceneReport.of(tallies, {name: {} for name in names})
+    compared, (first, *others) = MethodFigures.of(tallies, _figures, _DENOMINATORS), names
+    report = SceneReport(
+        scenes=len(scenes),
+        settings={name: {} for name in names},
+        figures={name: compared.figures(name) for name in names},
+        differences={name: compared.differences(name, first) for name in others},
+        outcomes={name: outcomes(tallies[first].counts, tallies[name].counts) for name in others},
+    )
     return report, {name: count / len(scenes) for name, count in removed.items()}
+
+
+def _counts(scene: Scene, text: str) -> Counts:
+    """Count the mentions, the kinds, the instances and the faults of a caption."""
+    named, extra = instances(scene, text)
+    kinds = {name for _, _, name in mentions(text)}
+    return caption_counts(scene, text) | {
+        "kinds": len(kinds),
+        "instances": named,
+        "extra instances": extra,
+        "broken": int(is_broken(text)),
+    }
+
+
+def _figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of captions, and those of their faults, in percent."""
+    return caption_figures(total) | {
+        "F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"]),
+        "instances": 100 * ratio(total["extra instances"], total["instances"]),
+        "broken": 100 * ratio(total["broken"], total["captions"]),
+    }
 
 
 def _texts(lvlm: Lvlm, look: FinalAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
@@ -149,12 +194,14 @@ def _texts(lvlm: Lvlm, look: FinalAnswers, scenes: Sequence[Scene]) -> list[list
     return found
 
 
-def rewritten(method: str, verify: Verify) -> str:
+def looked(method: str, verify: Verify) -> str:
     """Return the name of a method's captions with a second look."""
     return f"{method} + {verify.mode}"
 
 
-def caption_seconds(methods: Mapping[str, Lvlm], scenes: Sequence[Scene], verify: Verify) -> dict[str, Spread]:
+def caption_seconds(
+    methods: Mapping[str, Lvlm], scenes: Sequence[Scene], looks: Sequence[tuple[str, Verify]]
+) -> dict[str, Spread]:
     """Return the seconds of a caption with and without a second look, in turn, a scene a round.
 
     The first round only warms up.
@@ -162,18 +209,18 @@ def caption_seconds(methods: Mapping[str, Lvlm], scenes: Sequence[Scene], verify
     Args:
         methods: the bundled model under each.
         scenes: at least two.
-        verify: the second look.
+        looks: second looks, each with the method under which it is taken.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
-    seconds |= {rewritten(name, verify): [] for name in methods}
+    ways: list[tuple[str, str, Verify | None]] = [(name, name, None) for name in methods]
+    ways += [(looked(*look), *look) for look in looks]
+    seconds: dict[str, list[float]] = {own: [] for own, _, _ in ways}
     for number, scene in enumerate(scenes):
         picture = render(scene)[0]
-        for name, lvlm in methods.items():
-            for called, look in ((name, None), (rewritten(name, verify), verify)):
-                began = time.perf_counter()
-                lvlm.caption(picture, verify=look)
-                if number:
-                    seconds[called].append(time.perf_counter() - began)
+        for own, name, verify in ways:
+            began = time.perf_counter()
+            methods[name].caption(picture, verify=verify)
+            if number:
+                seconds[own].append(time.perf_counter() - began)
     return {name: Spread.of(row) for name, row in seconds.items()}
 
 
@@ -183,21 +230,28 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
+    parser.add_argument("--split", choices=("test", "validation"), default="test", help="which scenes")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of the preset")
     given = parser.parse_args()
-    methods, look = load_methods(), Verify(mode="rewrite")
-    scenes = [held_out(seed) for seed in TEST_SEEDS[: given.count]]
+    methods = load_methods()
+    if given.set:
+        values = {key: read_value(key, text) for key, _, text in (each.partition("=") for each in given.set)}
+        methods = {name: lvlm.under(lvlm.decoder, lvlm.preset.with_values(**values)) for name, lvlm in methods.items()}
+    seeds = TEST_SEEDS if given.split == "test" else VALIDATION_SEEDS
+    scenes = [held_out(seed) for seed in seeds[: given.count]]
+    looks = [(name, Verify(mode=mode)) for mode in ("rewrite", "guide") for name in methods]
     with closing(Units(given.texts)) as units:
         units.begin({"scenes": "drawn"})
         report, removed = measure_verified(
-            methods, scenes, look, lambda done: print(f"{done} of {len(scenes)} scenes", flush=True), units
+            methods, scenes, looks, lambda done: print(f"{done} of {len(scenes)} scenes", flush=True), units
         )
     rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
     greedy = methods["greedy"]
     found = VerifiedReport(
         report,
-        look.settings(greedy.preset),
+        {look.mode: look.settings(greedy.preset) for _, look in looks},
         removed,
-        caption_seconds(methods, rounds, look),
+        caption_seconds(methods, rounds, looks),
         len(rounds) - 1,
         device_name(greedy.model.device),
     )

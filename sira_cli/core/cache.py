@@ -195,8 +195,8 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
             layers.append(LateSharedLayer(layer.own, now))
         elif type(layer) is DummyLayer:
             layers.append(DummyLayer())
-        elif type(layer) is DynamicLayer:
-            layers.append(_cut(DynamicLayer(), layer, texts, columns))
+        elif type(layer) is DynamicLayer or type(layer) is RoomyLayer:
+            layers.append(_cut(RoomyLayer(), layer, texts, columns))
         elif type(layer) is DynamicSlidingWindowLayer and _has_all(layer):
             window = _cut(DynamicSlidingWindowLayer(layer.sliding_window), layer, texts, columns)
             window.cumulative_length = columns

@@ -67,6 +67,14 @@ class PlainWords(Words):
     def _is_denied(self, text: str, start: int, end: int) -> bool:
         return bool(self._denied.search(text, 0, start) or self._denied_after.match(text, end))
 
+    def named_by(self, word: str) -> str:
+        """Return the object that a single word names; empty without one."""
+        return self._groups.get(folded(word), "")
+
+    def compounds(self) -> Iterable[str]:
+        """Return the names that have several words."""
+        return (word for word in self._groups if " " in word)
+
 
 class Asked(Words):
     """The objects that the model itself finds in a text, when it is asked (`models.look.second_look`)."""

@@ -13,7 +13,7 @@ for a verb, so words of the list outside spaCy's noun phrases also count as obje
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,18 @@ class NounPhrases(Words):
     def group(self, name: str) -> str:
         """Return the head of an object's synonyms in the bundled list."""
         return shipped().group(name)
+
+    def named_by(self, word: str) -> str:
+        """Return the object of the bundled list that a single word names; empty without one."""
+        return shipped().named_by(word)
+
+    def is_doubtful(self, name: str, *, introduced: bool) -> bool:
+        """Return whether a name is often another part of speech at its place."""
+        return shipped().is_doubtful(name, introduced=introduced)
+
+    def compounds(self) -> Iterable[str]:
+        """Return the names of the bundled list that have several words."""
+        return shipped().compounds()
 
     def things(self, text: str) -> list[Thing]:
         """Return the objects that a text names, in the order of their first mentions."""

@@ -90,6 +90,23 @@ class Words(Protocol):
         """Return the objects that a text names, in the order of their first mentions."""
         ...
 
+    def named_by(self, word: str) -> str:
+        """Return the object that a single word names as a noun; empty without one."""
+        return ""
+
+    def is_doubtful(self, name: str, *, introduced: bool) -> bool:
+        """Return whether a name is often another part of speech at its place.
+
+        Args:
+            name: the name.
+            introduced: whether it stands right after an article or a number.
+        """
+        return False
+
+    def compounds(self) -> Iterable[str]:
+        """Return the names that have several words."""
+        return ()
+
 
 class WordList(Words):
     """Words that name objects.
@@ -138,6 +155,20 @@ class WordList(Words):
                 found.setdefault(name, []).append((words[place][1], words[place + length - 1][2]))
             place += length
         return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
+
+    def named_by(self, word: str) -> str:
+        """Return the object that a single word names as a noun; empty without one."""
+        plain = word.lower()
+        name = plain if plain in lists()["pairs"] else singular(plain)
+        return next((each for each in (name, plain) if each in self._groups), "")
+
+    def is_doubtful(self, name: str, *, introduced: bool) -> bool:
+        """Return whether a name is often another part of speech at its place."""
+        return name in self._guarded and (not introduced or name in lists()["adjectives"])
+
+    def compounds(self) -> Iterable[str]:
+        """Return the names that have several words."""
+        return (name for name in self._groups if " " in name)
 
     def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
         """Return the number of words from `place` on that belong together, and their object, if any."""
@@ -258,5 +289,11 @@ def with_article(name: str) -> str:
         return f"a pair of {name}"
     if last in lists()["uncountable"]:
         return name
-    sounds_open = name[0] in "aeiou" and not name.startswith(("uni", "use", "uku", "euro", "one"))
-    return f"{'an' if sounds_open or name.startswith(('hour', 'suv')) else 'a'} {name}"
+    return f"{'an' if takes_an(name) else 'a'} {name}"
+
+
+def takes_an(word: str) -> bool:
+    """Return whether the English article before a word is `an`."""
+    lower = word.lower()
+    sounds_open = lower.startswith(tuple("aeiou")) and not lower.startswith(("uni", "use", "uku", "euro", "one"))
+    return sounds_open or lower.startswith(("hour", "suv"))

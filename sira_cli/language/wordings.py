@@ -30,6 +30,8 @@ class Wording(BaseModel):
     denial_ends: str = ""
     denied_after: str | None = None
     compounds: str = ""
+    introduced_by: str = ""
+    joined_by: str = ""
     colors: str = ""
     color_words: dict[str, str] = {}
     before: str | None = None

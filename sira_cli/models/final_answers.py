@@ -9,6 +9,7 @@ from sira_cli.data.records.record import Answer
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.entries import looked
+from sira_cli.models.look.guiding import GuidedCaptions
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
@@ -39,6 +40,8 @@ class FinalAnswers:
         """
         self._lvlm, self.settings = lvlm, dict[str, Any]()
         self._rewriter: Rewriter | None = None
+        self._guided: GuidedCaptions | None = None
+        self._verify = verify
         self._look: SecondLook | None = None
         if verify is None:
             return
@@ -46,12 +49,14 @@ class FinalAnswers:
         verify.check(lvlm.decoder, beams, words=words, choices=False, compiled=compiled)
         self.settings = verify.settings(lvlm.preset)
         self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
-        self._look = SecondLook(lvlm, verify) if self._rewriter is None else self._rewriter.look
+        self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
+        decides = self._rewriter or self._guided
+        self._look = SecondLook(lvlm, verify) if decides is None else decides.look
 
     @property
     def rewrites(self) -> bool:
         """Whether a text may change after it has ended, so that its first form is not shown."""
-        return self._rewriter is not None
+        return self._rewriter is not None or self._guided is not None
 
     def answer(
         self,
@@ -78,6 +83,10 @@ class FinalAnswers:
         asked: dict[str, Any] = {"seeds": seeds, "words": words, "task": task, "schemas": schemas}
         if self._look is None:
             return [lvlm.preset.text.finished(answer) for answer in lvlm.answer(inputs, on_text, **asked)]
+        if self._guided is not None and self._verify is not None:
+            assert seeds is not None
+            self._verify.check_task(task, schema=schema is not None)
+            return self._guided.answers(images, inputs, self.settings, seeds=seeds, task=task)
         trail = Trail(range(len(images)))
         answers = lvlm.answer(inputs, trail=trail, **asked)
         if self._rewriter is not None and schema is None:

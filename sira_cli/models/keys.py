@@ -61,11 +61,11 @@ class Keys:
 
         Args:
             task, file_name, image_sha256, prompt: fields of the record.
-            verify: settings of the second look (`Verify.settings`); part of the key if it rewrites texts.
+            verify: settings of the second look (`Verify.settings`); part of the key if it decides texts.
             json_schema: field of the record.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
-        if verify is not None and verify["mode"] == "rewrite":
+        if verify is not None and verify["mode"] != "flag":
             more["verify"] = {name: value for name, value in verify.items() if name != "source"}  # not known before
         if json_schema is not None:
             more["json_schema"] = json_schema
@@ -127,6 +127,9 @@ class Keys:
             verify=answer.verify,
             draft=answer.draft,
             removed=answer.removed,
+            candidates=answer.candidates,
+            added=answer.added,
+            forbidden=answer.forbidden,
             json_schema=answer.json_schema,
             data=answer.data,
             **preset.later(),

@@ -56,6 +56,7 @@ class CheckRequest(Request):
         Raises:
             SettingsError: it cannot.
         """
+        self.how.check_task(TASK, schema=False)
         self.how.check(method, 1, words=False, choices=False, compiled=compiled)
 
     def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:

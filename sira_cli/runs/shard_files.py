@@ -21,7 +21,19 @@ from sira_cli.pictures.webdataset import key_and_extension, members_of, opened_t
 KEY = "__key__"  # as WebDataset calls it
 _COLUMNS = ("text", "status", "error", "finish_reason")  # that a table gets
 # And these as JSON, if there are any.
-_NESTED = ("warnings", "words", "choices", "objects", "claims", "verify", "removed", "data")
+_NESTED = (
+    "warnings",
+    "words",
+    "choices",
+    "objects",
+    "claims",
+    "verify",
+    "removed",
+    "candidates",
+    "added",
+    "forbidden",
+    "data",
+)
 _RARE = (*_NESTED, "draft", "reasoning")  # columns of few runs
 _ROWS = 100  # in a row group: with pictures in it, each is some ten megabytes
 

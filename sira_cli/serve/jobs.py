@@ -215,8 +215,8 @@ def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
         schema.check(method, preset, words=request.sira.words)
-        if request.sira.verify == "rewrite":
-            raise RequestError('sira.verify: "rewrite" is for texts in words; take "flag"', param="sira.verify")
+        if (mode := request.sira.verify) not in (None, "flag"):
+            raise RequestError(f'sira.verify: "{mode}" is for texts in words; take "flag"', param="sira.verify")
     return schema
 
 

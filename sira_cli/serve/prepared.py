@@ -29,6 +29,7 @@ from sira_cli.serve.report import traced
 SHOWN = (
     *("method", "k", "layers", "alpha", "method_settings", "seed"),
     *("finish_reason", "image_tokens", "warnings", "words", "objects", "claims", "verify", "draft", "removed"),
+    *("candidates", "added", "forbidden"),
 )
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
 

@@ -116,7 +116,7 @@ class SiraOptions(Options):
     task: Literal["caption", "ask"] = "caption"
     words: bool = False
     think: bool | None = None
-    verify: Literal["flag", "rewrite"] | None = None
+    verify: Literal["flag", "rewrite", "guide"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
     rounds: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
 
@@ -141,6 +141,8 @@ class SiraOptions(Options):
             )
         if self.verify is None and self.min_support is not None:
             raise RequestError("sira.min_support: is for a second look; also give verify", param="sira.min_support")
+        if self.verify == "guide" and self.task == "ask":
+            raise RequestError('sira.verify: "guide" is for captions; take "flag"', param="sira.verify")
         if self.verify != "rewrite" and self.rounds is not None:
             raise RequestError(
                 'sira.rounds: is for texts that are decoded again; give verify: "rewrite"', param="sira.rounds"
@@ -232,10 +234,10 @@ class ChatRequest(Options):
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
             raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
         self.sira.check()
-        if self.sira.verify == "rewrite" and (self.stops() or self.logprobs):
+        if self.sira.verify not in (None, "flag") and (self.stops() or self.logprobs):
             name = "stop" if self.stops() else "logprobs"
             raise RequestError(
-                f'{name}: is about a text as it is decoded, and verify: "rewrite" decodes parts of it again; '
+                f'{name}: is about a text as it is decoded, and verify: "{self.sira.verify}" decodes parts again; '
                 'leave it out, or take verify: "flag"',
                 param=name,
             )

@@ -17,6 +17,7 @@ from tools.docs import BENCH
 from tools.verified import VerifiedReport, caption_seconds, measure_verified
 
 LOOK = Verify(min_support=0.5, mode="rewrite")
+LOOKS = [("greedy", LOOK)]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def measured(greedy, scenes, tmp_path_factory):
     path, done = tmp_path_factory.mktemp("texts") / "texts.jsonl", []
     units = Units(path)
     units.begin({"scenes": "drawn"})
-    found = measure_verified({"greedy": greedy}, scenes, LOOK, done.append, units)
+    found = measure_verified({"greedy": greedy}, scenes, LOOKS, done.append, units)
     units.close()
     assert done == [2]
     return path, *found
@@ -64,18 +65,18 @@ def test_texts_that_are_kept_are_not_decoded_again(greedy, scenes, measured, mon
     units.begin({"scenes": "drawn"})
     monkeypatch.setattr(type(greedy), "answer", None)
     try:
-        assert measure_verified({"greedy": greedy}, scenes, LOOK, units=units) == (report, removed)
+        assert measure_verified({"greedy": greedy}, scenes, LOOKS, units=units) == (report, removed)
     finally:
         units.close()
 
 
 def test_the_report_is_read_back_and_shown(greedy, scenes, measured):
     _, report, removed = measured
-    seconds = caption_seconds({"greedy": greedy}, scenes, LOOK)
+    seconds = caption_seconds({"greedy": greedy}, scenes, LOOKS)
     verified = VerifiedReport(report, LOOK.settings(greedy.preset), removed, seconds, 1, "a machine")
     assert VerifiedReport.from_json(verified.to_json()) == verified
-    chairs = report.figures["greedy + rewrite"]["CHAIRs"].value
-    assert f"| greedy + rewrite | {chairs:.1f} (" in verified.table()
+    chairi = report.figures["greedy + rewrite"]["CHAIRi"].value
+    assert f"| greedy + rewrite | {chairi:.1f} (" in verified.table()
     assert "median of 1 on a machine" in verified.table()
 
 

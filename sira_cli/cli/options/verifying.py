@@ -23,7 +23,7 @@ UNSUPPORTED = "bold red"
 MORE_WORDS = "--objects FILE: your own words; --language, or --objects ask: another language"
 
 
-VerifyMode = Literal["flag", "rewrite"]  # what the second look changes: nothing, or the text
+VerifyMode = Literal["flag", "rewrite", "guide"]  # what the second look changes: nothing, or the text
 
 
 MinSupport = Annotated[
@@ -83,7 +83,7 @@ class VerifyOptions:
 
     verify: Annotated[
         VerifyMode | None,
-        typer.Option(help="Look again: mark unseen objects, or rewrite."),
+        typer.Option(help="Mark unseen objects, rewrite, or look first."),
     ] = None
     min_support: MinSupport = None
     objects: Objects = None
@@ -176,6 +176,10 @@ def verdict(result: Answer | Result) -> str:
     """Return the second look's verdict on a text, as one line."""
     from sira_cli.models.look.claims import shown
 
+    if result.candidates is not None:
+        forbidden, added = ", ".join(result.forbidden or ()), ", ".join(result.added or ())
+        told = f"; not in its first caption: {added}" * bool(added)
+        return f"looked first at {len(result.candidates)} objects; not supported: {forbidden or 'none'}" + told
     if result.draft is not None:
         taken = ", ".join(f"{shown(each)} ({each['support']:.2f})" for each in result.removed or ())
         rest = ", ".join(shown(claim) for claim in unsupported(result))

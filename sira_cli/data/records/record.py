@@ -25,6 +25,8 @@ class Answer:
         support: probability of yes against no, where a server tells it and the text begins so.
         warnings: reasons to check the text.
         draft, removed: the first text, and the objects removed from it, if it was rewritten.
+        candidates, added, forbidden: of a guided text, the objects asked about with their supports, names of those that
+            its draft lacks, and names of unsupported ones.
         reasoning: the model's thoughts before the text; None: the model is not known to think.
         reasoning_tokens: their share of `output_tokens`.
         tokens: as decoded, with the end token.
@@ -47,6 +49,9 @@ class Answer:
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    candidates: list[dict[str, Any]] | None = None
+    added: list[str] | None = None
+    forbidden: list[str] | None = None
     reasoning: str | None = None
     reasoning_tokens: int = 0
     tokens: tuple[int, ...] = ()
@@ -93,6 +98,9 @@ class Result:
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
             again: the objects missing from `fixed`.
+        candidates: of a guided caption, the objects asked about before it was decoded, each with its support.
+        added: names of the objects that it has and its draft lacks; None like `candidates`.
+        forbidden: names of the candidates that are not supported; None like `candidates`.
         json_schema: the schema that the text follows; only with one.
         media: `video` for a clip, with the next three; None: a picture.
         seconds, fps: of the part of the clip that was looked at.
@@ -148,6 +156,9 @@ class Result:
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
+    candidates: list[dict[str, Any]] | None = None
+    added: list[str] | None = None
+    forbidden: list[str] | None = None
     images: list[str] | None = None
     media: str | None = None
     seconds: float | None = None

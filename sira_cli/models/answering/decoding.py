@@ -114,7 +114,7 @@ class DecodingModel(PreparingModel):
         return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
 
     @property
-    def _leaves_trail(self) -> bool:
+    def leaves_trail(self) -> bool:
         """Whether the cache of `generate` is enough to continue a text, or to run another prompt of the picture."""
         return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
 
@@ -191,11 +191,12 @@ class DecodingModel(PreparingModel):
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
         picking = self._picking(seeds, inputs["attention_mask"], start, schemas)
         cache = start.cache
-        if trail is not None and self._leaves_trail:
+        if trail is not None and self.leaves_trail:
             cache = trail.begin(self.model, cache)
         if cache is not None:
             picking["past_key_values"] = cache
-        with torch.random.fork_rng(cuda), nullcontext() if schemas is None else cut_offs_kept():
+        ruling_out = schemas is not None or bool(start.processors)
+        with torch.random.fork_rng(cuda), cut_offs_kept() if ruling_out else nullcontext():
             torch.manual_seed(seeds[0])  # for sampling that is not row by row
             output = self.decode(
                 inputs,

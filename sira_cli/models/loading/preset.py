@@ -21,6 +21,7 @@ from sira_cli.models.answering.texts import TextSettings
 from sira_cli.models.loading.preset_parts import (
     ClipSettings,
     Generation,
+    GuideSettings,
     ImageSettings,
     Load,
     OutputSettings,
@@ -43,6 +44,7 @@ ONLY_IF_SET = (
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
     *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds", "language", "yes", "no")),
+    *(f"verify.{name}" for name in ("captions", "heat")),
     *(f"verify.claims.{kind}.{name}" for kind in KINDS for name in ("question", "min_support")),
 )
 
@@ -78,6 +80,7 @@ class Preset(Strict):
     text: TextSettings = TextSettings()
     verify: VerifySettings = VerifySettings()
     output: OutputSettings = OutputSettings()
+    guide: GuideSettings = GuideSettings()
 
     @field_validator("methods")
     @classmethod
@@ -105,18 +108,8 @@ class Preset(Strict):
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
-        left_out = {
-            "name",
-            "description",
-            "family",
-            "download_gb",
-            "prompts",
-            "methods",
-            "text",
-            "verify",
-            "clip",
-            "output",
-        }
+        left_out = {"name", "description", "family", "download_gb", "prompts", "methods"}
+        left_out |= {"text", "verify", "clip", "output", "guide"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
         for name in _LATER_GENERATION:

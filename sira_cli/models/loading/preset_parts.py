@@ -15,6 +15,7 @@ from sira_cli.models.look.kinds import kinds_of
 from sira_cli.pictures.clip import MOST_SHOWN
 from sira_cli.pictures.names import is_utf8
 
+MOST_CAPTIONS = 50  # of one picture, to find its objects
 MOST_ROUNDS = 20  # of rewriting: each decodes a text again
 
 
@@ -160,6 +161,20 @@ class VerifySettings(Strict):
             key = ".".join(str(part) for part in problem["loc"])
             said = problem["msg"].removeprefix("Value error, ")
             raise SettingsError(f"`verify.languages.{code}.{key}`: {said}") from error
+
+
+class GuideSettings(Strict):
+    """Captions that are decoded after the second look at what they may name.
+
+    Attributes:
+        captions: number of captions of a picture in which its objects are looked for: the method's own, and samples.
+        heat: temperature of the samples.
+        line: like `verify.min_support`, which it replaces if it is set.
+    """
+
+    captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
+    heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
+    line: float | None = Field(default=None, ge=0, le=1)
 
 
 class Load(Strict):

@@ -15,6 +15,7 @@ from sira_cli.language.things import Words
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Start, Trail
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch, reach
+from sira_cli.models.look.guide import Guide, GuideMask
 from sira_cli.models.look.sentences import sentence_spans
 
 BACKS = 48  # times that decoding goes back because a token lost its probability to bans, per try
@@ -28,14 +29,14 @@ class Continuation:
     Attributes:
         row: its row in the batch.
         kept: its first tokens, which stay.
-        forbidden: objects that the rest may not name.
+        forbidden: objects that the rest may not name; a guide also says what it has to name.
         bans: tokens that would name forbidden objects, with the tokens before.
         begun: `kept` and tokens after it that stay if more than a forbidden name may follow them; empty: `kept`.
     """
 
     row: int
     kept: list[int]
-    forbidden: Forbidden
+    forbidden: Forbidden | Guide
     bans: Bans = field(default_factory=Bans)
     begun: list[int] = field(default_factory=list)
 
@@ -87,7 +88,11 @@ class Decoded:
             if not todo:
                 break
             if number == TRIES:
-                free |= {text.row for text in todo}
+                free |= {text.row for text in todo if not isinstance(text.forbidden, Guide)}
+            for text in todo:
+                if isinstance(text.forbidden, Guide):
+                    text.forbidden.restart()
+                    text.bans.settle()
             for text, (tokens, ended) in zip(todo, self._settled(todo, starts, free, new_tokens), strict=True):
                 span = None
                 if text.row not in free:
@@ -102,7 +107,10 @@ class Decoded:
                 name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, len(text.kept) + 1)
                 while name > len(text.kept) and not text.bans.add(tokens[:name]):
                     name -= 1  # the method's cut-off left no other token
-                if name == len(text.kept):
+                guide = text.forbidden
+                if isinstance(guide, Guide) and (number == TRIES or name == len(text.kept)):
+                    found[text.row] = self._ended_before(text, guide, tokens, plain[: span[0]])
+                elif name == len(text.kept):
                     free.add(text.row)
                 starts[text.row] = tokens[: max(name - 1, len(text.kept))]
         return [found[text.row] for text in texts]
@@ -124,6 +132,11 @@ class Decoded:
             for text in todo:
                 starts[text.row], text.bans.back = found[text.row][0][: text.bans.back], None
         return [found[text.row] for text in texts]
+
+    def _ended_before(self, text: Continuation, guide: Guide, tokens: list[int], before: str) -> list[int]:
+        """Return the tokens of a guided text, ended after its last whole sentence before something that cannot stay."""
+        whole = reach(self._lvlm.vocabulary, tokens, guide.until(before), len(text.kept))
+        return [*tokens[:whole], *self._lvlm.ends.ids[:1]]
 
     def _decode(
         self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
@@ -166,13 +179,18 @@ class Decoded:
             bans,
         )
         given = GivenTokens([tokens[start.in_inputs :] for tokens in start.tokens], prompt)
+        guides = [
+            text.forbidden if text and isinstance(text.forbidden, Guide) else None for text in map(texts.get, rows)
+        ]
+        firsts = [len(tokens) for tokens in start.tokens]
+        processors = (GuideMask(guides, bans, prompt, before, firsts), Avoid(bans, prompt, before), given)
         trail = Trail(rows)
         output = lvlm.generate(
             inputs,
             seeds=[self._seeds[row] for row in rows],
             task=self._task,
             start=Start(
-                start.tokens, start.in_inputs, start.cache, (Avoid(bans, prompt, before), given), (watch,), new_tokens
+                start.tokens, start.in_inputs, start.cache, processors[not any(guides) :], (watch,), new_tokens
             ),
             trail=trail,
         )

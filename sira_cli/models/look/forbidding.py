@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,19 @@ _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 
 MOST = 0.2  # share of what may follow a token: with more of it banned, the token loses that share
 LEAST_CHANGE = 0.1  # of a share, for decoding to go back once more
+
+
+def certain(text: str, end: int) -> bool:
+    """Return whether a name that ends here cannot become a longer word or a compound."""
+    return _CERTAIN.match(text, end) is not None
+
+
+class Limits(Protocol):
+    """What a text may not say."""
+
+    def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
+        """Return start and end of the first part of a text that cannot stay, or None; as `Forbidden.first`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class Forbidden:
             for thing in words.things(text)
             if thing.head in self.groups and thing.key not in self.but
             for span in thing.spans
-            if span[1] > start and (ended or _CERTAIN.match(text, span[1]))
+            if span[1] > start and (ended or certain(text, span[1]))
         ]
         if ended:
             spans += repeated_sentences(text, start)
@@ -155,7 +168,7 @@ class Watch(StoppingCriteria):
         self,
         vocabulary: Vocabulary,
         words: Words,
-        forbidden: Sequence[Forbidden | None],
+        forbidden: Sequence[Limits | None],
         prompt: int,
         kept: Sequence[Sequence[int]],
         before: Sequence[Sequence[int]],

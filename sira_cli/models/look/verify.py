@@ -15,7 +15,7 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.kinds import KINDS, kinds_of
 
-MODES = ("flag", "rewrite")
+MODES = ("flag", "rewrite", "guide")
 UNMEASURED = 0.5  # the line of a kind without one in the preset
 
 
@@ -27,7 +27,8 @@ class Verify:
         min_support: objects below it are not supported; None: the preset's.
         words: the objects to recognise; None: the bundled list, in other languages than English those that the model
             finds when it is asked.
-        mode: `flag` marks unsupported objects, `rewrite` also decodes texts again without them.
+        mode: `flag` marks unsupported objects, `rewrite` also decodes texts again without them, `guide` looks first,
+            and then decodes texts that name supported objects only.
         rounds: maximum number of times that a text is decoded again, up to `MOST_ROUNDS`; None: the preset's.
         claims: the kinds of claims to ask about (`kinds.KINDS`), between commas; None: the preset's.
         language: of the texts, and of the questions about them; None: the preset's.
@@ -58,12 +59,24 @@ class Verify:
 
     @property
     def rewrites(self) -> bool:
-        """Whether texts are decoded again."""
+        """Whether texts are decoded again without unsupported objects."""
         return self.mode == "rewrite"
+
+    @property
+    def guides(self) -> bool:
+        """Whether texts are decoded after the look, and name supported objects only."""
+        return self.mode == "guide"
+
+    @property
+    def decides(self) -> bool:
+        """Whether the look decides texts, rather than to mark their words."""
+        return self.mode != "flag"
 
     def line(self, preset: Preset) -> float:
         """Return the support below which an object is not supported."""
-        return preset.verify.min_support if self.min_support is None else self.min_support
+        if self.min_support is not None:
+            return self.min_support
+        return preset.guide.line if self.guides and preset.guide.line is not None else preset.verify.min_support
 
     def lines(self, preset: Preset) -> dict[str, float]:
         """Return the support below which a claim is not supported, by the kinds that are asked about."""
@@ -100,11 +113,11 @@ class Verify:
         """
         wording = self.wording(preset)
         words = self.words or (things.shipped() if wording.code == ENGLISH else Asked(wording))
-        if self.rewrites and isinstance(words, Asked):
+        if self.decides and isinstance(words, Asked):
             usual = "" if wording.code == ENGLISH else f" (the default for language {wording.code})"
             raise SettingsError(
-                f"rewriting has to know the objects while it decodes, but the model is asked for them{usual}: give "
-                "`objects=` a list"
+                f"`verify=` {self.mode} has to know the objects while it decodes, but the model is asked for "
+                f"them{usual}: give `objects=` a list"
             )
         return words
 
@@ -116,19 +129,28 @@ class Verify:
         """
         if choices:
             raise SettingsError("`verify=` checks texts, but `choices=` writes none: leave out one of them")
-        if not self.rewrites:
+        if not self.decides:
             return
-        instead = "leave it out, or use `verify=` flag"
+        mode, instead = f"`verify=` {self.mode}", "leave it out, or use `verify=` flag"
         if method.own_search:
-            raise SettingsError(f"`verify=` rewrite continues after single tokens, but method {method.name} cannot")
+            raise SettingsError(f"{mode} continues after single tokens, but method {method.name} cannot")
         if num_beams > 1:
-            raise SettingsError(f"`verify=` rewrite follows one text per picture, not `num_beams=`: {instead}")
+            raise SettingsError(f"{mode} follows one text per picture, not `num_beams=`: {instead}")
         if words:
-            raise SettingsError(
-                f"`words=` scores a text as it was decoded, but `verify=` rewrite changes it: {instead}"
-            )
+            raise SettingsError(f"`words=` scores a text as it was decoded, but {mode} changes it: {instead}")
         if compiled:
-            raise SettingsError(f"`verify=` rewrite cannot go back in compiled steps (`compile=`): {instead}")
+            raise SettingsError(f"{mode} cannot go back in compiled steps (`compile=`): {instead}")
+
+    def check_task(self, task: str, *, schema: bool) -> None:
+        """Check that it fits the texts of a run.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        if self.guides and task != "caption":
+            raise SettingsError(f"`verify=` guide writes captions, and this run is a {task}: use `verify=` flag")
+        if self.guides and schema:
+            raise SettingsError("`verify=` guide writes texts in words, not of a `schema=`: use `verify=` rewrite")
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""
@@ -141,6 +163,7 @@ class Verify:
             "question": wording.objects,
             "min_support": self.line(preset),
             **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
+            **({"captions": preset.guide.captions, "heat": preset.guide.heat} if self.guides else {}),
             **({} if wording.code == ENGLISH else spoken),
             **({} if kinds.keys() == {OBJECTS} else {"claims": kinds}),
         }

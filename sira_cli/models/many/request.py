@@ -122,6 +122,7 @@ class Request:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:
             self.verify.check(method, beams, words=self.words, choices=bool(choices), compiled=compiled)
+            self.verify.check_task(self.task, schema=self.schema is not None)
         if self.schema is not None:
             self.schema.check(method, preset, words=self.words, choices=bool(choices))
         if compiled:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LogitsProcessor
 
-from sira_cli.core.rules import newest_cut_off, plausible
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
+from sira_cli.models.answering.ruled_out import without
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.schemas.lists import Commas, OpenLists
 from sira_cli.models.schemas.schema import Schema
@@ -128,9 +127,7 @@ def _with_bits(bits: bytes, tokens: Iterable[int]) -> bytes:
 
 
 def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
-    """Rule out the tokens that no text may go on with.
-
-    If a method's cut-off leaves none of the others, its cut-off is that among the others alone.
+    """Rule out the tokens that no text may go on with (`ruled_out.without`).
 
     Args:
         texts: B texts; None: it follows no schema.
@@ -144,13 +141,7 @@ def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
     bits = packed.view(count, width, 1).to(scores.device) & _BITS.to(scores.device)  # [B, W, 8]
     ruled_out = F.pad(bits.flatten(1) == 0, (0, max(0, size - 8 * width)), value=True)[:, :size]  # [B, V]
     ruled_out &= torch.tensor([[row is not None] for row in rows], device=scores.device)
-    left = scores.masked_fill(ruled_out, -math.inf)
-    if (cut_off := newest_cut_off()) is not None:
-        uncut, z, beta = cut_off
-        uncut, z = (each[:count].to(scores.device).masked_fill(ruled_out, -math.inf) for each in (uncut, z))
-        nothing_left = (left == -math.inf).all(dim=-1, keepdim=True)  # [B, 1]
-        left = torch.where(nothing_left, plausible(uncut, z, beta), left)
-    return left
+    return without(scores, ruled_out)
 
 
 class SchemaMask(LogitsProcessor):

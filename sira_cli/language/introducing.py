@@ -1,0 +1,74 @@
+"""Words before an object that a text introduces: "a dog", "two red cars"; later it may speak of "the dog" again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from sira_cli.language import function_words
+from sira_cli.language.things import takes_an
+from sira_cli.language.wordings import ENGLISH, Wording
+
+_SINGULAR = frozenset({"a", "an", "another", "one"})
+_LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")
+_FAR = 80  # characters that two words may take
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A word that introduces the object whose name comes next.
+
+    Attributes:
+        word: in lower case.
+        start: its place in the text.
+        direct: whether nothing is between it and the name.
+    """
+
+    word: str
+    start: int
+    direct: bool
+
+
+class Introductions:
+    """How a language introduces objects.
+
+    Attributes:
+        joins: the pattern of words and signs that join one object to another.
+    """
+
+    def __init__(self, wording: Wording) -> None:
+        """Take a language; one without such words introduces nothing."""
+        self._words = frozenset(wording.introduced_by.split())
+        self._english = wording.code == ENGLISH
+        words = "|".join(map(re.escape, wording.joined_by.split()))
+        self.joins = re.compile(rf"[,;]?\s*\b(?:{words})\b|[,;]" if words else "[,;]", re.IGNORECASE)
+
+    def before(self, text: str) -> Introduction | None:
+        """Return the word at the end of a text that introduces what follows, also with an adjective after it."""
+        far = max(0, len(text) - _FAR)
+        last = _LAST.search(text, far)
+        if last is None:
+            return None
+        if last[2].lower() in self._words:
+            return Introduction(last[2].lower(), last.start(2), direct=True)
+        if last[1] and last[1].lower() in self._words and last[2].lower() not in function_words():
+            return Introduction(last[1].lower(), last.start(1), direct=False)
+        return None
+
+    def article(self, introduction: Introduction) -> Literal["a", "an"] | None:
+        """Return the English article right before a name, which has to fit its sound."""
+        article: Literal["a", "an"] | None = None
+        if self._english and introduction.direct and introduction.word in ("a", "an"):
+            article = "an" if introduction.word == "an" else "a"
+        return article
+
+    def plural(self, introduction: Introduction) -> bool | None:
+        """Return whether the name has to be in the plural; None: unknown in this language, or either may follow."""
+        if not self._english or introduction.word in ("some", "more"):
+            return None
+        return introduction.word not in _SINGULAR
+
+    def fits(self, article: Literal["a", "an"] | None, word: str) -> bool:
+        """Return whether a word may follow an article; any may without one."""
+        return article is None or takes_an(word) == (article == "an")

@@ -1,0 +1,101 @@
+"""Several captions of each picture, in which the objects that it may show are looked for.
+
+    the picture and the prompt   computed once, also for the questions and the final text
+    the method's own caption     one batch: each is a row that goes on from there
+    samples of the method
+
+A method whose cache cannot be divided so captions the pictures again for each sample.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from sira_cli.methods.base import Ability
+from sira_cli.models.answering.answers import AnsweringModel
+from sira_cli.models.answering.sampling import derived_seed, sampler
+from sira_cli.models.answering.starts import Start, Trail
+
+
+def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> list[list[str]]:
+    """Return captions of each of B pictures: the one under the settings in force, then samples.
+
+    Args:
+        lvlm: the model under its method; its preset says how many.
+        inputs: from `prepare` for B prompts, on the model's device.
+        seeds, task: as for `generate`.
+        trail: an empty one of all B; afterwards it has the prompts, if the method's cache can be divided.
+    """
+    count = lvlm.preset.guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
+    if not lvlm.leaves_trail or not _runs_prompts(lvlm, inputs, seeds, task, trail):
+        each = [
+            _under(lvlm, None if number == 0 else lvlm.preset.guide.heat).generate(
+                inputs, seeds=[_seed(seed, number) for seed in seeds], task=task
+            )
+            for number in range(count)
+        ]
+        return [[lvlm.ended(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
+    rows = [row for row in range(len(seeds)) for _ in range(count)]
+    back = trail.back(inputs, rows, [[] for _ in rows])
+    assert back is not None  # the prompts are there
+    repeated, start = back
+    drawn = [_seed(seed, number) for seed in seeds for number in range(count)]
+    settings = lvlm.preset.generation
+    own = LogitsProcessorList()
+    if settings.temperature > 0:
+        own = sampler(seeds, settings.temperature, settings.top_p)
+    samples = [number for number in range(len(rows)) if number % count]
+    mixed = Mixed(
+        ([number for number in range(len(rows)) if number % count == 0], own),
+        (samples, sampler([drawn[number] for number in samples], lvlm.preset.guide.heat, 1.0)),
+    )
+    start = Start(start.tokens, start.in_inputs, start.cache, processors=(mixed,))
+    tokens = _under(lvlm, 0.0).generate(repeated, seeds=drawn, task=task, start=start).tolist()
+    texts = [lvlm.ended(row).text for row in tokens]
+    return [texts[first : first + count] for first in range(0, len(texts), count)]
+
+
+class Mixed(LogitsProcessor):
+    """Processors for some rows of a batch, and others for other rows."""
+
+    def __init__(self, *parts: tuple[Sequence[int], LogitsProcessorList]) -> None:
+        """Take numbers of rows and their processors; a part may have neither."""
+        self._parts = [(torch.tensor(rows), processors) for rows, processors in parts if rows and processors]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
+        """Return the processed `scores [B, V]`; `input_ids [B, S]` are all tokens so far."""
+        for rows, processors in self._parts:
+            rows = rows.to(scores.device)
+            scores = scores.index_copy(0, rows, processors(input_ids[rows], scores[rows]))
+        found: Tensor = scores
+        return found
+
+
+def _seed(seed: int, number: int) -> int:
+    """Return the seed of a picture's caption of this number; the first is that of the settings in force."""
+    return derived_seed(seed, f"caption {number}") if number else seed
+
+
+def _under(lvlm: AnsweringModel, temperature: float | None) -> AnsweringModel:
+    """Return the same model at another temperature, without second tries of texts that repeat themselves."""
+    settings: dict[str, Any] = {} if temperature is None else {"temperature": temperature, "top_p": 1.0}
+    if lvlm.preset.generation.on_loop == "retry":
+        settings["on_loop"] = "trim"
+    if not settings:
+        return lvlm
+    other = copy.copy(lvlm)
+    other.preset = lvlm.preset.with_settings(**settings)
+    return other
+
+
+def _runs_prompts(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], task: str, trail: Trail) -> bool:
+    """Run the prompts, each with one token, and return whether texts can go on from there."""
+    start = Start([[]] * len(seeds), new_tokens=1)
+    trail.end(lvlm.generate(inputs, seeds=seeds, task=task, start=start, trail=trail).tolist())
+    return trail.back(inputs, trail.rows[:1], [[]]) is not None

@@ -1,0 +1,57 @@
+"""The checker of the drawn language: it takes all captions that the world writes, and finds faults in others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sira_cli.demo.grammar import broken_sentences, instances, is_broken
+from sira_cli.demo.language import caption
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject
+
+
+def test_every_caption_of_the_world_is_right_and_names_what_exists():
+    for seed in VALIDATION_SEEDS[:300]:
+        scene = held_out(seed)
+        text = caption(scene, np.random.default_rng(seed))
+        assert broken_sentences(text) == [], text
+        assert instances(scene, text) == (len(scene.things), 0)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "There is an car on the left.",
+        "There is a umbrella on the left.",
+        "There is a cars on the left.",
+        "There are two car.",
+        "There are a car on the left.",
+        "There is two cars.",
+        "There is a car on the left, which are red.",
+        "There are two cars, which is red.",
+        "There is a car on the left and.",
+        "There is a.",
+        "There is an, which are red.",
+        "There is bus bus bus.",
+        "There is a car on the left which is Green There is a boat.",
+        "There is a car on the left",
+        "The image shows a park.",
+    ],
+)
+def test_a_broken_sentence_is_found(sentence):
+    text = f"The image shows a park. There is a dog on the left. {sentence}"
+    assert broken_sentences(text) == [sentence]
+    assert is_broken(text)
+
+
+def test_no_text_is_broken_and_so_is_one_without_its_place():
+    assert is_broken("")
+    assert is_broken("There is a dog on the left.")
+
+
+def test_instances_are_counted_by_kind():
+    box = (0, 0, 9, 9)
+    scene = Scene(1, "park", (SceneObject("dog", "red", box), SceneObject("dog", "red", box)))
+    text = "There is a dog on the left and a puppy on the right. There are two dogs. There is a cat in the middle."
+    assert instances(scene, text) == (4, 2)

@@ -1,0 +1,206 @@
+"""Captions that are looked at first: what they may name, what they have to name, in the tokens of real tokenizers."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from sira_cli import load
+from sira_cli.demo.grammar import is_broken
+from sira_cli.demo.language import mentions
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.errors import SettingsError
+from sira_cli.language.introducing import Introductions
+from sira_cli.language.things import WordList, shipped
+from sira_cli.language.wordings import Wording
+from sira_cli.language.wordings import shipped as wordings
+from sira_cli.models.answering.starts import Trail
+from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.look.candidates import captions
+from sira_cli.models.look.name_tokens import NameTokens, Place
+from sira_cli.models.look.verify import Verify
+
+SCENES = VALIDATION_SEEDS[:4]
+CORPUS = [
+    "There is a dog on the left and two dogs, an umbrella and a giraffe.",
+    "A cat sits in a hot dog stand; the Dog barks at baseball fans and cattle.",
+    "An orange traffic light above a coffee table with umbrellas, men and women.",
+] * 40
+ENGLISH = Wording.model_validate({**wordings()["en"], "code": "en"})
+
+
+@pytest.fixture(scope="module", params=["greedy", "sira"])
+def lvlm(request):
+    return load("demo", method=request.param)
+
+
+def byte_level():
+    """BPE over bytes, as Qwen's and GPT-2's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def metaspace(model, trainer):
+    """Words with a sign for the space before them, as SentencePiece has them."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+TOKENIZERS = {
+    "byte-level BPE": byte_level,
+    "SentencePiece BPE": lambda: metaspace(
+        models.BPE(unk_token="<unk>"), trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"])
+    ),
+    "SentencePiece unigram": lambda: metaspace(
+        models.Unigram(), trainers.UnigramTrainer(vocab_size=200, special_tokens=["<unk>"], unk_token="<unk>")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(name):
+    tokenizer = TOKENIZERS[name]()
+    vocabulary, words = Vocabulary(tokenizer), shipped()
+    tokens = NameTokens(vocabulary, words)
+    may, may_not = tokens.split(frozenset({"dog"}), frozenset(), Place.at_the_end("There is"))
+    told = {tokenizer.decode([int(token)]).strip().lower() for token in may}
+    assert "dog" in told
+    assert told <= {"dog", "dogs", "hot", "traffic", "coffee"}
+    ruled_out = {vocabulary.data(int(token)).decode().strip().lower() for token in may_not}
+    # Independently: every token whose text is a whole word that the text-level finder takes for another object.
+    for token in range(len(tokenizer)):
+        data = vocabulary.data(token).decode("utf-8", "replace")
+        if data[:1] != " " or not data[1:].isalpha():
+            continue
+        named = [thing.group for thing in words.things(f"There is a{data} on the left.")]
+        certain = [thing.group for thing in words.things(f"Seen:{data}.")]
+        if certain and certain == named:
+            assert (data.strip().lower() in ruled_out) == (named != ["dog"]), data
+
+
+def test_articles_and_numbers_agree(lvlm):
+    tokens, every = NameTokens(lvlm.vocabulary, shipped()), frozenset({"dog", "umbrella", "apple"})
+
+    def told(text, **introduction):
+        may, _ = tokens.split(every, frozenset(), Place.at_the_end(text, introduced=True, **introduction))
+        return {lvlm.vocabulary.data(int(token)).decode().strip() for token in may}
+
+    assert told("There is a", article="a", plural=False) == {"dog", "puppy"} & told("There is a")
+    assert {"umbrella", "apple"} <= told("There is an", article="an", plural=False)
+    assert "dog" not in told("There is an", article="an", plural=False)
+    assert told("There are two", plural=True) == {"dogs", "umbrellas", "apples"} | told("", plural=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("There is a", "a"),
+        ("There is a red", "a"),
+        ("There are two ", "two"),
+        ("It has another", "another"),
+        ("The", None),
+        ("on the left and the", None),
+        ("a dog is", None),
+        ("It is a.", None),
+        ("", None),
+    ],
+)
+def test_what_introduces_an_object(text, word):
+    found = Introductions(ENGLISH).before(text)
+    assert (found and found.word) == word
+
+
+def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
+    pictures = [render(held_out(seed))[0] for seed in SCENES[:2]]
+    prompts = [lvlm.preset.prompts.caption] * 2
+    inputs, seeds = lvlm.to_device(lvlm.prepare(pictures, prompts)), lvlm.text_seeds(["a", "b"], prompts)
+    found = captions(lvlm, inputs, seeds, task="caption", trail=Trail(range(2)))
+    plain = [answer.text for answer in lvlm.answer(inputs, seeds=seeds)]
+    assert [texts[0] for texts in found] == plain
+    assert [len(texts) for texts in found] == [5, 5]
+    assert all(len({*texts}) > 1 for texts in found)
+    for row, picture in enumerate(pictures):  # each as if alone
+        own = lvlm.to_device(lvlm.prepare([picture], prompts[:1]))
+        assert captions(lvlm, own, seeds[row : row + 1], task="caption", trail=Trail([0])) == [found[row]]
+
+
+def test_a_method_without_a_divisible_cache_has_as_many_captions():
+    lvlm = load("demo", method="vcd")
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**{"guide.captions": 2}))
+    result = lvlm.caption(render(held_out(SCENES[0]))[0], verify="guide")
+    named = {name for _, _, name in mentions(result.text)}
+    assert named == {claim["thing"] for claim in result.candidates if claim["support"] >= 0.9}
+
+
+def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvlm):
+    for seed in SCENES:
+        result = lvlm.caption(render(held_out(seed))[0], verify="guide")
+        line = lvlm.preset.guide.line
+        supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= line)
+        assert sorted(name for _, _, name in mentions(result.text)) == supported, result.text
+        assert result.forbidden == sorted(c["thing"] for c in result.candidates if c["support"] < line)
+        assert not is_broken(result.text), result.text
+        assert result.finish_reason == "stop"
+        drafted = {name for _, _, name in mentions(result.draft or result.text)}
+        assert result.added == sorted({*supported} - drafted)
+        assert {claim["thing"] for claim in result.removed or ()} <= drafted & {*result.forbidden}
+        assert result.objects
+        assert result.verify["mode"] == "guide"
+
+
+def test_a_batch_is_as_its_single_pictures(lvlm):
+    from sira_cli.models.final_answers import FinalAnswers
+
+    pictures = [render(held_out(seed))[0] for seed in SCENES]
+    look = FinalAnswers(lvlm, Verify(mode="guide"))
+    prompts = [lvlm.preset.prompts.caption] * len(pictures)
+    seeds = lvlm.text_seeds(list("abcd"), prompts)
+    together = look.answer(pictures, lvlm.prepare(pictures, prompts), seeds=seeds, task="caption")
+    for picture, seed, answer in zip(pictures, seeds, together, strict=True):
+        (alone,) = look.answer([picture], lvlm.prepare([picture], prompts[:1]), seeds=[seed], task="caption")
+        assert alone.text == answer.text
+
+
+def test_sampled_captions_keep_to_it_too(lvlm):
+    sampled = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(temperature=1.0, seed=3))
+    result = sampled.caption(render(held_out(SCENES[3]))[0], verify="guide")
+    named = [name for _, _, name in mentions(result.text)]
+    assert {*named} == {claim["thing"] for claim in result.candidates if claim["support"] >= 0.9}
+    assert len(named) == len({*named})
+
+
+def test_own_words_are_the_only_ones():
+    lvlm = load("demo", method="greedy")
+    words = WordList.of(["book, volume"], "mine")
+    result = lvlm.caption(render(held_out(SCENES[0]))[0], verify=Verify(mode="guide", words=words, min_support=0.5))
+    assert [claim["thing"] for claim in result.candidates] == ["book"]
+    assert result.text.count("book") == 1
+
+
+@pytest.mark.parametrize(("method", "settings"), [("opera", {}), ("greedy", {"num_beams": 2})])
+def test_what_follows_several_texts_is_refused_by_name(method, settings):
+    lvlm = load("demo", method=method, **settings)
+    with pytest.raises(SettingsError, match="`verify=` guide"):
+        lvlm.caption(render(held_out(SCENES[0]))[0], verify="guide")
+
+
+def test_a_schema_is_refused():
+    with pytest.raises(SettingsError, match="`verify=` guide writes texts in words"):
+        load("demo").caption(render(held_out(SCENES[0]))[0], verify="guide", schema="tags")
+
+
+def test_a_cut_off_gives_way_to_what_may_be_named():
+    """With beta only tokens near the best one are left; none of them may be one that is ruled out."""
+    lvlm = load("demo", method="sira", beta=0.5)
+    result = lvlm.caption(render(held_out(SCENES[1]))[0], verify="guide")
+    supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= 0.9)
+    assert sorted(name for _, _, name in mentions(result.text)) == supported
