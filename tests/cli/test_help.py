@@ -62,7 +62,6 @@ def test_options_of_caption_stand_in_groups(sira):
         "Decoding",
         "Second look",
         "Pictures",
-        "Clips",
         "Speed",
         "Output",
         "Examples",
@@ -70,7 +69,7 @@ def test_options_of_caption_stand_in_groups(sira):
     decoding = out.split("\nDecoding:\n")[1].split("\nSecond look:\n")[0]
     assert "--alpha X" in decoding
     assert "--output" not in decoding
-    assert len(out.splitlines()) <= 86
+    assert len(out.splitlines()) <= 80
     assert max(map(len, out.splitlines())) <= 80
 
 

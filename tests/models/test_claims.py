@@ -202,7 +202,7 @@ def test_what_cannot_be_asked_is_refused(demo):
         SecondLook(lvlm, Verify(language="xx", claims="colors"))
     with pytest.raises(
         SettingsError,
-        match=r"rewriting has to know the objects while it decodes, but .* asked for them .the default for language xx",
+        match=r"rewrite has to know the objects while it decodes, but .* asked for them .the default for language xx",
     ):
         Rewriter(lvlm, Verify(language="xx", mode="rewrite"))
     with pytest.raises(SettingsError, match="`claims=` 'x'"):

@@ -65,7 +65,7 @@ Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port 
 AsXmp = Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try pictures again that failed in an earlier run.")]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", hidden=True, help="Stop at the first picture that fails.")]
 
 ReportFile = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
@@ -183,7 +183,9 @@ class SelectionOptions(PathOptions):
             help="Column or .tar extension with the pictures.",
         ),
     ] = None
-    id_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column that names the rows.")] = None
+    id_column: Annotated[str | None, typer.Option(metavar="NAME", hidden=True, help="Column that names the rows.")] = (
+        None
+    )
     allow_private: AllowPrivate = False
 
 
@@ -198,14 +200,12 @@ class GroupOptions(SelectionOptions):
 class ClipOptions:
     """Which frames of clips are shown; settings of the preset."""
 
-    title: ClassVar[str] = "Clips"
+    title: ClassVar[str] = "Pictures"
 
-    frames: Annotated[
-        int | None, typer.Option(metavar="N", help="Frames of a clip (default: the model's; extra `video`).")
-    ] = None
+    frames: Annotated[int | None, typer.Option(metavar="N", help="Frames of a clip (extra `video`).")] = None
     fps: Annotated[float | None, typer.Option("--fps", metavar="X", help="Frames per second of a clip.")] = None
-    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Where to begin, in seconds.")] = None
-    end: Annotated[float | None, typer.Option("--end", metavar="S", help="Where to end, in seconds.")] = None
+    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Where a clip begins, in seconds.")] = None
+    end: Annotated[float | None, typer.Option("--end", metavar="S", help="Where a clip ends, in seconds.")] = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class SchemaOptions:
         str | None,
         typer.Option(
             metavar="FILE|NAME[:N]",
-            help="JSON: FILE, tags, labels, caption+tags, alt+description, objects.",
+            help="JSON: FILE, or NAME: tags, labels, objects, ...",
         ),
     ] = None
     tags: Annotated[bool, typer.Option("--tags", help="Tags instead of sentences: red car, dog, grass.")] = False

@@ -83,7 +83,7 @@ class VerifyOptions:
 
     verify: Annotated[
         VerifyMode | None,
-        typer.Option(help="Mark unseen objects, rewrite, or look first."),
+        typer.Option(metavar="MODE", help="Mark unseen objects (flag), rewrite, or guide."),
     ] = None
     min_support: MinSupport = None
     objects: Objects = None
