@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from sira_cli.data.xmp.facts import fact, known_facts
+from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.picture import Picture
@@ -52,7 +53,8 @@ def filled(prompt: str, picture: Picture) -> str:
     Raises:
         PictureError: the picture has no such column, or its text cannot be read.
     """
-    facts = {name: fact(picture, name) for name in _names(prompt) if _FACT.fullmatch(name)}
+    metadata = Metadata(picture)
+    facts = {name: fact(metadata, name) for name in _names(prompt) if _FACT.fullmatch(name)}
     names = [name for name in _names(prompt) if name not in facts]
     values = {**(picture.columns(names) if names else {}), **facts}
     missing = [name for name in names if name not in values]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sira_cli.language import function_words
-from sira_cli.language.things import takes_an
 from sira_cli.language.wordings import ENGLISH, Wording
 
 _SINGULAR = frozenset({"a", "an", "another", "one"})
@@ -68,7 +67,3 @@ class Introductions:
         if not self._english or introduction.word in ("some", "more"):
             return None
         return introduction.word not in _SINGULAR
-
-    def fits(self, article: Literal["a", "an"] | None, word: str) -> bool:
-        """Return whether a word may follow an article; any may without one."""
-        return article is None or takes_an(word) == (article == "an")

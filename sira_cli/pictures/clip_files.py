@@ -154,17 +154,6 @@ def read_clip(name: str, data: bytes, kind: str, sampling: Sampling) -> tuple[Cl
         raise PictureError(f"{shown}: cannot be decoded: {error.strerror}") from error
 
 
-def read_facts(name: str, data: bytes, kind: str) -> ClipFile:
-    """Return the facts about a clip's file; for arguments and errors see `read_clip`."""
-    with tempfile.TemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        try:
-            return ClipFile.of(kind, json.loads(_worked(file, None, kind)))
-        except PictureError as error:
-            raise PictureError(f"{one_line(name)}: {error}") from None
-
-
 def _read(file: IO[bytes], kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:
     clip = ClipFile.of(kind, json.loads(_worked(file, None, kind)))
     timeline = clip.part(sampling.start, sampling.end)

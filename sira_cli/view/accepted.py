@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from sira_cli.data.captions.files import is_record, with_text
 from sira_cli.data.xmp.packet import Packet
-from sira_cli.data.xmp.places import XmpName, read_packet, xmp_file
+from sira_cli.data.xmp.places import XmpName, read_bytes, read_packet, xmp_file
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.runs.xmp import Described, merged
 from sira_cli.runs.xmp_sidecars import describe
@@ -39,10 +40,10 @@ class AcceptedXmp:
         """
         if new.decision != ACCEPTED:
             return
-        place = xmp_file(item.picture, item.picture.text_file(".xmp"), self._name)
+        place = self._place(item)
         try:
-            there = Packet(place.read_bytes() if place.exists() else None)
-        except (DataError, OSError) as error:
+            there = Packet(read_bytes(place))
+        except DataError as error:
             raise SettingsError(f"{place}: {error}: mend this sidecar, or move it away; nothing was changed") from error
         if merged(there, _described(item, new), replaces=(item.text, now.text)) is None:
             raise SettingsError(
@@ -59,10 +60,13 @@ class AcceptedXmp:
         """
         if ACCEPTED not in (now.decision, new.decision):
             return
-        place = xmp_file(item.picture, item.picture.text_file(".xmp"), self._name)
+        place = self._place(item)
         if new.decision != ACCEPTED and read_packet(place) is None:
             return
         describe(place, _described(item, new), replaces=(item.text, now.text))
+
+    def _place(self, item: CaptionItem) -> Path:
+        return xmp_file(item.picture, item.picture.text_file(".xmp"), self._name)
 
     def settle(self, items: Iterable[CaptionItem], state: Callable[[CaptionItem], State]) -> None:
         """Write accepted texts that are only in the log; errors as `write`."""

@@ -10,6 +10,7 @@ from PIL import ExifTags, Image
 
 from sira_cli.data.prompts import filled, needs_columns
 from sira_cli.data.xmp.facts import LONGEST, fact
+from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.xmp import Described
@@ -47,7 +48,7 @@ FACTS = {
 
 @pytest.mark.parametrize("name", FACTS)
 def test_facts(picture, name):
-    assert fact(picture, name) == FACTS[name]
+    assert fact(Metadata(picture), name) == FACTS[name]
 
 
 def test_prompts_are_filled_and_missing_facts_have_defaults(picture):
@@ -68,7 +69,7 @@ def test_unknown_facts_are_errors_before_the_run(sira, picture, name):
 
 def test_damaged_metadata_are_no_facts(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"no picture")
-    assert fact(FilePicture(str(tmp_path / "a.jpg"), "a.jpg"), "exif.Artist") == ""
+    assert fact(Metadata(FilePicture(str(tmp_path / "a.jpg"), "a.jpg")), "exif.Artist") == ""
 
 
 def test_a_record_has_the_filled_prompt(sira, picture):

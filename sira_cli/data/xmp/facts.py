@@ -13,7 +13,6 @@ from typing import Any
 from PIL import ExifTags
 
 from sira_cli.data.xmp.metadata import Metadata
-from sira_cli.pictures.picture import Picture
 
 LONGEST = 500  # characters of a fact
 _IPTC = {
@@ -44,23 +43,23 @@ def known_facts() -> list[str]:
     return ["folder", "stem", "gps", *(f"iptc.{name}" for name in _IPTC), *(f"xmp.{name}" for name in _XMP), *exif]
 
 
-def fact(picture: Picture, name: str) -> str:
+def fact(metadata: Metadata, name: str) -> str:
     """Return a fact about a picture; empty if it has none.
 
     Args:
-        picture: the picture.
+        metadata: those of the picture; the same serve all facts, so that its file is read once.
         name: one of `known_facts`.
     """
     kind, _, key = name.partition(".")
     found: Any = ""
     with suppress(ValueError, TypeError, KeyError, OSError, SyntaxError):  # damaged metadata are no facts
-        found = _KINDS[kind](Metadata(picture), picture, key)
+        found = _KINDS[kind](metadata, key)
     text = ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
     shown = "".join(letter if letter.isprintable() else " " for letter in text.strip("\0"))
     return " ".join(shown.split())[:LONGEST]
 
 
-def _exif(metadata: Metadata, picture: Picture, key: str) -> Any:
+def _exif(metadata: Metadata, key: str) -> Any:
     if metadata.image is None:
         return ""
     exif, number = metadata.image.getexif(), ExifTags.Base[key].value
@@ -68,7 +67,7 @@ def _exif(metadata: Metadata, picture: Picture, key: str) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _gps(metadata: Metadata, picture: Picture, key: str) -> str:
+def _gps(metadata: Metadata, key: str) -> str:
     """Return latitude and longitude in degrees, such as `48.8584 N, 2.2945 E`."""
     places: Mapping[int, Any] = {} if metadata.image is None else metadata.image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     parts = []
@@ -78,17 +77,17 @@ def _gps(metadata: Metadata, picture: Picture, key: str) -> str:
     return ", ".join(parts)
 
 
-def _xmp(metadata: Metadata, picture: Picture, key: str) -> list[str]:
+def _xmp(metadata: Metadata, key: str) -> list[str]:
     packets = filter(None, (metadata.sidecar, metadata.embedded))
     values = next(filter(None, (packet.values(_XMP[key]) for packet in packets)), [])
     return values if key in ("subject", "creator") else values[:1]
 
 
-_KINDS: dict[str, Callable[[Metadata, Picture, str], Any]] = {
+_KINDS: dict[str, Callable[[Metadata, str], Any]] = {
     "exif": _exif,
     "gps": _gps,
-    "iptc": lambda metadata, picture, key: metadata.iptc.get(_IPTC[key], ""),
+    "iptc": lambda metadata, key: metadata.iptc.get(_IPTC[key], ""),
     "xmp": _xmp,
-    "folder": lambda metadata, picture, key: Path(picture.location).absolute().parent.name,
-    "stem": lambda metadata, picture, key: Path(picture.location).stem,
+    "folder": lambda metadata, key: Path(metadata.picture.location).absolute().parent.name,
+    "stem": lambda metadata, key: Path(metadata.picture.location).stem,
 }

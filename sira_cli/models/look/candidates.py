@@ -27,7 +27,7 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
     """Return captions of each of B pictures: the one under the settings in force, then samples.
 
     Args:
-        lvlm: the model under its method; its preset says how many.
+        lvlm: the model under its method; its preset says how many, and has no second tries of texts (`on_loop`).
         inputs: from `prepare` for B prompts, on the model's device.
         seeds, task: as for `generate`.
         trail: an empty one of all B; afterwards it has the prompts, if the method's cache can be divided.
@@ -83,14 +83,11 @@ def _seed(seed: int, number: int) -> int:
 
 
 def _under(lvlm: AnsweringModel, temperature: float | None) -> AnsweringModel:
-    """Return the same model at another temperature, without second tries of texts that repeat themselves."""
-    settings: dict[str, Any] = {} if temperature is None else {"temperature": temperature, "top_p": 1.0}
-    if lvlm.preset.generation.on_loop == "retry":
-        settings["on_loop"] = "trim"
-    if not settings:
+    """Return the same model at another temperature; None: that of the settings in force."""
+    if temperature is None:
         return lvlm
     other = copy.copy(lvlm)
-    other.preset = lvlm.preset.with_settings(**settings)
+    other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0)
     return other
 
 
