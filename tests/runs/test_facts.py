@@ -51,6 +51,19 @@ def test_facts(picture, name):
     assert fact(Metadata(picture), name) == FACTS[name]
 
 
+def test_joiners_stay_and_other_signs_without_a_shape_go(picture):
+    place = Path(f"{picture.location}.xmp")
+    place.write_bytes(merged(None, Described("می\u200cخوانم\u202e x")))
+    assert fact(Metadata(picture), "xmp.description") == "می\u200cخوانم x"
+
+
+def test_a_prompt_with_several_facts_reads_the_file_once(picture, monkeypatch):
+    reads, read = [], FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda self: reads.append(1) or read(self))
+    filled("{exif.Artist} {gps} {iptc.Caption}", picture)
+    assert len(reads) == 1
+
+
 def test_prompts_are_filled_and_missing_facts_have_defaults(picture):
     prompt = "In {iptc.City|an unknown city}, {iptc.City}{folder}: {xmp.subject|nothing}?"
     assert needs_columns(prompt, [picture])

@@ -15,6 +15,7 @@ from PIL import ExifTags
 from sira_cli.data.xmp.metadata import Metadata
 
 LONGEST = 500  # characters of a fact
+_JOINERS = "\u200c\u200d"  # inside words of Persian and Hindi, and inside emoji
 _IPTC = {
     "Title": (2, 5),
     "Keywords": (2, 25),
@@ -55,7 +56,7 @@ def fact(metadata: Metadata, name: str) -> str:
     with suppress(ValueError, TypeError, KeyError, OSError, SyntaxError):  # damaged metadata are no facts
         found = _KINDS[kind](metadata, key)
     text = ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
-    shown = "".join(letter if letter.isprintable() else " " for letter in text.strip("\0"))
+    shown = "".join(letter if letter.isprintable() or letter in _JOINERS else " " for letter in text.strip("\0"))
     return " ".join(shown.split())[:LONGEST]
 
 
