@@ -19,7 +19,9 @@ from sira_cli.language.wordings import shipped as wordings
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.candidates import captions
+from sira_cli.models.look.guide import Guide, GuideRules
 from sira_cli.models.look.name_tokens import NameTokens, Place
+from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 
 SCENES = VALIDATION_SEEDS[:4]
@@ -155,6 +157,25 @@ def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvl
         assert {claim["thing"] for claim in result.removed or ()} <= drafted & {*result.forbidden}
         assert result.objects
         assert result.verify["mode"] == "guide"
+
+
+@pytest.mark.parametrize(
+    ("text", "supported", "limit", "held"),
+    [
+        ("There is a dog on the left.", {"dog"}, 64, False),
+        ("There is a dog on the left.", {"dog", "cat"}, 64, True),
+        ("There is a dog on the left. It is brown.", {"dog", "cat"}, 64, True),
+        ("There is a dog on the left. It is brown. It is brown.", {"dog", "cat"}, 64, False),  # names nothing new
+        ("There is a dog on the left.", {"dog", "cat"}, 8, False),  # has no room left
+    ],
+)
+def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, supported, limit, held):
+    lvlm = load("demo", method="greedy")
+    finder = SecondLook(lvlm, Verify()).words
+    tokens = lvlm.processor.tokenizer(text, add_special_tokens=False).input_ids
+    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, limit)
+    choice = Guide(rules, frozenset(supported)).next(tokens)
+    assert {*lvlm.ends.ids}.issubset(choice.ruled_out.tolist()) == held
 
 
 def test_a_batch_is_as_its_single_pictures(lvlm):
