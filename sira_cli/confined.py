@@ -16,7 +16,7 @@ from typing import IO
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """Limits of a process, where the system can set them.
 
     Attributes:
@@ -35,7 +35,7 @@ class Limits:
 def run_confined(
     script: str,
     *arguments: str,
-    limits: Limits,
+    limits: ProcessLimits,
     stdin: bytes | IO[bytes],
     stdout: IO[bytes] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
@@ -64,7 +64,7 @@ def run_confined(
 
 
 def set_limits(memory: int, seconds: int, written: int) -> None:
-    """Limit this process, where the system can; for the arguments see `Limits`."""
+    """Limit this process, where the system can; for the arguments see `ProcessLimits`."""
     try:
         import resource
     except ImportError:

@@ -73,9 +73,7 @@ class Lvlm(RecordingModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        request = Request.of(
-            self.preset.prompts, "caption", prompt, verify=Verify.of(verify), schema=schema and Schema.of(schema)
-        )
+        request = Request.of(self.preset.prompts, "caption", prompt, verify=Verify.of(verify), schema=_read(schema))
         return self._single(request, picture, on_text)
 
     def ask(
@@ -87,7 +85,7 @@ class Lvlm(RecordingModel):
         schema: SchemaSource | None = None,
     ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        request = Request.of(self.preset.prompts, "ask", question, schema=schema and Schema.of(schema))
+        request = Request.of(self.preset.prompts, "ask", question, schema=_read(schema))
         return self._single(request, picture, on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
@@ -175,3 +173,8 @@ class Lvlm(RecordingModel):
         name, milliseconds = as_text(opened.name), 1000 * (time.perf_counter() - started)
         result = self.result(task, name, opened.sha256, prompt, answer, milliseconds, opened.warnings)
         return replace(result, images=picture.images(name), **opened.facts)
+
+
+def _read(schema: SchemaSource | None) -> Schema | None:
+    """Return a schema that was given; an empty one allows any JSON."""
+    return None if schema is None else Schema.of(schema)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from sira_cli.confined import Limits, run_confined
+from sira_cli.confined import ProcessLimits, run_confined
 from sira_cli.errors import PictureError
 from sira_cli.pictures import clip_worker
 from sira_cli.pictures.clip import Clip, Sampling, Timeline
@@ -27,7 +27,7 @@ VIDEO = "pip install 'sira-cli[video]'"  # reads clips
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 BOUND = 2**25  # pixels of all frames that are shown; more are shrunk
 _BYTES = 3  # of a pixel
-_LIMITS = Limits(memory=3 * 2**29, seconds=120, longest=300, written=_BYTES * BOUND + 2**24)
+_LIMITS = ProcessLimits(memory=3 * 2**29, seconds=120, longest=300, written=_BYTES * BOUND + 2**24)
 _STILL_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis", b"crx ")
 _ATOMS = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")  # that a mov or mp4 file may begin with
 

@@ -123,6 +123,13 @@ def test_each_token_is_the_best_in_vocabularies_of_each_kind(checkpoint_of, imag
     check_steps(lvlm, prepared(lvlm, images[:1]))
 
 
+def test_an_empty_schema_allows_any_json_and_an_empty_name_is_an_error(demo):
+    result = demo.caption(PICTURES[0], schema={})
+    assert result.data == json.loads(result.text)
+    with pytest.raises(SettingsError, match="schema"):
+        demo.caption(PICTURES[0], schema="")
+
+
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.own_search])
 def test_texts_of_every_method_follow_a_schema(demo, images, name):
     lvlm = demo.under(demo.preset.method(name))

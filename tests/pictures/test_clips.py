@@ -234,7 +234,7 @@ def test_a_clip_that_takes_too_long_or_too_much_is_an_error(tmp_path, monkeypatc
     path = write_clip(tmp_path / "a.mp4", frames=3)
     usual = clip_files._LIMITS
     for changed, expected in (({"longest": 0.01}, "takes too long"), ({"memory": 2**20}, "could not read it")):
-        monkeypatch.setattr(clip_files, "_LIMITS", clip_files.Limits(**{**vars(usual), **changed}))
+        monkeypatch.setattr(clip_files, "_LIMITS", clip_files.ProcessLimits(**{**vars(usual), **changed}))
         with pytest.raises(PictureError, match=rf"a\.mp4: .*{expected}"):
             opened(path)
 

@@ -38,7 +38,7 @@ def certain(text: str, end: int) -> bool:
     return _CERTAIN.match(text, end) is not None
 
 
-class Limits(Protocol):
+class TextRule(Protocol):
     """What a text may not say."""
 
     def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
@@ -168,7 +168,7 @@ class Watch(StoppingCriteria):
         self,
         vocabulary: Vocabulary,
         words: Words,
-        forbidden: Sequence[Limits | None],
+        forbidden: Sequence[TextRule | None],
         prompt: int,
         kept: Sequence[Sequence[int]],
         before: Sequence[Sequence[int]],

@@ -10,12 +10,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from sira_cli.confined import Limits, run_confined
+from sira_cli.confined import ProcessLimits, run_confined
 from sira_cli.errors import SiraError
 from sira_cli.models.schemas import trial
 from sira_cli.models.schemas.inhabited import has_value
 
-LIMITS = Limits(memory=2**30, seconds=2, longest=20)
+LIMITS = ProcessLimits(memory=2**30, seconds=2, longest=20)
 DEAREST = 1  # second of processor time
 REMEMBERED = 256  # trials
 _NO_TRIAL = "schemas are tried in a process of its own, which could not be started"
