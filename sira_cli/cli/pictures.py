@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -92,7 +92,11 @@ def run_pictures(
     from sira_cli.runs.targets import is_split
 
     split = is_split(pictures, output.output, output.output_format)
-    options = {"words": words, "choices": choices, "verify": None if verify is None else verify.read(first_preset)}
+    options: dict[str, Any] = {
+        "words": words,
+        "choices": choices,
+        "verify": None if verify is None else verify.read(first_preset),
+    }
     options["schema"] = None if schema is None else schema.read()
     jobs = []
     with ExitStack() as files:
@@ -100,7 +104,7 @@ def run_pictures(
             own = output if len(chosen) == 1 else _of_method(output, task, name, split)
             job = Job.opened(
                 pictures,
-                Request.of(preset.prompts, task, said, questions=questions is not None, alt=preset.text.alt, **options),
+                Request.of(preset, task, said, questions=questions is not None, **options),
                 preset,
                 method,
                 quantization=model.quantization,

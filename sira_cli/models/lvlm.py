@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
@@ -25,11 +23,9 @@ from sira_cli.models.many.picture_task import PictureTask
 from sira_cli.models.many.request import Request
 from sira_cli.models.many.runner import Runner
 from sira_cli.models.recording import RecordingModel
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
-
-SchemaSource = str | Path | Mapping[str, Any] | Schema
 
 
 class Lvlm(RecordingModel):
@@ -73,7 +69,7 @@ class Lvlm(RecordingModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        request = Request.of(self.preset.prompts, "caption", prompt, verify=Verify.of(verify), schema=_read(schema))
+        request = Request.of(self.preset, "caption", prompt, verify=Verify.of(verify), schema=schema)
         return self._single(request, picture, on_text)
 
     def ask(
@@ -85,7 +81,7 @@ class Lvlm(RecordingModel):
         schema: SchemaSource | None = None,
     ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        request = Request.of(self.preset.prompts, "ask", question, schema=_read(schema))
+        request = Request.of(self.preset, "ask", question, schema=schema)
         return self._single(request, picture, on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
@@ -129,7 +125,7 @@ class Lvlm(RecordingModel):
         """
         if batch_size < 1:
             raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
-        task = PictureTask(self, Request.of(self.preset.prompts, "caption", prompt), lambda name: "")
+        task = PictureTask(self, Request.of(self.preset, "caption", prompt), lambda name: "")
         sources = (as_picture(source) for source in pictures)
         items = Runner(task, batch_size).run(task.item(source, source.name_in(None)) for source in sources)
         with closing(items):
@@ -173,8 +169,3 @@ class Lvlm(RecordingModel):
         name, milliseconds = as_text(opened.name), 1000 * (time.perf_counter() - started)
         result = self.result(task, name, opened.sha256, prompt, answer, milliseconds, opened.warnings)
         return replace(result, images=picture.images(name), **opened.facts)
-
-
-def _read(schema: SchemaSource | None) -> Schema | None:
-    """Return a schema that was given; an empty one allows any JSON."""
-    return None if schema is None else Schema.of(schema)

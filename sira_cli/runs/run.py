@@ -7,7 +7,7 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -20,7 +20,7 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
@@ -245,7 +245,7 @@ def run_pictures(
     words: bool = False,
     choices: Sequence[str] = (),
     verify: str | Verify | None = None,
-    schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    schema: SchemaSource | None = None,
     questions: str | Path | None = None,
     fail_fast: bool = False,
     on_text: Callable[[Picture, str], None] | None = None,
@@ -274,9 +274,7 @@ def run_pictures(
     """
     prompts, method = lvlm.preset.prompts, lvlm.decoder
     options: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": Verify.of(verify)}
-    options["schema"] = None if schema is None else Schema.of(schema)
-    options["alt"] = lvlm.preset.text.alt
-    request = Request.of(prompts, task, prompt, questions=questions is not None, **options)
+    request = Request.of(lvlm.preset, task, prompt, questions=questions is not None, schema=schema, **options)
     compiled = lvlm.compiled is not None
     request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for
     places = [paths] if isinstance(paths, str | Path) else paths

@@ -87,3 +87,11 @@ def test_the_schema_with_both_texts_shortens_one():
     assert "in at most 125 characters" in Schema.of("alt+description").prompt
     with pytest.raises(SettingsError, match="has no list of tags"):
         Schema.of("objects:20")
+
+
+def test_python_asks_as_the_command_line_does():
+    lvlm = load("demo", alt=30)
+    asked = lvlm.preset.prompts.alternative.replace("{length}", "30")
+    for result in (lvlm.caption(PICTURE), *lvlm.caption_many([PICTURE])):
+        assert result.prompt == asked
+        assert len(result.text) <= 30

@@ -12,9 +12,9 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.preset_parts import Prompts, check_text
+from sira_cli.models.loading.preset_parts import check_text
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schemas.schema import Schema, SchemaSource
 from sira_cli.pictures.picture import Picture
 
 
@@ -47,36 +47,37 @@ class Request:
     @classmethod
     def of(
         cls,
-        prompts: Prompts,
+        preset: Preset,
         task: str,
         said: str | None,
         *,
         questions: bool = False,
-        alt: int | None = None,
+        schema: SchemaSource | None = None,
         **options: Any,
     ) -> Self:
         """Return the request for a prompt or a question.
 
         Args:
-            prompts: the preset's.
+            preset: with the settings in force.
             task: `caption` or `ask`.
-            said: the prompt of a caption (None: the schema's, that of `alt`, or else the preset's), or the question.
+            said: the prompt of a caption (None: the schema's, or the preset's, for alternative texts if these are asked
+                for), or the question.
             questions: whether each picture has a question of its own.
-            alt: length of alternative texts, in characters; None: others are asked for.
+            schema: as for `Schema.of`.
             **options: the other attributes.
 
         Raises:
-            SettingsError: the question is missing.
+            SettingsError: the question is missing, or the schema is not valid.
         """
-        schema: Schema | None = options.get("schema")
-        schema = options["schema"] = schema and schema.with_boxes(prompts.boxes)
+        prompts, alt = preset.prompts, preset.text.alt
+        follows = options["schema"] = None if schema is None else Schema.of(schema).with_boxes(prompts.boxes)
         if questions:
             return cls("ask", prompts.ask, **options)
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
             usual = prompts.caption if alt is None else prompts.alternative.replace("{length}", str(alt))
-            return cls(task, (schema and schema.prompt) or usual, **options)
+            return cls(task, (follows and follows.prompt) or usual, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:

@@ -66,7 +66,7 @@ class Schema:
     @classmethod
     def of(
         cls,
-        given: str | Path | Mapping[str, Any] | Schema,
+        given: SchemaSource,
         *,
         tags: bool = False,
         untried: bool = False,
@@ -354,3 +354,6 @@ def _bytes() -> LLTokenizer:
     except ImportError as error:
         raise SettingsError("JSON schemas and tags need llguidance: pip install 'sira-cli[json]'") from error
     return LLTokenizer("byte")
+
+
+SchemaSource = str | Path | Mapping[str, Any] | Schema  # see `Schema.of`
