@@ -4,7 +4,7 @@ swapped   captions of another source, which name the scene's objects with their 
           each colour replaced by another one
 own       the captions of the model itself, whose colours are sometimes wrong
 
-Measured on scenes that no model was trained on and no other tool uses. The line is that of the rule of
+Measured on scenes that no model was trained on and no other tool uses. The threshold is that of the rule of
 `sira calibrate support`, on swapped colours of the validation scenes.
 """
 
@@ -115,8 +115,8 @@ def file_of(split: Split) -> Path:
     return FOLDER / f"claims-{split}.json"
 
 
-def to_json(split: Split, scenes: int, line: float, found: Mapping[str, Sequence[Labelled]]) -> str:
-    """Return the figures of `measure_claims` as JSON; `line` is that of the rule on validation scenes."""
+def to_json(split: Split, scenes: int, threshold: float, found: Mapping[str, Sequence[Labelled]]) -> str:
+    """Return the figures of `measure_claims` as JSON; `threshold` is that of the rule on validation scenes."""
     rows = {}
     for name, part in found.items():
         pictures, true, support = (np.array(column) for column in zip(*part, strict=True))
@@ -124,20 +124,24 @@ def to_json(split: Split, scenes: int, line: float, found: Mapping[str, Sequence
             "true": int(true.sum()),
             "wrong": int((~true).sum()),
             "auroc": auroc_interval(pictures, true, support, scenes),
-            "below": [ratio(int((support[of] < line).sum()), int(of.sum())) for of in (true, ~true)],
+            "below": [ratio(int((support[of] < threshold).sum()), int(of.sum())) for of in (true, ~true)],
         }
-    return json.dumps({"split": split, "scenes": scenes, "line": line, "claims": rows}, indent=1, default=asdict) + "\n"
+    return (
+        json.dumps({"split": split, "scenes": scenes, "threshold": threshold, "claims": rows}, indent=1, default=asdict)
+        + "\n"
+    )
 
 
 def shown(text: str) -> str:
     """Return the figures, from the JSON of `to_json`, in Markdown."""
     content = json.loads(text)
-    rows = [["colours", "true", "wrong", "AUROC of support", "true below the line", "wrong below the line"]]
+    rows = [["colours", "true", "wrong", "AUROC of support", "true below the threshold", "wrong below the threshold"]]
     for name, row in content["claims"].items():
         figure = "-" if row["auroc"] is None else f"{Figure(**row['auroc'])}"
         below = [f"{100 * share:.1f} %" for share in row["below"]]
         rows.append([name, f"{row['true']:,}", f"{row['wrong']:,}", figure, *below])
-    return f"On {content['scenes']:,} {content['split']} scenes; the line is {content['line']:g}:\n\n{markdown(rows)}"
+    scenes = f"{content['scenes']:,} {content['split']} scenes"
+    return f"On {scenes}; the threshold is {content['threshold']:g}:\n\n{markdown(rows)}"
 
 
 def shipped() -> str:
@@ -155,10 +159,10 @@ def main() -> None:
     methods = load_methods()
     scenes = [held_out(seed) for seed in SEEDS[given.split][:count]]
     found = measure_claims(methods, scenes, lambda done: print(f"{done} of {count} scenes", flush=True))
-    line = Verify(claims=KIND).lines(next(iter(methods.values())).preset)[KIND]
+    threshold = Verify(claims=KIND).thresholds(next(iter(methods.values())).preset)[KIND]
     if given.split == "validation":
-        line = SupportReport.of(Source("bundled", "", {}), count, found[SWAPPED]).line
-    text = to_json(given.split, count, line, found)
+        threshold = SupportReport.of(Source("bundled", "", {}), count, found[SWAPPED]).threshold
+    text = to_json(given.split, count, threshold, found)
     file_of(given.split).write_text(text, encoding="utf-8")
     print(shown(text))
 

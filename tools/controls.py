@@ -1,4 +1,4 @@
-"""How good is the line that needs no labels? `python -m tools.controls --split test`.
+"""How good is the threshold that needs no labels? `python -m tools.controls --split test`.
 
 On validation scenes several percentiles of the controls' support are compared, on test scenes the one that was chosen:
 in several wordings of the question, and with controls of three seeds.
@@ -42,17 +42,19 @@ PERCENTILES: dict[Split, tuple[int, ...]] = {"validation": (90, 95, 97, 98, 99),
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """A line, and the shares of real and of hallucinated objects below it."""
+    """A threshold, and the shares of real and of hallucinated objects below it."""
 
-    line: float
+    threshold: float
     there: float
     absent: float
 
     @classmethod
-    def of(cls, line: float, labelled: Sequence[Labelled]) -> Effect:
-        """Count the objects below a line."""
-        there, absent = (fmean(one.support < line for one in labelled if one.there is kind) for kind in (True, False))
-        return cls(line, there, absent)
+    def of(cls, threshold: float, labelled: Sequence[Labelled]) -> Effect:
+        """Count the objects below a threshold."""
+        there, absent = (
+            fmean(one.support < threshold for one in labelled if one.there is kind) for kind in (True, False)
+        )
+        return cls(threshold, there, absent)
 
 
 def measure_controls(
@@ -62,7 +64,7 @@ def measure_controls(
     wordings: Sequence[str] = WORDINGS,
     on_progress: Callable[[str], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """Find the line of the same captions by labels and by controls.
+    """Find the threshold of the same captions by labels and by controls.
 
     Args:
         lvlm: the bundled model under the decoder that captions.
@@ -82,13 +84,15 @@ def measure_controls(
     for wording in wordings:
         checks = _checks(_asking(lvlm, wording), scenes, texts, words)
         labelled = _labelled(scenes, checks[0])
-        by_labels = SupportReport.of(Source.of(checks[0][0]), len(scenes), labelled).line
-        by_controls = {each: [ControlsReport.of(check, each).line for check in checks] for each in percentiles}
+        by_labels = SupportReport.of(Source.of(checks[0][0]), len(scenes), labelled).threshold
+        by_controls = {each: [ControlsReport.of(check, each).threshold for check in checks] for each in percentiles}
         rows.append(
             {
                 "wording": wording,
                 "labels": Effect.of(by_labels, labelled),
-                "controls": {each: [Effect.of(line, labelled) for line in by_controls[each]] for each in percentiles},
+                "controls": {
+                    each: [Effect.of(threshold, labelled) for threshold in by_controls[each]] for each in percentiles
+                },
                 "in the picture": fmean(share for check in checks for share in _present(scenes, check)),
             }
         )
@@ -153,7 +157,7 @@ def to_json(split: Split, scenes: int, rows: Sequence[Mapping[str, Any]]) -> str
 def shown(text: str) -> str:
     """Return the figures, from the JSON of `to_json`, as a table in Markdown."""
     content = json.loads(text)
-    table = [["question", "line from", "line", "real objects below", "hallucinated below"]]
+    table = [["question", "threshold from", "threshold", "real objects below", "hallucinated below"]]
     for row in content["rows"]:
         kinds = [("labels", [row["labels"]])]
         kinds += [(f"{percentile} % of controls", found) for percentile, found in row["controls"].items()]
@@ -161,7 +165,7 @@ def shown(text: str) -> str:
             effects = [Effect(**each) for each in found]
             cells = (
                 " / ".join(form.format(getattr(each, name)) for each in effects)
-                for name, form in (("line", "{:.3f}"), ("there", "{:.1%}"), ("absent", "{:.0%}"))
+                for name, form in (("threshold", "{:.3f}"), ("there", "{:.1%}"), ("absent", "{:.0%}"))
             )
             table.append([row["wording"] if kind == "labels" else "", kind, *cells])
     there = fmean(row["in the picture"] for row in content["rows"])
@@ -171,7 +175,9 @@ def shown(text: str) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.controls", description="Measure the line without labels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.controls", description="Measure the threshold without labels."
+    )
     parser.add_argument("--split", choices=get_args(Split), default="validation", help="which scenes")
     parser.add_argument("--count", type=int, help="scenes (default: 300 validation scenes, 1,000 test scenes)")
     given = parser.parse_args()

@@ -185,13 +185,13 @@ def support_figures() -> str:
     return "\n".join(line for line in shipped().splitlines() if " third " not in line)
 
 
-def below_the_line() -> str:
-    """Return the effect of the line, the last sentence of these figures."""
+def below_the_threshold() -> str:
+    """Return the effect of the threshold, the last sentence of these figures."""
     return support_figures().splitlines()[-1]
 
 
 def controls_figures() -> str:
-    """Return how good the line is that needs no labels, for the first wording of the question."""
+    """Return how good the threshold is that needs no labels, for the first wording of the question."""
     record = json.loads(controls.file_of("test").read_text(encoding="utf-8"))
     record["rows"] = record["rows"][:1]
     return controls.shown(json.dumps(record))

@@ -31,12 +31,12 @@ def coverage() -> str:
     return table(_record("coverage"))
 
 
-def line_figures() -> str:
-    """Return the effect of the bundled model's line on the captions that it was found with."""
+def threshold_figures() -> str:
+    """Return the effect of the bundled model's threshold on the captions that it was found with."""
     found = _record("demo-support")
-    there, absent = found["below"][str(found["line"])]
+    there, absent = found["below"][str(found["threshold"])]
     return (
-        f"Below {found['line']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
+        f"Below {found['threshold']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
         f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
     )
 

@@ -79,8 +79,8 @@ def measure_support(
         on_progress: called with the number of finished scenes, for each method from 0.
 
     Returns:
-        By method: `line`, the preset's; `not asked`, the number of object words outside the second look's vocabulary;
-        `flagged`, the numbers of real and of absent objects' words below the line; and for each of `PARTS`
+        By method: `threshold`, the preset's; `not asked`, the number of object words outside its vocabulary;
+        `flagged`, the numbers of real and of absent objects' words below the threshold; and for each of `PARTS`
         `words`, `hallucinated` and a `Figure` for each of `SCORES`, as in `word_scores.measure_words`.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -96,9 +96,9 @@ def measure_support(
                 named += [row for row in rows if row is not None]
                 unknown += rows.count(None)
             on_progress(start + len(batch))
-        line = lvlm.preset.verify.min_support
-        below = [row.there for row in named if row.support < line]
-        found[name] = {"line": line, "not asked": unknown, "flagged": [sum(below), len(below) - sum(below)]}
+        threshold = lvlm.preset.verify.min_support
+        below = [row.there for row in named if row.support < threshold]
+        found[name] = {"threshold": threshold, "not asked": unknown, "flagged": [sum(below), len(below) - sum(below)]}
         found[name] |= {part: _figures([row for row in named if row.is_in(part)], len(scenes)) for part in PARTS}
     return found
 
@@ -125,7 +125,7 @@ def shown(text: str) -> str:
     scenes = f"{content.pop('scenes'):,} {content.pop('split')} scenes"
     scores = [score for score in SCORES if score in next(iter(content.values()))["all"]]
     rows = [["words of", "", "object words", "hallucinated", *(f"AUROC of {score}" for score in scores)]]
-    lines = []
+    shares = []
     for name, row in content.items():
         for part in PARTS:
             figures = [row[part][score] and Figure(**row[part][score]) for score in scores]
@@ -133,9 +133,10 @@ def shown(text: str) -> str:
             rows.append([name, part, *counts, *(f"{figure or '-'}" for figure in figures)])
         wrong = row["all"]["hallucinated"]
         true, false = row["flagged"][0] / (row["all"]["words"] - wrong), row["flagged"][1] / wrong
-        lines.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
-    line = next(iter(content.values()))["line"]
-    return f"On {scenes}:\n\n{markdown(rows)}\n\nBelow the line of {line:g} are, in captions of {'; of '.join(lines)}."
+        shares.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
+    threshold = next(iter(content.values()))["threshold"]
+    below = f"Below the threshold of {threshold:g} are, in captions of {'; of '.join(shares)}."
+    return f"On {scenes}:\n\n{markdown(rows)}\n\n{below}"
 
 
 def _mentions(

@@ -30,7 +30,7 @@ from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.pictures import listed_paths
-from sira_cli.cli.options.verifying import Claims, MinSupport, Objects, TextLanguage, note_line, with_objects
+from sira_cli.cli.options.verifying import Claims, MinSupport, Objects, TextLanguage, note_threshold, with_objects
 from sira_cli.cli.terminal.console import resumable, set_verbosity
 from sira_cli.errors import SettingsError
 
@@ -171,7 +171,7 @@ def check(
     verify = look.read()
     endpoint.check(context, model, clips, worker)
     preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions(), **asdict(clips))
-    note_line(verify, preset)
+    note_threshold(verify, preset)
     verify = with_objects(verify, look.objects, preset)
     from sira_cli.analysis.check.fixed import check_own
     from sira_cli.pictures.left_out import Pictures

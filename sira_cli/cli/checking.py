@@ -31,7 +31,7 @@ class CheckTerminal:
 
         Args:
             job: the run.
-            below: show captions with an object below it; None: the worst below the line.
+            below: show captions with an object below it; None: the worst below the threshold.
             as_json: print records instead of a table.
             keep: whether new captions are wanted.
         """
@@ -100,7 +100,7 @@ class CheckTerminal:
             table.add_row(Text(doubted.name), f"{doubted.support:.2f}", Text(things))
         table_console().print(table)
         if len(shown) < len(worst):
-            highest = max(self._lines().values())
+            highest = max(self._thresholds().values())
             print(f"... and {len(worst) - len(shown)} more (--below {highest:g} shows all)")
         print()
 
@@ -109,9 +109,9 @@ class CheckTerminal:
         if not sums.captions:
             return ["no caption was checked"]
         parts = []
-        for kind, line in self._lines().items():
+        for kind, threshold in self._thresholds().items():
             tally = sums.kinds[kind]
-            below = f"{tally.below} of them, in {_number(tally.captions, 'caption')}, below {line:g}"
+            below = f"{tally.below} of them, in {_number(tally.captions, 'caption')}, below {threshold:g}"
             claims = _number(tally.claims, kind.removesuffix("s"))
             parts.append(f"{_number(sums.captions, 'caption')}, {claims}: {below}")
         if sums.unrecognised:
@@ -120,8 +120,8 @@ class CheckTerminal:
             parts.append("the server tells no probabilities: support is 1 for yes and 0 for no")
         return parts
 
-    def _lines(self) -> dict[str, float]:
-        """Return the line of each kind of claim that was asked about."""
+    def _thresholds(self) -> dict[str, float]:
+        """Return the threshold of each kind of claim that was asked about."""
         kinds = self._verify.get("claims", {"objects": self._verify})
         return {kind: float(each["min_support"]) for kind, each in kinds.items()}
 

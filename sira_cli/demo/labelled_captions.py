@@ -21,12 +21,12 @@ BATCH = 25
 def scene_report(
     lvlm: Lvlm, count: int, false_alarms: float, on_progress: Callable[[int], None] = lambda done: None
 ) -> SupportReport:
-    """Find the line between supported and not on the first validation scenes, as the model captions them.
+    """Find the threshold between supported and not on the first validation scenes, as the model captions them.
 
     Args:
         lvlm: the bundled model under the decoder whose captions are looked at.
         count: number of scenes.
-        false_alarms: the allowed share of real objects below the line.
+        false_alarms: the allowed share of real objects below the threshold.
         on_progress: called with the number of scenes that are done.
     """
     look = SecondLook(lvlm)

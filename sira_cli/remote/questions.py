@@ -71,7 +71,7 @@ class ClaimQuestions(Questions):
         self._rewrites = how.rewrites
         self._words = ClaimFinder(how, preset)
         self.looked = how.settings(preset)
-        self._lines = how.lines(preset)
+        self._thresholds = how.thresholds(preset)
         self._mender = EndpointRewriter(endpoint, preset, how)
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class ClaimQuestions(Questions):
 
         check = look(caption.text)
         answer = check.added_to(Answer(caption.text, "stop"), self.looked)
-        if not self._rewrites or not caption.is_prose or not check.below(self._lines):
+        if not self._rewrites or not caption.is_prose or not check.below(self._thresholds):
             return answer
         new = self._mender.rewrite(urls, check, look)
         return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])

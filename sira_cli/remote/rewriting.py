@@ -25,12 +25,12 @@ class EndpointRewriter:
 
         Args:
             endpoint: the server, which goes on with texts (`Endpoint.check_continues`).
-            preset: its prompt of captions, their length and the line.
-            verify: the lines and the rounds.
+            preset: its prompt of captions, their length and the threshold.
+            verify: the thresholds and the rounds.
         """
         self._endpoint = endpoint
         self._prompt, self._most = preset.prompts.caption, preset.generation.max_new_tokens
-        self._lines, self._rounds = verify.lines(preset), verify.most_rounds(preset)
+        self._thresholds, self._rounds = verify.thresholds(preset), verify.most_rounds(preset)
         self._language = verify.wording(preset).code
 
     def rewrite(self, urls: Sequence[str], check: Check, look: Callable[[str], Check]) -> Rewritten:
@@ -47,16 +47,16 @@ class EndpointRewriter:
         """
         doubted: list[Claim] = []
         for number in range(self._rounds):
-            starts = {start: claim for claim in check.below(self._lines) for start, _ in claim.spans}
+            starts = {start: claim for claim in check.below(self._thresholds) for start, _ in claim.spans}
             if not starts:
                 break
             doubted.append(starts[min(starts)])
             head = check.text[: min(starts)].rstrip()
             reply = self._endpoint.reply(urls, self._asked(doubted), self._most, start=head, seed=number)
             check = look(joined(head, reply.text.rstrip()))
-        spans = [span for claim in check.below(self._lines) for span in claim.spans]
+        spans = [span for claim in check.below(self._thresholds) for span in claim.spans]
         text, dropped = without_sentences(check.text, spans, self._language)
-        doubted += check.below(self._lines)
+        doubted += check.below(self._thresholds)
         check = look(text) if dropped else check
         named = {claim.key for claim in check.all}
         removed = {claim.key: claim for claim in doubted if claim.key not in named}

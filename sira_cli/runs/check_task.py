@@ -43,7 +43,7 @@ class CheckTask(PictureTask):
         """
         super().__init__(lvlm, request, done)
         self.streams = False
-        self._how, self._lines = request.how.settings(lvlm.preset), request.how.lines(lvlm.preset)
+        self._how, self._thresholds = request.how.settings(lvlm.preset), request.how.thresholds(lvlm.preset)
         self._look = SecondLook(lvlm, request.how)
         self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
@@ -74,16 +74,16 @@ class CheckTask(PictureTask):
 
     def _answer(self, image: Shown, caption: CaptionedPicture) -> Answer:
         """Return the check of a caption, with the new caption if it is rewritten."""
-        lines, lvlm, text = self._lines, self.lvlm, caption.text
+        thresholds, lvlm, text = self._thresholds, self.lvlm, caption.text
         check = self._look.check(image, text)
         answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(lines) if claim.spans]
+        starts = [claim.spans[0][0] for claim in check.below(thresholds) if claim.spans]
         if self._mender is None or not starts or not caption.is_prose:
             return answer
         if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
             return replace(answer, warnings=(TOO_LONG,))
         new = self._mender.rewrite(image, text)
-        left = ", ".join(claim.shown for claim in new.check.below(lines))
+        left = ", ".join(claim.shown for claim in new.check.below(thresholds))
         return replace(
             answer,
             text=new.text,

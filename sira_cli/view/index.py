@@ -68,7 +68,7 @@ class Entry(NamedTuple):
         length: characters of the text.
         text, content: hashes of the text, and of the picture's content by the record (0: not recorded).
         support: of the least supported object; None: no second look.
-        low, error, warnings: whether an object is below the line, the picture failed, there are warnings.
+        low, error, warnings: whether an object is below the threshold, the picture failed, there are warnings.
     """
 
     name: str

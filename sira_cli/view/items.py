@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sira_cli.models.look.claims import line_of, shown
+from sira_cli.models.look.claims import shown, threshold_of
 from sira_cli.pictures.picture import Picture
 
-LINE = 0.5  # an object below it counts as not supported, if the record has no line
+THRESHOLD = 0.5  # an object below it counts as not supported, if the record has no threshold
 # A record's facts about how its text was made, in the page's order.
 _SETTINGS = ("method", "k", "alpha", "model", "prompt", "finish_reason", "source")
 
@@ -24,7 +24,7 @@ class NamedObject:
         thing: in the singular; `car: red` for a colour.
         spans: start and end of every mention, in characters of the text.
         support: how well the picture supports it, 0 to 1.
-        low: whether that is below the record's line.
+        low: whether that is below the record's threshold.
     """
 
     thing: str
@@ -112,21 +112,21 @@ def things_of(values: Mapping[str, Any], text: str) -> list[NamedObject]:
     return sorted((thing for thing in found if thing is not None), key=lambda thing: thing.support)
 
 
-def _line(entry: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
-    """Return the line of a claim, `LINE` if the record has none that can be read."""
+def _threshold(entry: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
+    """Return the threshold of a claim, `THRESHOLD` if the record has none that can be read."""
     try:
-        return line_of(entry, verify)
+        return threshold_of(entry, verify)
     except (TypeError, ValueError, KeyError, AttributeError):
-        return LINE
+        return THRESHOLD
 
 
 def _thing(entry: Any, verify: Mapping[str, Any], length: int) -> NamedObject | None:
     try:
         support = float(entry["support"])
         spans = tuple(sorted((int(start), int(end)) for start, end in entry["spans"]))
-        name, line = shown(entry), _line(entry, verify)
+        name, threshold = shown(entry), _threshold(entry, verify)
     except (TypeError, ValueError, KeyError):
         return None
     if not math.isfinite(support) or any(not 0 <= start <= end <= length for start, end in spans):
         return None
-    return NamedObject(name, spans, support, support < line)
+    return NamedObject(name, spans, support, support < threshold)

@@ -1,4 +1,4 @@
-"""`sira calibrate support --controls`: the line between supported and not, without labels."""
+"""`sira calibrate support --controls`: the threshold between supported and not, without labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, line_of
+from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, threshold_of
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
@@ -52,8 +52,8 @@ def test_the_line_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
     for count in (1, 7, 400):
         controls = rng.beta(1, 3, count)
         enough = [each for each in range(1001) if 100 * sum(controls < each / 1000) >= percentile * count]
-        assert line_of(controls, percentile) == min(enough) / 1000
-    assert line_of(np.ones(9)) == 1
+        assert threshold_of(controls, percentile) == min(enough) / 1000
+    assert threshold_of(np.ones(9)) == 1
 
 
 def test_one_caption_has_no_controls():
@@ -99,12 +99,12 @@ def test_the_report_counts_named_things_and_controls():
     few = [check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")]
     report = ControlsReport.of(few, 75)
     assert (report.pictures, report.failed, report.named, report.controls) == (2, 1, 3, 4)
-    assert report.line == 0.501
+    assert report.threshold == 0.501
     assert report.yes == pytest.approx((2 / 3, 1 / 2))
     assert report.below[0.501] == pytest.approx((1 / 3, 3 / 4))
     assert report.is_doubtful
     assert not ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).is_doubtful
-    assert json.loads(report.to_json())["line"] == 0.501
+    assert json.loads(report.to_json())["threshold"] == 0.501
     with pytest.raises(DataError, match="no picture could be asked about"):
         ControlsReport.of([check(status="error")])
 
@@ -128,8 +128,8 @@ def test_captions_are_asked_about_here_and_by_a_server(sira, captions, tmp_path)
     code, out, err = sira(*command, "-p", "demo", "--json", "--answers", here)
     assert code == 0, err
     found = json.loads(out)
-    line = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
-    assert found["line"] == pytest.approx(line / 1000, abs=0.0011)
+    threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
+    assert found["threshold"] == pytest.approx(threshold / 1000, abs=0.0011)
     assert [found["pictures"], found["named"], found["controls"]] == [3, len(support[True]), len(support[False])]
     records = [json.loads(each) for each in here.read_text().splitlines()]
     asked = [(bool(each["spans"]), each["support"]) for record in records for each in record["objects"]]
@@ -144,9 +144,9 @@ def test_captions_are_asked_about_here_and_by_a_server(sira, captions, tmp_path)
         code, out, err = sira(*command, *server, "--json", "--write-preset", preset)
         assert code == 0, err
         there = json.loads(out)
-        assert there["line"] == pytest.approx(found["line"], abs=0.0011)
+        assert there["threshold"] == pytest.approx(found["threshold"], abs=0.0011)
         assert there["source"]["verify"] == found["source"]["verify"] | {"source": "logprobs"}
-        assert presets.find(str(preset)).verify.min_support == there["line"]
+        assert presets.find(str(preset)).verify.min_support == there["threshold"]
         _, _, err = sira("check", captions, *server[:4], "-p", preset)
         assert "not measured" not in err
 
@@ -186,7 +186,7 @@ def test_without_probabilities_there_is_no_line(sira, captions, tmp_path):
         server = ("--endpoint", address, "-m", "m")
         code, _, err = sira("calibrate", "support", captions, "--controls", *server)
         assert code == 2
-        assert "tells no probabilities, so there is no line to find" in err
+        assert "tells no probabilities, so there is no threshold to find" in err
         assert sira("check", captions, *server, "-o", tmp_path / "checks.jsonl")[0] == 0
     labels = tmp_path / "labels.json"
     labels.write_text(json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
@@ -205,7 +205,7 @@ def test_records_of_a_server_and_labels(sira, captions, tmp_path):
     labels.write_text(json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
     command = ("calibrate", "support", tmp_path / "checks.jsonl", "--labels", labels)
     code, out, _ = sira(*command, "-m", "qwen3-vl:8b", "--write-preset", preset, "--json")
-    assert (code, json.loads(out)["line"]) == (0, 0.749)  # 0.6 / 0.8, a little less in floats
+    assert (code, json.loads(out)["threshold"]) == (0, 0.749)  # 0.6 / 0.8, a little less in floats
     assert presets.find(str(preset)).verify.min_support == 0.749
 
 
@@ -221,7 +221,7 @@ def test_another_language_and_a_list_of_ones_own(sira, captions, tmp_path):
     assert "mine.yaml: min_support = 0.75, language de;" in err
     written = presets.find(str(tmp_path / "mine.yaml")).verify
     assert (written.min_support, written.language) == (0.75, "de")
-    assert json.loads(out)["line"] == 0.75
+    assert json.loads(out)["threshold"] == 0.75
     assert json.loads(out)["controls"] == 6
     assert {named(body).split()[0] for body in server.bodies} == {"Ist"}
 

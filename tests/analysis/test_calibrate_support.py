@@ -1,4 +1,4 @@
-"""`sira calibrate support`: the line between supported and not, from captions with labels."""
+"""`sira calibrate support`: the threshold between supported and not, from captions with labels."""
 
 from __future__ import annotations
 
@@ -56,14 +56,16 @@ def test_the_line_is_the_highest_that_keeps_the_promise(share):
     ]
     report = SupportReport.of(SOURCE, 20, named, false_alarms=share)
     there = [one.support for one in named if one.there]
-    kept = [line for line in range(1001) if sum(each < line / 1000 for each in there) <= share * len(there)]
-    assert report.line == max(kept) / 1000
-    below = report.below[report.line]
+    kept = [
+        threshold for threshold in range(1001) if sum(each < threshold / 1000 for each in there) <= share * len(there)
+    ]
+    assert report.threshold == max(kept) / 1000
+    below = report.below[report.threshold]
     assert below[0] <= share
-    assert below[1] == np.mean([one.support < report.line for one in named if not one.there])
+    assert below[1] == np.mean([one.support < report.threshold for one in named if not one.there])
     assert (report.there, report.there + report.absent) == (len(there), 300)
     assert report.auroc.low < report.auroc.value < report.auroc.high
-    assert json.loads(report.to_json())["line"] == report.line
+    assert json.loads(report.to_json())["threshold"] == report.threshold
 
 
 def test_labels_of_ones_own(tmp_path):
@@ -148,13 +150,13 @@ def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
             kind.append(claim.support)
     counts = [found[name] for name in ("pictures", "there", "absent", "unknown")]
     assert counts == [len(SEEDS), len(there), len(absent), len(others)]
-    assert found["line"] == pytest.approx(min(there), abs=0.0011)  # 3 % of so few is none
-    assert presets.read(preset).verify.min_support == found["line"]
+    assert found["threshold"] == pytest.approx(min(there), abs=0.0011)  # 3 % of so few is none
+    assert presets.read(preset).verify.min_support == found["threshold"]
     assert "mine.yaml: min_support = " in err
     assert sira(*command, "--write-preset", preset)[0] == 2
     code, out, _ = sira(*command)
     assert code == 0
-    assert f"min_support = {found['line']:g}" in out
+    assert f"min_support = {found['threshold']:g}" in out
 
 
 def test_scenes_without_files(sira):

@@ -128,18 +128,21 @@ def test_a_wrong_colour_is_rewritten_and_not_named_again(demo, image):
     done = rewriter.rewrite(image, text)
     assert done.text.startswith("There is a table in the middle. There is a bicycle on the left, which is ")
     assert ("bicycle", "red") in {(claim.thing, claim.value) for claim in done.removed}
-    assert not done.check.below(BOTH.lines(demo.preset))
+    assert not done.check.below(BOTH.thresholds(demo.preset))
     assert ("bicycle", "blue") in {(claim.thing, claim.value) for claim in done.check.claims}
     assert Rewriter(demo, Verify(mode="rewrite")).rewrite(image, text).text == text
 
 
 def test_the_preset_chooses_kinds_and_lines(demo, image):
-    lvlm = with_verify(demo, claims="colors", lines={"colors": 0.25}, min_support=0.9)
+    lvlm = with_verify(demo, claims="colors", thresholds={"colors": 0.25}, min_support=0.9)
     check = lvlm.check(image, "A red bicycle.")
     assert (check.objects, [claim.value for claim in check.claims]) == ((), ["red"])
-    assert Verify().lines(lvlm.preset) == {"colors": 0.25}
-    assert Verify(claims="objects, colors").lines(lvlm.preset) == {"objects": 0.9, "colors": 0.25}
-    assert Verify(0.1, claims="objects,colors").lines(demo.preset)["colors"] == demo.preset.verify.lines["colors"]
+    assert Verify().thresholds(lvlm.preset) == {"colors": 0.25}
+    assert Verify(claims="objects, colors").thresholds(lvlm.preset) == {"objects": 0.9, "colors": 0.25}
+    assert (
+        Verify(0.1, claims="objects,colors").thresholds(demo.preset)["colors"]
+        == demo.preset.verify.thresholds["colors"]
+    )
     assert [claim.value for claim in lvlm.caption(image, verify="flag").objects] == []
     settings = Verify().settings(lvlm.preset)
     assert settings["claims"] == {"colors": {"question": "What color is the {thing}?", "min_support": 0.25}}
@@ -183,7 +186,7 @@ def test_the_model_lists_the_objects_itself(demo, image, monkeypatch):
     [
         ({"claims": "numbers"}, "`claims=` 'numbers': expected some of objects, colors"),
         ({"claims": ","}, "expected some of"),
-        ({"lines": {"numbers": 0.5}}, "expected some of"),
+        ({"thresholds": {"numbers": 0.5}}, "expected some of"),
         ({"language": "xx"}, "`language=` 'xx': expected de, en"),
         ({"languages": {"xx": {"objects": "Ĉu {thing}?"}}}, r"`verify.languages.xx.yes_words`: Field required"),
         ({"languages": {"de": {"objects": "Was?"}}}, r"`verify.languages.de.objects`: must contain \{thing\}"),

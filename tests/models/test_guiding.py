@@ -146,10 +146,10 @@ def test_a_method_without_a_divisible_cache_has_as_many_captions():
 def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvlm):
     for seed in SCENES:
         result = lvlm.caption(render(held_out(seed))[0], verify="guide")
-        line = lvlm.preset.guide.line
-        supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= line)
+        threshold = lvlm.preset.guide.threshold
+        supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= threshold)
         assert sorted(name for _, _, name in mentions(result.text)) == supported, result.text
-        assert result.forbidden == sorted(c["thing"] for c in result.candidates if c["support"] < line)
+        assert result.forbidden == sorted(c["thing"] for c in result.candidates if c["support"] < threshold)
         assert not is_broken(result.text), result.text
         assert result.finish_reason == "stop"
         drafted = {name for _, _, name in mentions(result.draft or result.text)}

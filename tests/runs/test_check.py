@@ -144,7 +144,7 @@ def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
 
 
 def test_what_is_at_the_line_is_supported(demo, scenes):
-    """In the record, and in the sums: the least supported thing is at the line, and nothing is taken out."""
+    """In the record, and in the sums: the least supported thing is at the threshold, and nothing is taken out."""
     image, text = scenes / "0.png", TEXTS["0"]
     line = demo.check(image, text).support
     assert 0 < line < 1
@@ -296,7 +296,7 @@ def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scene
 
 
 def test_captions_are_decoded_anew_from_what_is_unsupported_on(sira, demo, scenes, tmp_path):
-    """What the library makes of each caption alone, and nothing below the line in it."""
+    """What the library makes of each caption alone, and nothing below the threshold in it."""
     fix = ["--fix", "rewrite", "--fixed", tmp_path / "fixed"]
     command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix]
     assert sira(*command, "-b", 2)[0] == 3

@@ -70,7 +70,7 @@ def test_colours_of_captions_are_checked(sira, demo, scenes, tmp_path):
     assert (wrong["dropped"], wrong["fixed"]) == ([], fixed)
     assert (tmp_path / "fixed" / "0.txt").read_text().strip() == fixed
     assert plain["claims"] == []
-    line = demo.preset.verify.lines["colors"]
+    line = demo.preset.verify.thresholds["colors"]
     assert wrong["verify"]["claims"]["colors"] == {"question": "What color is the {thing}?", "min_support": line}
     assert "bicycle: purple 0.00" in out
     assert f"2 captions, 2 colors: 1 of them, in 1 caption, below {line:g}\n" in out

@@ -60,7 +60,7 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
     run(page)
     answer = ask(client, said(lvlm.preset.prompts.caption, PICTURE), {"words": True, "verify": "flag"})
     words, things = answer.sira["words"], answer.sira["objects"]
-    line = answer.sira["verify"]["min_support"]
+    threshold = answer.sira["verify"]["min_support"]
     expected = [(bare(word["word"]), marks_of(word)) for word in words if bare(word["word"])]
     shown = page.run(
         """return [...document.querySelector('.text').querySelectorAll('.tok')].map(
@@ -72,9 +72,9 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
     rows = page.run("return [...document.querySelector('.things tbody').rows].map(row => row.innerText.split(/\\s+/))")
     rows = [[row[0], row[1]] for row in rows]
     support = sorted((thing["support"], thing["thing"]) for thing in things)
-    assert rows == [[f"[{name}]" if value < line else name, f"{value:.2f}"] for value, name in support]
+    assert rows == [[f"[{name}]" if value < threshold else name, f"{value:.2f}"] for value, name in support]
     brackets = page.run("return document.querySelector('.text').querySelectorAll('.unsupported.begins').length")
-    assert brackets == sum(len(thing["spans"]) for thing in things if thing["support"] < line)
+    assert brackets == sum(len(thing["spans"]) for thing in things if thing["support"] < threshold)
 
 
 def test_settings_and_methods_are_those_that_are_chosen(page, lvlm):

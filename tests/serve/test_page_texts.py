@@ -118,14 +118,14 @@ def test_the_words_in_orange_are_those_that_are_listed(page):
     assert "grounding below 0.4:" in page.text(".legend")
 
 
-def test_the_line_of_support_is_drawn_and_told(page, client, lvlm):
-    line = lvlm.preset.verify.min_support
-    assert f"support below {line:g}, this preset's line" in page.text(".legend")
+def test_the_threshold_of_support_is_drawn_and_told(page, client, lvlm):
+    threshold = lvlm.preset.verify.min_support
+    assert f"support below {threshold:g}, this preset's threshold" in page.text(".legend")
     things = [
         {"thing": name, "spans": [], "support": value, "neither": 0}
-        for name, value in (("cat", 0.62), ("dog", line - 0.0003), ("cup", line))
+        for name, value in (("cat", 0.62), ("dog", threshold - 0.0003), ("cup", threshold))
     ]
-    answering(page, 200, stream("A cat.", objects=things, verify={"min_support": line}))
+    answering(page, 200, stream("A cat.", objects=things, verify={"min_support": threshold}))
     run(page)
     box = "const rows = [...document.querySelector('.things tbody').rows]; return rows.map(row => "
     edges = page.run(
@@ -134,7 +134,7 @@ def test_the_line_of_support_is_drawn_and_told(page, client, lvlm):
     )
     for (bar, fill, edge), thing in zip(edges, things, strict=True):
         middle = (edge["left"] + edge["right"]) / 2
-        assert middle - bar["left"] == pytest.approx(line * bar["width"], abs=0.6)
+        assert middle - bar["left"] == pytest.approx(threshold * bar["width"], abs=0.6)
         assert fill["width"] == pytest.approx(thing["support"] * bar["width"], abs=0.6)
         assert edge["height"] > bar["height"]
     assert page.run(box + "[row.innerText.split(/\\s+/).slice(0, 2), row.className])") == [
@@ -142,6 +142,6 @@ def test_the_line_of_support_is_drawn_and_told(page, client, lvlm):
         [["[dog]", "0.7757"], "unsupported"],
         [["cup", "0.78"], ""],
     ]
-    assert page.text(".things .hint") == f"Below {line:g}, the line in the bars, an object is not supported."
+    assert page.text(".things .hint") == f"Below {threshold:g}, the line in the bars, an object is not supported."
     asked = ask(client, said(picture=PICTURES[0]), {"verify": "flag"})
-    assert asked.sira["verify"]["min_support"] == line
+    assert asked.sira["verify"]["min_support"] == threshold

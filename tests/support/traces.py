@@ -96,7 +96,7 @@ def make_trace(
     return [settings, *lines, _end_line(text, tokens, lines, tracked)]
 
 
-def looked_at(trace: list[dict], line: float = 0.5, **support: float) -> list[dict]:
+def looked_at(trace: list[dict], threshold: float = 0.5, **support: float) -> list[dict]:
     """The trace with a second look: things, words of the text, and their support."""
     text = trace[-1]["text"]
     objects = [
@@ -108,7 +108,7 @@ def looked_at(trace: list[dict], line: float = 0.5, **support: float) -> list[di
         }
         for thing, value in support.items()
     ]
-    verify = {"mode": "flag", "words": "test", "question": "Is there {thing} in the image?", "min_support": line}
+    verify = {"mode": "flag", "words": "test", "question": "Is there {thing} in the image?", "min_support": threshold}
     return [*trace[:-1], {**trace[-1], "objects": objects, "verify": verify}]
 
 

@@ -13,4 +13,4 @@ ROOT = Path(__file__).parents[2]
 def test_the_line_is_that_of_the_preset():
     line = re.search(r"min_support: ([\d.]+)", (ROOT / "presets/demo.yaml").read_text())
     assert line is not None
-    assert measured.line_figures().startswith(f"Below {line[1]} are ")
+    assert measured.threshold_figures().startswith(f"Below {line[1]} are ")

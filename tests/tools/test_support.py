@@ -56,7 +56,7 @@ def test_every_object_word_counts_with_the_support_of_its_thing(methods, measure
             assert caption_counts(scene, text)["mentions"] == len(before)
         found, line = measured[name], lvlm.preset.verify.min_support
         assert found["not asked"] == 0
-        assert found["line"] == line
+        assert found["threshold"] == line
         assert found["flagged"] == [sum(row[0] is kind and row[1] < line for row in rows) for kind in (True, False)]
         parts = {
             "all": rows,
@@ -110,7 +110,7 @@ def test_support_is_no_worse_than_it_was_on_validation_scenes():
     """The aims: AUROC of 94 and more on the whole, of 90 in every part of the text."""
     content = json.loads(file_of("validation").read_text(encoding="utf-8"))
     for name in ("greedy", "sira"):
-        assert content[name]["line"] == presets.find("demo").verify.min_support
+        assert content[name]["threshold"] == presets.find("demo").verify.min_support
         assert content[name]["all"]["support"]["value"] >= 94
         for part in PARTS:
             row = content[name][part]

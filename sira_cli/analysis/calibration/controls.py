@@ -1,7 +1,7 @@
-"""The line between supported and not, without labels: from things that only the captions of other pictures name.
+"""The threshold between supported and not, without labels: from things that only the captions of other pictures name.
 
 Most of these controls are not in the picture. The percentile of their support was fixed on validation scenes, by
-`python -m tools.controls`: of several, the one below whose line are about 3 % of the real objects, as with labels.
+`python -m tools.controls`: of several, the one below whose threshold are about 3 % of the real objects, as with labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sira_cli.language.things import Thing, Words
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
 PERCENTILE = 98
-DOUBTFUL = 0.25  # share of named things below the line from which on support means little
+DOUBTFUL = 0.25  # share of named things below the threshold from which on support means little
 
 
 class WithControls(Words):
@@ -77,16 +77,16 @@ class WithControls(Words):
 
 @dataclass(frozen=True)
 class ControlsReport:
-    """The line that was found, and its effect.
+    """The threshold that was found, and its effect.
 
     Attributes:
         source: whose support it is.
         pictures, failed: numbers of captioned pictures that were asked about, and of those that could not be.
         named, controls: numbers of the things that captions name, and of controls.
-        percentile: percentage of controls whose support is below the line.
-        line: below it an object is not supported.
+        percentile: percentage of controls whose support is below the threshold.
+        threshold: below it an object is not supported.
         yes: shares of named things and of controls that the model sees: support of 0.5 and more.
-        below: for several lines, the shares of named things and of controls below each.
+        below: for several thresholds, the shares of named things and of controls below each.
     """
 
     source: Source
@@ -95,13 +95,13 @@ class ControlsReport:
     named: int
     controls: int
     percentile: float
-    line: float
+    threshold: float
     yes: tuple[float, float]
     below: dict[float, tuple[float, float]]
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], percentile: float = PERCENTILE) -> ControlsReport:
-        """Find the line.
+        """Find the threshold.
 
         Args:
             records: of checks under `WithControls`.
@@ -114,13 +114,15 @@ class ControlsReport:
         checks = [record for record in every if record["status"] == "ok"]
         support = {kind: supports(checks, named=kind) for kind in (True, False)}
         if not len(support[False]):
-            raise DataError("no picture could be asked about, so no line can be found")
+            raise DataError("no picture could be asked about, so no threshold can be found")
 
-        def below(line: float) -> tuple[float, float]:
-            named, controls = (ratio(int((support[kind] < line).sum()), len(support[kind])) for kind in (True, False))
+        def below(threshold: float) -> tuple[float, float]:
+            named, controls = (
+                ratio(int((support[kind] < threshold).sum()), len(support[kind])) for kind in (True, False)
+            )
             return named, controls
 
-        line = line_of(support[False], percentile)
+        threshold = threshold_of(support[False], percentile)
         no = below(0.5)
         return cls(
             source=Source.of(checks[0]),
@@ -129,15 +131,15 @@ class ControlsReport:
             named=len(support[True]),
             controls=len(support[False]),
             percentile=percentile,
-            line=line,
+            threshold=threshold,
             yes=(1 - no[0], 1 - no[1]),
-            below={each: below(each) for each in sorted({*SHOWN, line})},
+            below={each: below(each) for each in sorted({*SHOWN, threshold})},
         )
 
     @property
     def is_doubtful(self) -> bool:
         """Whether controls reach so high that support means little."""
-        return self.below[self.line][0] > DOUBTFUL
+        return self.below[self.threshold][0] > DOUBTFUL
 
     def to_json(self) -> str:
         """Return one JSON object."""
@@ -149,8 +151,8 @@ def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[
     return np.array([each["support"] for check in checks for each in check["objects"] if bool(each["spans"]) is named])
 
 
-def line_of(controls: np.ndarray[Any, Any], percentile: float = PERCENTILE) -> float:
-    """Return the lowest line, in thousandths, below which a percentage of controls falls; 1 if too many reach it."""
+def threshold_of(controls: np.ndarray[Any, Any], percentile: float = PERCENTILE) -> float:
+    """Return the lowest threshold, in thousandths, that a percentage of controls is below; 1 if too many reach it."""
     ordered, most = np.sort(controls), len(controls) * (100 - percentile) / 100
     return next(
         (each / 1000 for each in range(1001) if len(ordered) - np.searchsorted(ordered, each / 1000) <= most), 1.0

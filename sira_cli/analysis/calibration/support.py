@@ -1,6 +1,6 @@
-"""The line between supported and not, from captions with labels: `min_support` of the second look.
+"""The threshold between supported and not, from captions with labels: `min_support` of the second look.
 
-The rule was fixed before anything was measured: the highest line, in thousandths, below which at most 3 % of the
+The rule was fixed before anything was measured: the highest threshold, in thousandths, below which at most 3 % of the
 objects in the picture fall. A second look that removes real objects is worse than none.
 """
 
@@ -28,7 +28,7 @@ from sira_cli.language import things
 from sira_cli.language.wordings import ENGLISH
 
 FALSE_ALARMS = 0.03
-SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # lines in the table, besides the one that is found
+SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # thresholds in the table, besides the one that is found
 
 
 class Labelled(NamedTuple):
@@ -60,7 +60,7 @@ class Source:
 
     Attributes:
         model, revision: as records have them.
-        verify: how the second look was done, without its line.
+        verify: how the second look was done, without its threshold.
     """
 
     model: str
@@ -82,22 +82,22 @@ class Source:
         """
         verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
         if verify.get("source") == "answer":
-            raise DataError(f"the server of {record['model']} tells no probabilities, so there is no line to find")
+            raise DataError(f"the server of {record['model']} tells no probabilities, so there is no threshold to find")
         return cls(str(record["model"]), str(record["revision"]), verify)
 
 
 @dataclass(frozen=True)
 class SupportReport:
-    """The line that was found, and its effect.
+    """The threshold that was found, and its effect.
 
     Attributes:
         source: whose support it is.
         pictures, there, absent: numbers of pictures, named objects in the picture, and named objects that are not.
         unknown: number of objects without a label; they are left out.
-        false_alarms: the allowed share of real objects below the line.
-        line: below it an object is not supported.
+        false_alarms: the allowed share of real objects below the threshold.
+        threshold: below it an object is not supported.
         auroc: of support, in percent, with its 95 % interval over pictures; None without both kinds.
-        below: for several lines, the shares of real and of absent objects below each.
+        below: for several thresholds, the shares of real and of absent objects below each.
     """
 
     source: Source
@@ -106,7 +106,7 @@ class SupportReport:
     absent: int
     unknown: int
     false_alarms: float
-    line: float
+    threshold: float
     auroc: Figure | None
     below: dict[float, tuple[float, float]]
 
@@ -119,26 +119,28 @@ class SupportReport:
         unknown: int = 0,
         false_alarms: float = FALSE_ALARMS,
     ) -> SupportReport:
-        """Find the line.
+        """Find the threshold.
 
         Args:
             source: whose support it is.
             pictures: their number.
             labelled: the objects that their captions name.
             unknown: number of objects without a label.
-            false_alarms: the allowed share of real objects below the line.
+            false_alarms: the allowed share of real objects below the threshold.
 
         Raises:
             DataError: no named object is in its picture.
         """
         support = {kind: np.array([one.support for one in labelled if one.there is kind]) for kind in (True, False)}
         if not len(support[True]):
-            raise DataError("no labelled object is in its picture, so no line can be found: check names and labels")
+            raise DataError(
+                "no labelled object is in its picture, so no threshold can be found: check names and labels"
+            )
 
-        def below(line: float, there: bool) -> float:
-            return ratio(int((support[there] < line).sum()), len(support[there]))
+        def below(threshold: float, there: bool) -> float:
+            return ratio(int((support[there] < threshold).sum()), len(support[there]))
 
-        line = next(each / 1000 for each in range(1000, -1, -1) if below(each / 1000, True) <= false_alarms)
+        threshold = next(each / 1000 for each in range(1000, -1, -1) if below(each / 1000, True) <= false_alarms)
         numbers, kinds, scores = (np.array(column) for column in zip(*labelled, strict=True))
         return cls(
             source=source,
@@ -147,9 +149,9 @@ class SupportReport:
             absent=len(support[False]),
             unknown=unknown,
             false_alarms=false_alarms,
-            line=line,
+            threshold=threshold,
             auroc=auroc_interval(numbers, kinds, scores, pictures),
-            below={each: (below(each, True), below(each, False)) for each in sorted({*SHOWN, line})},
+            below={each: (below(each, True), below(each, False)) for each in sorted({*SHOWN, threshold})},
         )
 
     def to_json(self) -> str:

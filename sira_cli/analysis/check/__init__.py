@@ -1,6 +1,6 @@
 """A second look at captions that exist already (`data/captions`).
 
 run         every caption looked at, resumable
-summary     numbers of pictures and objects, those below the line; the worst
+summary     numbers of pictures and objects, those below the threshold; the worst
 fixed       changed captions, written next to the originals
 """

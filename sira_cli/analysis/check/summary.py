@@ -1,4 +1,4 @@
-"""A summary of many checks: numbers of pictures and objects, those below the line, the worst."""
+"""A summary of many checks: numbers of pictures and objects, those below the threshold, the worst."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sira_cli.language.things import OBJECTS
-from sira_cli.models.look.claims import by_kind, line_of, shown
+from sira_cli.models.look.claims import by_kind, shown, threshold_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Doubted:
     Attributes:
         name: of the picture, as in its record.
         support: of the least supported claim.
-        things: claims below their lines with their support, the least supported first.
+        things: claims below their thresholds with their support, the least supported first.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Doubted:
 
 @dataclass
 class Tally:
-    """Numbers of claims of one kind: all of them, those below the line, and captions with such claims."""
+    """Numbers of claims of one kind: all of them, those below the threshold, and captions with such claims."""
 
     claims: int = 0
     below: int = 0
@@ -39,16 +39,16 @@ class Summary:
     """Counts over records of checks.
 
     Attributes:
-        line: claims with less support are not supported; None: the lines in the records.
+        threshold: claims with less support are not supported; None: the thresholds in the records.
         captions, failed: checked, and not.
         kinds: numbers of claims by kind, each object or claim once per caption.
         unrecognised: captions that name nothing that the list of words has.
         without_probabilities: captions checked by a server that only says yes or no.
         emptied: captions of which no sentence would be left.
-        doubted: captions with a claim below the line, in the order of the records.
+        doubted: captions with a claim below the threshold, in the order of the records.
     """
 
-    line: float | None = None
+    threshold: float | None = None
     captions: int = 0
     failed: int = 0
     kinds: dict[str, Tally] = field(default_factory=dict)
@@ -80,9 +80,9 @@ class Summary:
             self.emptied += not record["fixed"]
 
     def _is_below(self, claim: Mapping[str, Any], verify: Mapping[str, Any]) -> bool:
-        line = line_of(claim, verify) if self.line is None else self.line
-        return bool(claim["support"] < line)
+        threshold = threshold_of(claim, verify) if self.threshold is None else self.threshold
+        return bool(claim["support"] < threshold)
 
     def worst(self) -> list[Doubted]:
-        """Return the captions with a claim below the line, the least supported first."""
+        """Return the captions with a claim below the threshold, the least supported first."""
         return sorted(self.doubted, key=lambda doubted: doubted.support)

@@ -199,7 +199,7 @@ def _things(trace: Trace) -> list[Named] | None:
             words = [word for word in end.words if word.start < stop and word.end > start]
             own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
             steps += [(own[0], own[-1] + 1)] if own else []
-        found.append(Named(claim, claim.support >= end.verify.line(claim.kind), steps))
+        found.append(Named(claim, claim.support >= end.verify.threshold(claim.kind), steps))
     return sorted(found, key=lambda one: one.claim.support)
 
 

@@ -170,8 +170,8 @@ class Look:
     min_support: float
     claims: dict[str, Look] | None = None
 
-    def line(self, kind: str) -> float:
-        """Return the line of a kind of claim."""
+    def threshold(self, kind: str) -> float:
+        """Return the threshold of a kind of claim."""
         return (self.claims or {}).get(kind, self).min_support
 
 

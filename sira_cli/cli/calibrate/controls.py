@@ -1,4 +1,4 @@
-"""`sira calibrate support --controls`: the line without labels."""
+"""`sira calibrate support --controls`: the threshold without labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.calibrate.lines import print_lines
+from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.engines import Engines
 from sira_cli.cli.options.common import EngineOptions, ModelOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
@@ -39,7 +39,7 @@ def from_captions(
     objects: str | None,
     language: str | None,
 ) -> ControlsReport:
-    """Ask about the things that captions name and about controls, and find the line.
+    """Ask about the things that captions name and about controls, and find the threshold.
 
     Raises:
         SiraError: the captions cannot be read, or the run cannot go on.
@@ -56,7 +56,7 @@ def from_captions(
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
-    """Let the bundled model caption drawn scenes, and find the line by controls."""
+    """Let the bundled model caption drawn scenes, and find the threshold by controls."""
     from sira_cli.demo.labelled_captions import captioned_scenes
     from sira_cli.methods import find
     from sira_cli.runs.local_run import LocalRun
@@ -129,16 +129,16 @@ def _records(job: Job, events: Any) -> list[dict[str, Any]]:
 
 def print_report(report: ControlsReport) -> None:
     """Print the effect of several thresholds, and the threshold found."""
-    shares = {line: (f"{named:.1%}", f"{controls:.1%}") for line, (named, controls) in report.below.items()}
-    print_lines(("below it: named objects", "controls"), shares, report.line)
+    shares = {threshold: (f"{named:.1%}", f"{controls:.1%}") for threshold, (named, controls) in report.below.items()}
+    print_thresholds(("below it: named objects", "controls"), shares, report.threshold)
     out = table_console()
     out.print(f"{report.pictures:,} captions, {report.named:,} objects named, {report.controls:,} controls")
     named, controls = report.yes
     out.print(f"the model says yes to {named:.1%} of the named objects and to {controls:.1%} of the controls")
-    out.print(f"min_support = {report.line:g}: {report.percentile:g} % of the controls are below it")
+    out.print(f"min_support = {report.threshold:g}: {report.percentile:g} % of the controls are below it")
     if report.is_doubtful:
         note(
-            f"support means little here: {report.below[report.line][0]:.0%} of the named objects are below this "
+            f"support means little here: {report.below[report.threshold][0]:.0%} of the named objects are below this "
             "threshold. The model says yes too readily, or the captions leave out much of what is in the pictures: "
             "find it from labels"
         )

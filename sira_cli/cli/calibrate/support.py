@@ -9,7 +9,7 @@ import typer
 
 from sira_cli.cli.calibrate import controls as by_controls
 from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels, labelling
-from sira_cli.cli.calibrate.lines import print_lines
+from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
@@ -136,9 +136,9 @@ def support(
     show_report(report, _print, as_json, output)
     if write_preset is not None:
         language = report.source.language
-        verify = preset.verify.model_copy(update={"min_support": report.line, "language": language})
+        verify = preset.verify.model_copy(update={"min_support": report.threshold, "language": language})
         how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
-        holds = f"min_support = {report.line:g}" + f", language {language}" * (language != preset.verify.language)
+        holds = f"min_support = {report.threshold:g}" + f", language {language}" * (language != preset.verify.language)
         save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
     if failed:
         raise typer.Exit(3)
@@ -192,8 +192,8 @@ def _print(report: SupportReport | ControlsReport) -> None:
     if isinstance(report, ControlsReport):
         by_controls.print_report(report)
         return
-    shares = {line: (f"{there:.1%}", f"{absent:.0%}") for line, (there, absent) in report.below.items()}
-    print_lines(("below it: real objects", "hallucinated"), shares, report.line)
+    shares = {threshold: (f"{there:.1%}", f"{absent:.0%}") for threshold, (there, absent) in report.below.items()}
+    print_thresholds(("below it: real objects", "hallucinated"), shares, report.threshold)
     out = table_console()
     out.print(
         f"{report.pictures:,} pictures, {report.there:,} real objects named, {report.absent:,} hallucinated"
@@ -201,6 +201,6 @@ def _print(report: SupportReport | ControlsReport) -> None:
     )
     if report.auroc is not None:
         out.print(f"AUROC of support: {report.auroc} (100: perfect separation, 50: chance)")
-    out.print(f"min_support = {report.line:g}: at most {report.false_alarms:.1%} of real objects are below it")
+    out.print(f"min_support = {report.threshold:g}: at most {report.false_alarms:.1%} of real objects are below it")
     if report.absent < FEW:
         note(f"only {report.absent} hallucinated objects: the share of them below the threshold is uncertain")

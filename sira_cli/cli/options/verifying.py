@@ -103,21 +103,21 @@ class VerifyOptions:
         return with_objects(look, self.objects, preset)
 
 
-def note_line(verify: Verify, preset: Preset) -> None:
-    """Note a line that is not measured, and how to measure it."""
+def note_threshold(verify: Verify, preset: Preset) -> None:
+    """Note a threshold that is not measured, and how to measure it."""
     language = verify.language or preset.verify.language
     other = language != preset.verify.language
     if verify.min_support is None and (other or preset.verify.min_support == type(preset.verify)().min_support):
         where = f"{preset.model}, language {language}" if other else preset.model
-        line = f"the line of {verify.line(preset):g} is not measured for {where}"
-        note(f"{line}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
+        threshold = f"the threshold of {verify.threshold(preset):g} is not measured for {where}"
+        note(f"{threshold}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
 
 
 def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
     """Return a second look that finds the objects as --objects says, in the language of the texts.
 
     Raises:
-        SettingsError: the language is not known, a requirement is missing, or the line is not of the claims.
+        SettingsError: the language is not known, a requirement is missing, or the threshold is not of the claims.
         DataError: the file of objects cannot be read.
     """
     from sira_cli.language.things import OBJECTS
@@ -125,8 +125,8 @@ def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
     kinds = verify.kinds(preset)
     if verify.min_support is not None and OBJECTS not in kinds:
         raise SettingsError(
-            f"--min-support is the line of objects, but the claims are {', '.join(kinds)}: leave it out, or also ask "
-            "about objects with --claims"
+            f"--min-support is the threshold of objects, but the claims are {', '.join(kinds)}: leave it out, or "
+            "also ask about objects with --claims"
         )
     from sira_cli.language.noun_phrases import find_words
 

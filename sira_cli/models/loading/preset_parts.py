@@ -121,7 +121,7 @@ class VerifySettings(Strict):
     Attributes:
         min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
         claims: the kinds of claims to ask about, between commas.
-        lines: like `min_support`, for claims of other kinds; without one, 0.5.
+        thresholds: like `min_support`, for claims of other kinds; without one, 0.5.
         rounds: maximum number of times that a text is decoded again without unsupported objects.
         language: of the texts, and of the questions about them.
         languages: more languages, or other words for some; `sira_cli/language/wordings.yaml` has the keys.
@@ -129,7 +129,7 @@ class VerifySettings(Strict):
 
     min_support: float = Field(default=0.5, ge=0, le=1)
     claims: str = OBJECTS
-    lines: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    thresholds: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
     rounds: int = Field(default=3, ge=1, le=MOST_ROUNDS)
     language: str = ENGLISH
     languages: dict[str, dict[str, JsonValue]] = {}
@@ -137,7 +137,7 @@ class VerifySettings(Strict):
     @model_validator(mode="after")
     def _check(self) -> VerifySettings:
         kinds_of(self.claims)
-        for kind in self.lines:
+        for kind in self.thresholds:
             kinds_of(kind)
         for code in self.languages:
             self.wording(code)
@@ -169,12 +169,12 @@ class GuideSettings(Strict):
     Attributes:
         captions: number of captions of a picture in which its objects are looked for: the method's own, and samples.
         heat: temperature of the samples.
-        line: like `verify.min_support`, which it replaces if it is set.
+        threshold: like `verify.min_support`, which it replaces if it is set.
     """
 
     captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
     heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
-    line: float | None = Field(default=None, ge=0, le=1)
+    threshold: float | None = Field(default=None, ge=0, le=1)
 
 
 class Load(Strict):

@@ -94,10 +94,14 @@ class Check:
         """The lowest support of a claim; 1 without claims."""
         return min((claim.support for claim in self.all), default=1.0)
 
-    def below(self, line: float | Mapping[str, float]) -> list[Claim]:
-        """Return the claims whose support is below a line; a mapping has the line of each kind."""
-        lines = line if isinstance(line, Mapping) else dict.fromkeys({claim.kind for claim in self.all}, line)
-        return [claim for claim in self.all if claim.support < lines[claim.kind]]
+    def below(self, threshold: float | Mapping[str, float]) -> list[Claim]:
+        """Return the claims whose support is below a threshold; a mapping has the threshold of each kind."""
+        thresholds = (
+            threshold
+            if isinstance(threshold, Mapping)
+            else dict.fromkeys({claim.kind for claim in self.all}, threshold)
+        )
+        return [claim for claim in self.all if claim.support < thresholds[claim.kind]]
 
     def added_to(self, answer: Answer, settings: dict[str, Any]) -> Answer:
         """Return an answer with the claims and the settings of the look (`Verify.settings`), for its record."""
@@ -122,15 +126,15 @@ def by_kind(record: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
     return found
 
 
-def line_of(claim: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
+def threshold_of(claim: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
     """Return the support below which a claim in a record is not supported, from the record's `verify`."""
     kinds = verify.get("claims") or {}
     return float(kinds.get(claim.get("kind", OBJECTS), verify)["min_support"])
 
 
 def unsupported(claims: Iterable[Mapping[str, Any]], verify: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the claims of a record below their lines; `verify` is the record's."""
-    return [claim for claim in claims if claim["support"] < line_of(claim, verify)]
+    """Return the claims of a record below their thresholds; `verify` is the record's."""
+    return [claim for claim in claims if claim["support"] < threshold_of(claim, verify)]
 
 
 def unsure(record: Mapping[str, Any]) -> list[str]:

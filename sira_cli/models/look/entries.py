@@ -17,7 +17,7 @@ from typing import Any
 from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.answering.texts import TextSettings
-from sira_cli.models.look.claims import Check, line_of
+from sira_cli.models.look.claims import Check, threshold_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.schemas.schema import Schema
 
@@ -39,7 +39,7 @@ def looked(
         text_settings: the preset's.
     """
     first, found = _checked(look, answer, schema, text_settings)
-    doubted = {claim.key: claim for claim in found.all if claim.support < line_of(claim.to_json(), settings)}
+    doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
     if settings["mode"] == "rewrite" and (data := _without(answer.data, look, doubted)) != answer.data:
         shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
         draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)

@@ -35,7 +35,7 @@ class GuidedCaptions:
 
         Args:
             lvlm: the model.
-            verify: the line and the words.
+            verify: the threshold and the words.
 
         Raises:
             UnsupportedModelError: the tokenizer has no token for yes or no.
@@ -44,7 +44,7 @@ class GuidedCaptions:
             lvlm = copy.copy(lvlm)
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         self.look = SecondLook(lvlm, verify)
-        self._lvlm, self._line = lvlm, verify.line(lvlm.preset)
+        self._lvlm, self._threshold = lvlm, verify.threshold(lvlm.preset)
         finder, limit = self.look.words, lvlm.preset.generation.max_new_tokens
         self._rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, limit)
 
@@ -83,8 +83,10 @@ class GuidedCaptions:
 
     def _guide(self, claims: Sequence[Claim]) -> Guide:
         group = self._rules.words.group
-        supported = frozenset(group(claim.thing) for claim in claims if claim.support >= self._line)
-        return Guide(self._rules, supported, frozenset(claim.thing for claim in claims if claim.support < self._line))
+        supported = frozenset(group(claim.thing) for claim in claims if claim.support >= self._threshold)
+        return Guide(
+            self._rules, supported, frozenset(claim.thing for claim in claims if claim.support < self._threshold)
+        )
 
     def _answer(
         self, answer: Answer, draft: str, claims: Sequence[Claim], at: PictureLook, settings: dict[str, Any]
@@ -96,7 +98,7 @@ class GuidedCaptions:
         check = at.check(finished.text)
         drafted = {thing.group for thing in self._rules.words.things(draft)}
         named = {claim.thing for claim in check.objects}
-        doubted = [claim for claim in claims if claim.support < self._line]
+        doubted = [claim for claim in claims if claim.support < self._threshold]
         removed = [
             claim.removed()
             for claim in doubted

@@ -78,7 +78,7 @@ class Rewriter:
 
         Args:
             lvlm: the model.
-            verify: the line, the words and the rounds; None: the defaults.
+            verify: the threshold, the words and the rounds; None: the defaults.
 
         Raises:
             UnsupportedModelError: the tokenizer has no token for yes or no.
@@ -88,7 +88,11 @@ class Rewriter:
             lvlm = copy.copy(lvlm)
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         self.look = SecondLook(lvlm, verify)
-        self._lvlm, self._lines, self._rounds = lvlm, verify.lines(lvlm.preset), verify.most_rounds(lvlm.preset)
+        self._lvlm, self._thresholds, self._rounds = (
+            lvlm,
+            verify.thresholds(lvlm.preset),
+            verify.most_rounds(lvlm.preset),
+        )
 
     def rewrite(self, image: Shown, text: str) -> Rewritten:
         """Rewrite a text from any source.
@@ -173,7 +177,7 @@ class Rewriter:
         _, offset = draft.finished(draft.plain, draft.reason, draft.begins)
         found = [
             (start - offset, claim)
-            for claim in draft.check.below(self._lines)
+            for claim in draft.check.below(self._thresholds)
             for start, end in claim.spans
             if claim.key not in draft.kept
             and start >= offset
@@ -212,7 +216,7 @@ class Rewriter:
         draft.doubted.append(claim)
         forbidden = Forbidden(
             frozenset(key_of(words.group(each.thing), each.kind, each.value) for each in draft.doubted),
-            draft.at.supported(self._lines),
+            draft.at.supported(self._thresholds),
         )
         sentences = sentence_spans(draft.plain, words.wording.code)
         sentence = max(first for first, _ in [(0, 0), *sentences] if first <= start)

@@ -14,7 +14,7 @@ class Rewritten:
     Attributes:
         text: the new text; the given one if nothing was removed.
         removed: the removed objects, each with its support and its place in the checked text.
-        check: check of the new text; objects below the line could not be removed.
+        check: check of the new text; objects below the threshold could not be removed.
     """
 
     text: str

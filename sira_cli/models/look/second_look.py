@@ -8,7 +8,7 @@ The same goes for other claims of a text (`kinds`), such as colours.
 
 The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
 if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
-about them may name what any of them shows, and so the question and its line are those of single pictures.
+about them may name what any of them shows, and so the question and its threshold are those of single pictures.
 """
 
 from __future__ import annotations
@@ -242,6 +242,6 @@ class PictureLook:
         named = self._look.named(self._images[0], text) if named is None else named
         return self.words.check(text, named, self._known, ask)
 
-    def supported(self, lines: Mapping[str, float]) -> frozenset[str]:
-        """Return the keys of the claims asked about so far whose support is not below the line of their kind."""
-        return frozenset(key for key, claim in self._known.items() if claim.support >= lines[claim.kind])
+    def supported(self, thresholds: Mapping[str, float]) -> frozenset[str]:
+        """Return the keys of the claims asked about so far whose support is not below the threshold of their kind."""
+        return frozenset(key for key, claim in self._known.items() if claim.support >= thresholds[claim.kind])

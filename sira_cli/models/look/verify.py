@@ -16,7 +16,7 @@ from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.kinds import KINDS, kinds_of
 
 MODES = ("flag", "rewrite", "guide")
-UNMEASURED = 0.5  # the line of a kind without one in the preset
+UNMEASURED = 0.5  # the threshold of a kind without one in the preset
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,18 @@ class Verify:
         """Whether the look decides texts, rather than to mark their words."""
         return self.mode != "flag"
 
-    def line(self, preset: Preset) -> float:
+    def threshold(self, preset: Preset) -> float:
         """Return the support below which an object is not supported."""
         if self.min_support is not None:
             return self.min_support
-        return preset.guide.line if self.guides and preset.guide.line is not None else preset.verify.min_support
+        return (
+            preset.guide.threshold if self.guides and preset.guide.threshold is not None else preset.verify.min_support
+        )
 
-    def lines(self, preset: Preset) -> dict[str, float]:
+    def thresholds(self, preset: Preset) -> dict[str, float]:
         """Return the support below which a claim is not supported, by the kinds that are asked about."""
-        lines = {**dict.fromkeys(KINDS, UNMEASURED), **preset.verify.lines, OBJECTS: self.line(preset)}
-        return {kind: lines[kind] for kind in self.kinds(preset)}
+        thresholds = {**dict.fromkeys(KINDS, UNMEASURED), **preset.verify.thresholds, OBJECTS: self.threshold(preset)}
+        return {kind: thresholds[kind] for kind in self.kinds(preset)}
 
     def most_rounds(self, preset: Preset) -> int:
         """Return how many times a text is decoded again at most."""
@@ -154,14 +156,16 @@ class Verify:
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""
-        wording, lines = self.wording(preset), self.lines(preset)
+        wording, thresholds = self.wording(preset), self.thresholds(preset)
         spoken = {"language": wording.code, "yes": wording.yes_words, "no": wording.no_words}
-        kinds = {kind: {"question": KINDS[kind].template(wording), "min_support": lines[kind]} for kind in lines}
+        kinds = {
+            kind: {"question": KINDS[kind].template(wording), "min_support": thresholds[kind]} for kind in thresholds
+        }
         return {
             "mode": self.mode,
             "words": self.finder(preset).name,
             "question": wording.objects,
-            "min_support": self.line(preset),
+            "min_support": self.threshold(preset),
             **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
             **({"captions": preset.guide.captions, "heat": preset.guide.heat} if self.guides else {}),
             **({} if wording.code == ENGLISH else spoken),

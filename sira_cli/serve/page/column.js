@@ -113,12 +113,12 @@ export class Column {
   }
 
   finish(text, { words, objects, claims, verify, warnings = [] }) {
-    const lined = [...(objects ?? []), ...(claims ?? [])].map((one) => ({ ...one, line: lineOf(one, verify) }));
-    this.said = { text, words: words ?? [], unsupported: lined.filter((one) => one.support < one.line) };
+    const marked = [...(objects ?? []), ...(claims ?? [])].map((one) => ({ ...one, threshold: thresholdOf(one, verify) }));
+    this.said = { text, words: words ?? [], unsupported: marked.filter((one) => one.support < one.threshold) };
     this.mark();
     if (warnings.length) this.fail(warnings.join("\n"));
     if (words) this.showDoubts(words);
-    if (objects) this.showThings(lined, verify, claims ? "Claims" : "Objects");
+    if (objects) this.showThings(marked, verify, claims ? "Claims" : "Objects");
   }
 
   mark(only = []) {
@@ -149,41 +149,41 @@ export class Column {
     box.hidden = false;
   }
 
-  showThings(objects, { min_support: line }, kinds) {
+  showThings(objects, { min_support: threshold }, kinds) {
     const box = find(".things", this.root);
     const sorted = [...objects].sort((one, other) => one.support - other.support);
-    const absent = sorted.filter((one) => one.support < one.line).length;
+    const absent = sorted.filter((one) => one.support < one.threshold).length;
     find("h3", box).textContent = sorted.length
       ? `${kinds} not supported: ${absent || "none"} of ${sorted.length}`
       : "The second look recognised nothing in the text.";
     for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
-    find(".hint", box).textContent = `Below ${line}, the line in the bars, an object is not supported.`;
-    find("tbody", box).replaceChildren(...sorted.map((one) => row(one.value ? `${one.thing}: ${one.value}` : one.thing, one.support, one.line)));
+    find(".hint", box).textContent = `Below ${threshold}, the line in the bars, an object is not supported.`;
+    find("tbody", box).replaceChildren(...sorted.map((one) => row(one.value ? `${one.thing}: ${one.value}` : one.thing, one.support, one.threshold)));
     box.hidden = false;
   }
 }
 
 // The support below which an object or another claim is not supported.
-function lineOf({ kind = "objects" }, verify) {
+function thresholdOf({ kind = "objects" }, verify) {
   return (verify.claims?.[kind] ?? verify).min_support;
 }
 
-function row(thing, support, line) {
-  const supported = support >= line;
+function row(thing, support, threshold) {
+  const supported = support >= threshold;
   const [fill, edge] = [element("i"), element("b")];
   fill.style.width = `${100 * support}%`;
-  edge.style.left = `${100 * line}%`;
+  edge.style.left = `${100 * threshold}%`;
   const bar = element("span", { className: "share" }, fill, edge);
   const name = element("th", { scope: "row" }, element("bdi", {}, supported ? thing : `[${thing}]`));
   const verdict = element("span", { className: "unseen" }, supported ? "" : ", not supported");
-  return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, plain(support, line), bar, verdict));
+  return element("tr", { className: supported ? "" : "unsupported" }, name, element("td", {}, plain(support, threshold), bar, verdict));
 }
 
-// A number with two digits, or as many as it takes to see on which side of a line it is.
-function plain(value, line) {
+// A number with two digits, or as many as it takes to see on which side of a threshold it is.
+function plain(value, threshold) {
   for (let digits = 2; ; digits++) {
     const shown = value.toFixed(digits);
-    if (digits === 6 || Number(shown) < line === value < line) return shown;
+    if (digits === 6 || Number(shown) < threshold === value < threshold) return shown;
   }
 }
 

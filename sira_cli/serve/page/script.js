@@ -28,8 +28,8 @@ async function start() {
   columns = [new Column("First text", settings.method, settings), new Column("Second text", second, settings)];
   find("#columns").append(...columns.map(({ root }) => root));
   typed.caption = settings.prompt;
-  for (const place of document.querySelectorAll(".line-of-support")) place.textContent = settings.min_support;
-  for (const place of document.querySelectorAll(".line-of-doubt")) place.textContent = settings.doubt.doubted;
+  for (const place of document.querySelectorAll(".threshold-of-support")) place.textContent = settings.min_support;
+  for (const place of document.querySelectorAll(".threshold-of-doubt")) place.textContent = settings.doubt.doubted;
   showTask();
   picture.offer(settings.examples);
   find("main").hidden = false;
