@@ -60,14 +60,6 @@ def colored(text: str, named: Sequence[Thing], wording: Wording) -> list[Thing]:
     ]
 
 
-def answers(wording: Wording) -> dict[str, tuple[str, ...]]:
-    """Return the spellings of each colour as an answer, by the colour's usual word."""
-    return {
-        words[0]: tuple(dict.fromkeys(form for word in words for form in (word, word.capitalize(), word.upper())))
-        for words in (each.split() for each in wording.color_words.values())
-    }
-
-
 def recolored(found: str, value: str, answer: str, wording: Wording) -> str | None:
     """Return the form of a colour that takes the place of another colour's form; None if it is not clear which.
 
@@ -78,7 +70,7 @@ def recolored(found: str, value: str, answer: str, wording: Wording) -> str | No
         value, answer: the usual words of both.
         wording: the language.
     """
-    small, forms = found.lower(), _forms(tuple(wording.color_words.values()))
+    small, forms = found.lower(), _forms(tuple(wording.of(KIND).answers.values()))
     same = next(
         (at for at, pair in enumerate(zip(small, value, strict=False)) if pair[0] != pair[1]),
         min(len(small), len(value)),
@@ -92,11 +84,12 @@ def recolored(found: str, value: str, answer: str, wording: Wording) -> str | No
 
 def _colors(text: str, mentions: Sequence[_Mention], wording: Wording) -> Iterator[_Color]:
     """Yield the colours in a text, without those in names of things and in compounds that are no colours."""
-    words = _forms(tuple(wording.color_words.values()))
+    own = wording.of(KIND)
+    words = _forms(tuple(own.answers.values()))
     taken = [mention[:2] for mention in mentions]
-    if wording.not_colors:
-        taken += [match.span() for match in re.finditer(wording.not_colors, text, re.IGNORECASE)]
-    for match in _pattern(tuple(wording.color_words.values())).finditer(text):
+    if own.excluded:
+        taken += [match.span() for match in re.finditer(own.excluded, text, re.IGNORECASE)]
+    for match in _pattern(tuple(own.answers.values())).finditer(text):
         if all(match.end() <= start or end <= match.start() for start, end in taken):
             yield _Color(*match.span(), words[folded(match[0])])
 
@@ -116,15 +109,16 @@ def _owner(
     color: _Color, text: str, mentions: Sequence[_Mention], colors: Sequence[_Color], wording: Wording
 ) -> Thing | None:
     """Return the thing that has a colour, or None."""
+    own = wording.of(KIND)
     after = next((mention for mention in mentions if mention.start >= color.end), None)
     before = next((mention for mention in reversed(mentions) if mention.end <= color.start), None)
-    gap = None if after is None or wording.before is None else _plain(text[color.end : after.start])
+    gap = None if after is None or own.before is None else _plain(text[color.end : after.start])
     if after is not None and gap == "":
         return after.thing
-    link = None if before is None or wording.after is None else _plain(text[before.end : color.start])
-    if before is not None and link is not None and re.fullmatch(wording.after or "", link, re.IGNORECASE):
+    link = None if before is None or own.after is None else _plain(text[before.end : color.start])
+    if before is not None and link is not None and re.fullmatch(own.after or "", link, re.IGNORECASE):
         return before.thing if _is_subject(before, text, mentions, colors) else None
-    if after is not None and gap is not None and re.fullmatch(wording.before or "", gap):
+    if after is not None and gap is not None and re.fullmatch(own.before or "", gap):
         return None if function_words() & {*gap.lower().split()} else after.thing
     return None
 

@@ -77,7 +77,7 @@ class ClaimQuestions(Questions):
     def begin(self) -> None:
         """Ask about an object, to learn whether the server tells probabilities."""
         some = self._words.objects.things("a dog") or [Thing("dog", (), "dog")]
-        self.looked["source"] = self._endpoint.begin(self._words.wording.about_presence(some[0]))
+        self.looked["source"] = self._endpoint.begin(self._words.question(some[0]))
         if self._rewrites:
             self._endpoint.check_continues(self._preset.prompts.caption)
 
@@ -100,8 +100,7 @@ class ClaimQuestions(Questions):
         return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
 
     def _claim(self, url: str, thing: Thing) -> Claim:
-        kind = self._words.kinds[thing.kind]
-        answers = kind.answers(self._words.wording)
+        kind, answers = self._words.kinds[thing.kind], self._words.wording.answers(thing.kind)
         shares, neither = self._endpoint.ask(url, self._words.question(thing), answers, single=kind.single)
         share = shares[[*answers].index(thing.value)]
         answer = [*answers][shares.index(max(shares))] if thing.value else ""

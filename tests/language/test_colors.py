@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.language.colors import answers, colored
+from sira_cli.language.colors import colored
 from sira_cli.language.listed import PlainWords
-from sira_cli.language.things import shipped
-from sira_cli.language.wordings import Wording
+from sira_cli.language.things import Thing, shipped
 from sira_cli.language.wordings import shipped as rows
+from sira_cli.language.wordings import wording_of
 
 THINGS = {  # a car, a dog and a table
     "de": {"Auto": "Auto", "Hund": "Hund", "Tisch": "Tisch"},
@@ -23,15 +23,11 @@ THINGS = {  # a car, a dog and a table
 }
 
 
-def wording(code):
-    return Wording(code=code, **rows()[code])
-
-
 def found(text, code="en"):
-    words = shipped() if code == "en" else PlainWords(THINGS[code], "test", wording(code))
+    words = shipped() if code == "en" else PlainWords(THINGS[code], "test", wording_of(code))
     return [
         (thing.name, thing.value, [text[start:end] for start, end in thing.spans])
-        for thing in colored(text, words.things(text), wording(code))
+        for thing in colored(text, words.things(text), wording_of(code))
     ]
 
 
@@ -106,7 +102,7 @@ def test_other_languages(code, text, expected):
     ],
 )
 def test_colours_of_people_are_left_out(code, person, text):
-    assert colored(text, PlainWords({person: person}, "test", wording(code)).things(text), wording(code)) == []
+    assert colored(text, PlainWords({person: person}, "test", wording_of(code)).things(text), wording_of(code)) == []
 
 
 @pytest.mark.parametrize(
@@ -121,25 +117,28 @@ def test_colours_of_people_are_left_out(code, person, text):
     ],
 )
 def test_every_form_of_a_colour_is_known(code, form, expected):
-    forms = {form: row.split()[0] for row in wording(code).color_words.values() for form in row.split()}
+    forms = {form: row.split()[0] for row in wording_of(code).of("colors").answers.values() for form in row.split()}
     assert forms[form] == expected
 
 
 @pytest.mark.parametrize("code", rows())
 def test_every_language_has_all_parts(code):
-    row = wording(code)
-    assert [*row.color_words] == [*wording("en").color_words]
+    row, colors = wording_of(code), wording_of(code).of("colors")
+    assert [*colors.answers] == [*wording_of("en").of("colors").answers]
     assert row.list
-    assert row.before is not None or row.after is not None
+    assert colors.before is not None or colors.after is not None
     assert {*row.yes}.isdisjoint(row.no)
-    spellings = [word.casefold() for words in answers(row).values() for word in {each.casefold() for each in words}]
+    spellings = [
+        word.casefold() for words in row.answers("colors").values() for word in {each.casefold() for each in words}
+    ]
     assert len(spellings) == len({*spellings})  # no word of two colours
-    assert row.about_color(shipped().things("A dog.")[0]).count("dog") == 1
+    assert all(row.question(Thing("dog", (), "dog", kind)).count("dog") == 1 for kind in ("objects", "colors"))
 
 
 def test_questions_in_english_have_articles():
-    scissors, umbrella = shipped().things("Some scissors under an umbrella.")
-    assert wording("en").about_color(scissors) == "What color is the pair of scissors?"
-    assert wording("en").about_color(umbrella) == "What color is the umbrella?"
-    assert wording("en").about_presence(umbrella) == "Is there an umbrella in the image?"
-    assert wording("de").about_presence(umbrella).startswith('Ist auf dem Bild "umbrella" zu sehen?')
+    umbrella = shipped().things("Under an umbrella.")[0]
+    scissors, color = (Thing(name, (), name, "colors") for name in ("scissors", "umbrella"))
+    assert wording_of("en").question(scissors) == "What color is the pair of scissors?"
+    assert wording_of("en").question(color) == "What color is the umbrella?"
+    assert wording_of("en").question(umbrella) == "Is there an umbrella in the image?"
+    assert wording_of("de").question(umbrella).startswith('Ist auf dem Bild "umbrella" zu sehen?')

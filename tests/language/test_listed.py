@@ -8,11 +8,11 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.language.listed import Asked, PlainWords
 from sira_cli.language.noun_phrases import Nouns, find_words
 from sira_cli.language.things import WordList
-from sira_cli.language.wordings import Wording, shipped
+from sira_cli.language.wordings import wording_of
 
 
 def wording(code):
-    return Wording(code=code, **shipped()[code])
+    return wording_of(code)
 
 
 def named(words, text):

@@ -13,10 +13,10 @@ from sira_cli.errors import SettingsError
 from sira_cli.language import noun_phrases
 from sira_cli.language.noun_phrases import NounPhrases, find_words
 from sira_cli.language.things import WordList
-from sira_cli.language.wordings import Wording, shipped
+from sira_cli.language.wordings import wording_of
 from tests.support.eval import language_data
 
-ENGLISH = Wording(code="en", **shipped()["en"])
+ENGLISH = wording_of("en")
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
 

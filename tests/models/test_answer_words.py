@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.language import colors
-from sira_cli.language.wordings import Wording, shipped
+from sira_cli.language.wordings import shipped, wording_of
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.answer_words import AnswerWords
 
@@ -94,8 +93,8 @@ def tokenizer(kind):
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_real_tokenizers_tell_the_answers_of_every_language_apart(kind, code):
     """A model that is about to write a spelling gives its answer nearly all the probability."""
-    vocabulary, wording = Vocabulary(tokenizer(kind)), Wording(code=code, **shipped()[code])
-    for answers, single in ((colors.answers(wording), False), ({"": wording.yes, "no": wording.no}, True)):
+    vocabulary, wording = Vocabulary(tokenizer(kind)), wording_of(code)
+    for answers, single in ((wording.answers("colors"), False), ({"": wording.yes, "no": wording.no}, True)):
         words = AnswerWords(vocabulary, answers, single=single)
         for place, spellings in enumerate(answers.values()):
             ids = vocabulary.encode_known(spellings[0])

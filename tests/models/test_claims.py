@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import torch
 
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError
-from sira_cli.language.colors import answers
 from sira_cli.language.listed import PlainWords
 from sira_cli.language.noun_phrases import find_words
 from sira_cli.models.loading import presets
-from sira_cli.models.look.kinds import KINDS
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook, Verify
 
@@ -23,12 +20,16 @@ SEED = VALIDATION_SEEDS[500_000]  # a blue bicycle, a brown table, a white bowl,
 BOTH = Verify(claims="objects,colors")
 # Another language, made of words that the bundled model knows.
 OTHER = {
-    "objects": "Can you see a {thing}?",
     "yes_words": "Yes, yes, YES",
     "no_words": "No, no, NO, Not, not",
-    "colors": "Which color does the {thing} have?",
-    "color_words": {"red": "Red ruda", "blue": "Blue blua"},
-    "before": "",
+    "kinds": {
+        "objects": {"question": "Can you see a {thing}?"},
+        "colors": {
+            "question": "Which color does the {thing} have?",
+            "answers": {"red": "Red ruda", "blue": "Blue blua"},
+            "before": "",
+        },
+    },
 }
 
 
@@ -54,7 +55,7 @@ def test_a_colour_is_read_as_its_share_of_all_colours(demo, image):
     handle = demo.model.register_forward_hook(lambda model, args, output: seen.append(output.logits[0, -1].float()))
     demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=1)).ask(image, "What color is the bicycle?")
     handle.remove()
-    shares = dict.fromkeys(answers(BOTH.wording(demo.preset)), 0.0)
+    shares = dict.fromkeys(BOTH.wording(demo.preset).answers("colors"), 0.0)
     tokens = demo.processor.tokenizer.convert_ids_to_tokens(range(len(seen[0])))
     for word, probability in zip(tokens, seen[0].softmax(0).tolist(), strict=False):
         plain = str(word).replace("\u0120", "").lower()
@@ -164,7 +165,7 @@ def test_a_table_language_asks_its_own_questions(demo, image):
     assert (claim.value, claim.spans) == ("Red", ((0, 4),))
     assert claim.support < 0.1
     settings = Verify(words=words).settings(lvlm.preset)
-    assert (settings["language"], settings["question"], settings["words"]) == ("xx", OTHER["objects"], "listo")
+    assert (settings["language"], settings["question"], settings["words"]) == ("xx", "Can you see a {thing}?", "listo")
 
 
 def test_the_model_lists_the_objects_itself(demo, image, monkeypatch):
@@ -188,9 +189,13 @@ def test_the_model_lists_the_objects_itself(demo, image, monkeypatch):
         ({"claims": ","}, "expected some of"),
         ({"thresholds": {"numbers": 0.5}}, "expected some of"),
         ({"language": "xx"}, "`language=` 'xx': expected de, en"),
-        ({"languages": {"xx": {"objects": "Ĉu {thing}?"}}}, r"`verify.languages.xx.yes_words`: Field required"),
-        ({"languages": {"de": {"objects": "Was?"}}}, r"`verify.languages.de.objects`: must contain \{thing\}"),
-        ({"languages": {"de": {"after": "("}}}, "is not a regular expression"),
+        ({"languages": {"xx": {"list": "?"}}}, r"`verify.languages.xx.yes_words`: Field required"),
+        (
+            {"languages": {"de": {"kinds": {"objects": {"question": "Was?"}}}}},
+            r"`verify.languages.de.kinds.objects.question`: must contain \{thing\}",
+        ),
+        ({"languages": {"de": {"kinds": {"colors": {"after": "("}}}}}, "is not a regular expression"),
+        ({"languages": {"de": {"kinds": {"numbers": {}}}}}, "'numbers': expected some of objects, colors"),
         ({"languages": {"de": {"color": "x"}}}, r"`verify.languages.de.color`: Extra inputs"),
     ],
 )
@@ -200,7 +205,7 @@ def test_presets_are_checked(verify, message):
 
 
 def test_what_cannot_be_asked_is_refused(demo):
-    lvlm = with_verify(demo, languages={"xx": {**OTHER, "colors": ""}})
+    lvlm = with_verify(demo, languages={"xx": {**OTHER, "kinds": {"objects": OTHER["kinds"]["objects"]}}})
     with pytest.raises(SettingsError, match="`language=` xx has no question about colors"):
         SecondLook(lvlm, Verify(language="xx", claims="colors"))
     with pytest.raises(
@@ -210,20 +215,3 @@ def test_what_cannot_be_asked_is_refused(demo):
         Rewriter(lvlm, Verify(language="xx", mode="rewrite"))
     with pytest.raises(SettingsError, match="`claims=` 'x'"):
         Verify(claims="x")
-
-
-def test_a_kind_is_a_row(demo, image, monkeypatch):
-    """Numbers as a row of the table: nothing else has to know about them."""
-    objects = KINDS["objects"]
-    row = dataclasses.replace(
-        objects,
-        find=lambda text, named, wording: [dataclasses.replace(one, kind="numbers", value="two") for one in named],
-        template=lambda wording: "How many {thing}s are there?",
-        question=lambda wording, thing: f"How many {thing.name}s are there?",
-        answers=lambda wording: {"one": ("One", "one"), "two": ("Two", "two"), "three": ("Three", "three")},
-    )
-    monkeypatch.setitem(KINDS, "numbers", row)
-    (claim,) = SecondLook(demo, Verify(claims="objects,numbers")).check(image, "Two bicycles.").claims
-    assert (claim.kind, claim.thing, claim.value) == ("numbers", "bicycle", "two")
-    assert 0 <= claim.support < 1
-    assert torch.isfinite(torch.tensor(claim.neither))

@@ -14,8 +14,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError
 from sira_cli.language.introducing import Introductions
 from sira_cli.language.things import WordList, shipped
-from sira_cli.language.wordings import Wording
-from sira_cli.language.wordings import shipped as wordings
+from sira_cli.language.wordings import wording_of
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.candidates import captions
@@ -30,7 +29,7 @@ CORPUS = [
     "A cat sits in a hot dog stand; the Dog barks at baseball fans and cattle.",
     "An orange traffic light above a coffee table with umbrellas, men and women.",
 ] * 40
-ENGLISH = Wording.model_validate({**wordings()["en"], "code": "en"})
+ENGLISH = wording_of("en")
 
 
 @pytest.fixture(scope="module", params=["greedy", "sira"])

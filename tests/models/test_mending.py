@@ -8,7 +8,7 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.language.colors import recolored
-from sira_cli.language.wordings import Wording, shipped
+from sira_cli.language.wordings import wording_of
 from sira_cli.models.look.mending import without_unsupported
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
@@ -30,7 +30,7 @@ from sira_cli.models.look.verify import Verify
     ],
 )
 def test_the_form_of_another_colour(code, found, value, answer, expected):
-    assert recolored(found, value, answer, Wording(code=code, **shipped()[code])) == expected
+    assert recolored(found, value, answer, wording_of(code)) == expected
 
 
 def claim(text, words, value, answer, kind="colors"):

@@ -24,9 +24,11 @@ verify:
   min_support: 0.5
   language: xx
   languages:
-    xx: {objects: "Can you see a {thing}?", yes_words: "Yes, yes", no_words: "No, no", denials: neniu,
-         list: Listu, colors: "Which color does the {thing} have?", color_words: {red: Red ruda, blue: Blue blua},
-         before: ""}
+    xx:
+      {yes_words: "Yes, yes", no_words: "No, no", denials: neniu, list: Listu, kinds: {
+        objects: {question: "Can you see a {thing}?"},
+        colors: {question: "Which color does the {thing} have?", answers: {red: Red ruda, blue: Blue blua},
+                 before: ""}}}
 """
 
 

@@ -10,7 +10,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.data.xmp.places import XmpName
 from sira_cli.errors import SettingsError
 from sira_cli.language.things import OBJECTS
-from sira_cli.language.wordings import ENGLISH, Wording, shipped
+from sira_cli.language.wordings import ENGLISH, Wording, shipped, wording_of
 from sira_cli.models.look.kinds import kinds_of
 from sira_cli.pictures.clip import MOST_SHOWN
 from sira_cli.pictures.names import is_utf8
@@ -137,10 +137,8 @@ class VerifySettings(Strict):
     @model_validator(mode="after")
     def _check(self) -> VerifySettings:
         kinds_of(self.claims)
-        for kind in self.thresholds:
+        for kind in (*self.thresholds, *(kind for code in self.languages for kind in self.wording(code).kinds)):
             kinds_of(kind)
-        for code in self.languages:
-            self.wording(code)
         self.wording(self.language)
         return self
 
@@ -155,7 +153,7 @@ class VerifySettings(Strict):
             known = ", ".join(sorted({*rows, *self.languages}))
             raise SettingsError(f"`language=` {code!r}: expected {known}, or one of a preset's `verify.languages`")
         try:
-            return Wording.model_validate({**rows.get(code, {}), **self.languages.get(code, {}), "code": code})
+            return wording_of(code, self.languages.get(code))
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(str(part) for part in problem["loc"])

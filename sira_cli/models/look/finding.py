@@ -70,7 +70,7 @@ class ClaimFinder(Words):
 
     def question(self, thing: Thing) -> str:
         """Return the question about a claim."""
-        return self.kinds[thing.kind].question(self.wording, thing)
+        return self.wording.question(thing)
 
     def check(
         self,

@@ -3,13 +3,13 @@
     objects   "a dog"      Is there a dog in the image?    yes, against no
     colors    "a red car"  What color is the car?          red, against all colours
 
-A row says how claims are found in a text, how the model is asked about one, and which words answer. Support is the
-probability of the claimed answer against all answers of its kind.
+A row says how claims are found in a text; `language/wordings.yaml` has the question about each and its answers, by the
+kind's name. Support is the probability of the claimed answer against all answers of its kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sira_cli.errors import SettingsError
@@ -24,33 +24,16 @@ class Kind:
 
     Attributes:
         find: returns the claims of a text, from the text and the objects that it names.
-        template: the question about a claim, with `{thing}`; empty if the language has none.
-        question: returns the question about a claim.
-        answers: returns the spellings of every answer, by the value that it stands for (`Thing.value`).
         single: only spellings that are one token count, if an answer has any; else the first tokens of all spellings.
     """
 
     find: Callable[[str, Sequence[Thing], Wording], Sequence[Thing]]
-    template: Callable[[Wording], str]
-    question: Callable[[Wording, Thing], str]
-    answers: Callable[[Wording], Mapping[str, Sequence[str]]]
     single: bool = False
 
 
 KINDS = {
-    OBJECTS: Kind(
-        find=lambda text, named, wording: named,
-        template=lambda wording: wording.objects,
-        question=Wording.about_presence,
-        answers=lambda wording: {"": wording.yes, "no": wording.no},
-        single=True,
-    ),
-    colors.KIND: Kind(
-        find=colors.colored,
-        template=lambda wording: wording.colors,
-        question=Wording.about_color,
-        answers=colors.answers,
-    ),
+    OBJECTS: Kind(find=lambda text, named, wording: named, single=True),
+    colors.KIND: Kind(find=colors.colored),
 }
 
 

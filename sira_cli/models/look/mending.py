@@ -8,7 +8,7 @@ from typing import Any
 
 from sira_cli.language.colors import recolored
 from sira_cli.language.things import with_article
-from sira_cli.language.wordings import ENGLISH, Wording, shipped
+from sira_cli.language.wordings import ENGLISH, shipped, wording_of
 from sira_cli.models.look.sentences import without_sentences
 
 _ARTICLE = re.compile(r"\b(an?) $", re.IGNORECASE)
@@ -28,7 +28,7 @@ def without_unsupported(
         how: `verify` of its record.
     """
     code = how.get("language", ENGLISH)
-    wording = Wording(code=code, **shipped()[code]) if code in shipped() else None
+    wording = wording_of(code) if code in shipped() else None
     unwanted: list[tuple[int, int]] = []
     repairs: list[tuple[int, int, str]] = []
     for claim in claims:

@@ -61,7 +61,7 @@ class SecondLook:
         self._lvlm = lvlm
         self.words = ClaimFinder(verify or Verify(), lvlm.preset)
         self._answers = {
-            name: AnswerWords(lvlm.vocabulary, kind.answers(self.words.wording), single=kind.single)
+            name: AnswerWords(lvlm.vocabulary, self.words.wording.answers(name), single=kind.single)
             for name, kind in self.words.kinds.items()
         }
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture

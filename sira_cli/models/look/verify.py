@@ -101,9 +101,9 @@ class Verify:
         """
         wording = preset.verify.wording(self.language or preset.verify.language)
         if wording.code == ENGLISH:
-            wording = wording.model_copy(update={"objects": preset.prompts.verify})
+            wording = wording.asking(OBJECTS, preset.prompts.verify)
         for kind in self.kinds(preset):
-            if not KINDS[kind].template(wording):
+            if not wording.of(kind).question:
                 raise SettingsError(f"`language=` {wording.code} has no question about {kind}: see `verify.languages`")
         return wording
 
@@ -159,12 +159,12 @@ class Verify:
         wording, thresholds = self.wording(preset), self.thresholds(preset)
         spoken = {"language": wording.code, "yes": wording.yes_words, "no": wording.no_words}
         kinds = {
-            kind: {"question": KINDS[kind].template(wording), "min_support": thresholds[kind]} for kind in thresholds
+            kind: {"question": wording.of(kind).question, "min_support": least} for kind, least in thresholds.items()
         }
         return {
             "mode": self.mode,
             "words": self.finder(preset).name,
-            "question": wording.objects,
+            "question": wording.of(OBJECTS).question,
             "min_support": self.threshold(preset),
             **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
             **({"captions": preset.guide.captions, "heat": preset.guide.heat} if self.guides else {}),
