@@ -169,12 +169,9 @@ def test_scenes_without_files(sira):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "name files of records"),
         (["a.jsonl"], "give the ground truth: --annotations PATH"),
         (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "not both"),
-        (["a.jsonl", "--labels", "b.json", "--scenes"], "are for drawn scenes"),
         (["--labels", "b.json", "-p", "demo"], "are for records"),
-        (["a.jsonl", "--labels", "b.json", "--write-preset", "b.txt"], "ends in .yaml"),
     ],
 )
 def test_wrong_options(sira, options, message):

@@ -215,9 +215,7 @@ def test_pictures_are_found_in_files_of_other_folders(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no records"),
         ('{"type": "run"}\n', "line 1 is not a record of sira caption or sira ask"),
-        ("no JSON\n", "line 1 is not a record"),
         (json.dumps(record("z", "Z.")) + "\n", "have no picture in common"),
     ],
 )

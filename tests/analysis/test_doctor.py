@@ -15,7 +15,7 @@ from sira_cli.analysis.doctor import examine, speed
 from sira_cli.analysis.doctor.machine import Formats, extras
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading import fitting, hub, presets, quantization
-from sira_cli.models.loading.sizes import PROCESS, TEXT_TOKENS, ModelSize, size_of
+from sira_cli.models.loading.sizes import TEXT_TOKENS, ModelSize, size_of
 from sira_cli.pictures import opening
 from tests.support import layouts
 from tools import sizes
@@ -83,15 +83,6 @@ SIZE = ModelSize(
     vocabulary=100,
     k_share=0.5,
 )
-
-
-def test_memory_by_hand():
-    assert SIZE.weight_bytes(2) == 2000
-    assert SIZE.weight_bytes(2, 0.5) == 200 * 2 + 800 * 0.5
-    columns = 60 + TEXT_TOKENS + 20 + (TEXT_TOKENS + 20) / 2
-    assert SIZE.cache_bytes(20, 2) == 2 * (10 * columns + 4 * 1.5)
-    assert SIZE.activation_bytes(2) == 2 * (60 + TEXT_TOKENS) * 30 + 6 * 4 * 100
-    assert SIZE.needed(20, 2) == PROCESS + 2000 + SIZE.cache_bytes(20, 2) + SIZE.activation_bytes(2)
 
 
 def test_time_by_hand():

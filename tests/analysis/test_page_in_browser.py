@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import time
 from pathlib import Path
 
@@ -67,30 +65,6 @@ def test_the_page_asks_the_network_for_nothing(show, browser, photos):
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_the_first_panel_is_that_of_the_word_to_doubt_most(show, browser):
-    trace = make_trace()
-    person = next(word for word in trace[-1]["words"] if word["word"] == "person")
-    person["grounding"] = 0.01
-    show(trace)
-    assert where(browser) == f"Token {person['steps'][0] + 1} of {len(trace) - 2}"
-    assert browser.text(".numbers").startswith("Grounding 0.01")
-    assert browser.text(".words tbody tr").startswith("person")
-    assert status(browser) == ""  # nothing is announced before one asks
-
-
-def test_hovering_shows_and_a_click_keeps(show, browser):
-    show(make_trace())
-    first = where(browser)
-    browser.hover(token(8))
-    assert where(browser) == "Token 9 of 90"
-    browser.hover("h1")
-    assert where(browser) == first
-    browser.click(token(8))
-    browser.hover("h1")
-    assert where(browser) == "Token 9 of 90"
-    assert browser.run("return document.querySelectorAll('.strip [aria-selected=true], .strip .shown').length") == 1
-
-
 def test_keys_walk_through_the_text(show, browser):
     trace = make_trace()
     show(trace)
@@ -127,123 +101,6 @@ def test_the_panel_says_what_the_trace_says(show, browser):
     words = "return [...document.querySelectorAll('.groups caption')].map(word => word.textContent)"
     assert browser.run(words) == ["cat", "dog"]
     assert browser.run("return document.querySelectorAll('.groups td').length") == 6
-
-
-def test_bars_are_as_long_as_their_numbers_on_one_scale(show, browser):
-    show(make_trace())
-    script = """
-        return [...document.querySelectorAll('.candidates .measured')].map((cell) => {
-            const number = cell.querySelector('.number').textContent.replace('\u2212', '-');
-            return [Number(number), cell.querySelector('i').offsetWidth];
-        })"""
-    pairs = [(number, width) for number, width in browser.run(script) if number > 1]
-    assert len(pairs) >= 30
-    scale = max(width / number for number, width in pairs)
-    assert all(abs(width - scale * number) <= 2 for number, width in pairs)
-
-
-def test_more_candidates_on_request(show, browser):
-    trace = make_trace(top_k=20)
-    show(trace)
-    browser.click(token(2))
-    rows = "return document.querySelectorAll('.candidates tbody tr').length"
-    assert browser.run(rows) <= 13
-    browser.click(".all-rows")
-    assert browser.run(rows) == len(trace[3]["top"])
-    browser.press("Right")  # the button has the focus: the strip is not moved
-    browser.click(token(3))
-    assert browser.run(rows) == len(trace[4]["top"])
-
-
-def test_what_is_not_supported_can_be_seen_and_heard(show, browser, photos):
-    """In brackets and bold, not by colour alone; a screen reader is told, too."""
-    text = "There is a cat on a sofa, beside a dog."
-    show(looked_at(make_trace(photos["chelsea"], text=text), cat=0.98, dog=0.12, sofa=0.6))
-    script = "const of = getComputedStyle(document.querySelector(arguments[0]), arguments[1]);"
-    marks = [[browser.run(f"{script} return of.content", token(step), f"::{end}") for end in ("before", "after")]
-             for step in (3, 10)]  # fmt: skip
-    assert marks == [["none", "none"], ['"["', '"]"']]
-    assert [browser.run(f"{script} return of.fontWeight", token(step), None) for step in (3, 10)] == ["400", "700"]
-    assert "not supported" in browser.text(".things tbody tr:first-child")
-    assert browser.text(".things h3") == "Objects not supported: 1 of 3"
-    browser.click(".things tbody button")
-    assert where(browser) == "Token 11 of 13"
-    assert "Support 0.12, not supported" in browser.text(".numbers")
-    assert status(browser).endswith("Support 0.12: not supported.")
-    names = [name for role, name in all_accessible(browser) if role == "option"]
-    assert any(name.replace(" ", "") == "[dog]" for name in names)
-    assert not any("cat" in name and "[" in name for name in names)
-
-
-def test_the_chart_and_the_words_lead_to_tokens(show, browser):
-    show(make_trace(tracked=("cat",)))
-    browser.click(".plot svg")  # in the middle
-    assert where(browser) in ("Token 45 of 90", "Token 46 of 90")
-    browser.click(".turn [data-turn='1']")
-    assert where(browser) in ("Token 46 of 90", "Token 47 of 90")
-    browser.click(".plain [data-step='35']")
-    assert where(browser) == "Token 36 of 90"
-    top = browser.run(
-        "return document.activeElement.matches('.tok') && document.activeElement.getBoundingClientRect().top"
-    )
-    assert 0 <= top <= browser.run("return innerHeight")
-    values = "return [...document.querySelectorAll('.words td:nth-child(2)')].map(cell => Number(cell.dataset.value))"
-    assert browser.run(values) == sorted(browser.run(values))  # from the beginning
-    browser.click("[data-sort='1']")
-    assert browser.run(values) == sorted(browser.run(values), reverse=True)
-
-
-def test_a_switch_colours_by_delta(show, browser):
-    trace = make_trace(text="There is a tabby cat.", deltas={"tabby": 5.2, "cat": -5.2})
-    for word in trace[-1]["words"]:
-        word["grounding"] = 0.1 if word["word"] == "tabby" else 0.95
-    show(trace)
-    script = "return [0, 3, 4].map(n => getComputedStyle(document.querySelectorAll('.strip .tok')[n]).backgroundColor)"
-
-    def colours() -> list[str]:
-        """Of There, tabby, cat."""
-        found = []
-        for colour in browser.run(script):
-            red, _, blue, *opacity = map(float, re.findall(r"[\d.]+", colour))
-            found.append("none" if opacity == [0] else "blue" if blue > red else "orange")
-        return found
-
-    assert colours() == ["none", "orange", "none"]
-    assert browser.text(".of-grounding p:last-child").startswith("Words are coloured by their grounding")
-    browser.click("[value=by-delta]")
-    assert colours() == ["none", "blue", "orange"]  # a function word is pale in both
-    assert browser.text(".of-delta p:last-child").startswith("Tokens are coloured by Δ")
-    assert not browser.run("return document.querySelector('.of-grounding').checkVisibility()")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_words_to_doubt_are_beside_the_picture(show, browser, photos, count):
-    """And the first of them are on the first screen, however long the caption is."""
-    show(*[make_trace(photos["astronaut"])] * count)
-    browser.devtools("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
-    script = """
-        const box = (selector) => document.querySelector(selector).getBoundingClientRect();
-        const [picture, words, row] = ['.picture', '.doubts', '.words tbody tr'].map(box);
-        return [picture.left, picture.right, picture.top, picture.bottom, words.left, words.right, row.bottom];"""
-    left, right, top, bottom, words_left, words_right, row = browser.run(script)
-    beside = words_left >= right and top - 1 <= row <= bottom
-    below = words_left >= left - 5 and words_right <= right + 5 and row > bottom
-    assert beside if count > 1 else beside or below
-    assert row < 900
-    assert browser.run("return document.querySelector('.scroll').scrollHeight > 288")
-
-
-def test_traces_side_by_side_do_not_disturb_each_other(show, browser):
-    show(make_trace(), make_trace(k=7, seed=1), make_trace(alpha=1.0, seed=2), make_trace(seed=3), make_trace(seed=4))
-    browser.devtools("Emulation.setDeviceMetricsOverride", width=1600, height=900, deviceScaleFactor=1, mobile=False)
-    lefts = browser.run("return [...document.querySelectorAll('article')].map(card => card.offsetLeft)")
-    assert len(set(lefts)) == 4
-    before = [where(browser, trace) for trace in (1, 3)]
-    browser.click(f"#trace-2 {token(10)}")
-    browser.click("#trace-2 [value=probability]")
-    assert where(browser, 2) == "Token 11 of 90"
-    assert [where(browser, trace) for trace in (1, 3)] == before
-    assert browser.run("return document.querySelectorAll('[value=probability]:checked').length") == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -304,24 +161,6 @@ def test_hostile_text_stays_text(show, browser):
     assert browser.text(".groups caption") == HOSTILE
 
 
-def test_a_long_text_does_not_pile_up_elements(show, browser):
-    show(make_trace(text=" ".join(["word"] * 511), top_k=25, tracked=("cat", "dog")))
-    assert len(json.loads(browser.run("return document.querySelector('.data').textContent"))["tokens"][0]["rows"]) >= 24
-    browser.click(token(0))
-    browser.click(".all-rows")
-    counts = browser.run(
-        """const counts = [], next = document.querySelector('.turn [data-turn="1"]');
-        for (let step = 0; step < 512; step++) {
-            counts.push([document.querySelector('.where').textContent, document.getElementsByTagName('*').length]);
-            next.click();
-        }
-        return counts;"""
-    )
-    assert [text for text, _ in counts] == [f"Token {step} of 512" for step in range(1, 513)]
-    elements = [count for _, count in counts]
-    assert max(elements) - min(elements) < 300  # some rows more, some rows less
-
-
 def test_what_a_screen_reader_is_told(show, browser):
     show(make_trace(text="A cat sleeps."))
     found = all_accessible(browser)
@@ -345,16 +184,3 @@ def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
     assert ("columnheader", "Contrast") in found  # of the table of all tokens, which is open
     assert {("StaticText", piece) for piece in ("A", "cat", ".")} <= set(found)
     assert not any(role in ("listbox", "radio") for role, _ in found)
-
-
-def test_pages_with_little_to_show(show, browser):
-    still = make_trace(text="Yes")
-    for line in still[1:-1]:
-        line |= {"delta": 0.0, "kl": 0.0}
-    still[-1]["words"][0] |= {"delta": 0.0, "grounding": 0.0}
-    show(failed("x.jpg: no such file"), still, [still[0], *failed("out of memory")], still[:1])
-    assert browser.text("#trace-1 .notice") == "Failed. x.jpg: no such file"
-    assert where(browser, 2) == "Token 1 of 2"
-    assert browser.text("#trace-3 .notice") == "Failed. out of memory"
-    assert browser.text("#trace-4 .notice").startswith("Interrupted.")
-    assert browser.run("return document.querySelectorAll('.empty').length") == 3

@@ -177,12 +177,7 @@ def test_bad_values_of_k(text):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("0", "is greedy, which is always measured"),
-        ("x", "expected numbers"),
-        ("-1", "alpha must be"),
-        ("nan", "alpha"),
-    ],
+    [("0", "is greedy, which is always measured"), ("-1", "alpha must be")],
 )
 def test_bad_values_of_alpha(text, message):
     with pytest.raises(SettingsError, match=message):
@@ -217,16 +212,8 @@ def test_pope_files(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"image": "a.png"', "line 1 is not JSON"),
         (question("a.png", "A?", "yes") + "\n\n{oops}", "line 3 is not JSON"),
-        ("[\n1,\n,]", "line 3 is not JSON"),
-        ("5", "line 1: expected a JSON object, got 5"),
-        (
-            question("a.png", "A?", "yes") + '\n{"image": "a.png", "text": 3, "label": "no"}',
-            "line 2: text is not text: 3",
-        ),
         (question("a.png", "A?", "perhaps"), "line 1: label must be yes or no, got 'perhaps'"),
-        ("\n", "holds no questions"),
         (b"\xff", "cannot be read"),
     ],
 )
@@ -237,11 +224,6 @@ def test_bad_question_files(tmp_path, content, message):
         from_files([path], tmp_path)
     with pytest.raises(DataError, match=r"missing\.json: cannot be read: No such file"):
         from_files([tmp_path / "missing.json"], tmp_path)
-
-
-def test_splits_of_one_name_are_refused(tmp_path):
-    with pytest.raises(SettingsError, match="another file is also named random"):
-        from_files([tmp_path / "coco/random.json", tmp_path / "gqa/random.json"], tmp_path)
 
 
 def test_scenes_are_the_validation_ones():
@@ -419,24 +401,9 @@ def test_what_decides_a_sweep():
     assert all(one != other for one, other in itertools.combinations([settings, *others], 2))
 
 
-@pytest.mark.parametrize("content", [b"", b'{"sch', b'{"schema": "sira.sweep.units/1", "set'])
-def test_a_file_that_was_only_begun(tmp_path, content):
-    path = tmp_path / "units.jsonl"
-    path.write_bytes(content)
-    units = Units(path)
-    units.begin({"k": [1]})
-    units.close()
-    assert path.read_bytes().count(b"\n") == 1
-
-
 @pytest.mark.parametrize(
     ("content", "line"),
-    [
-        (b"precious", 1),
-        (b'{"schema": "sira.caption/1"}\n', 1),
-        (b"[]\n", 1),
-        (b'{"schema": "sira.sweep.units/1", "settings": {}}\nprecious\n', 2),
-    ],
+    [(b"precious", 1), (b'{"schema": "sira.sweep.units/1", "settings": {}}\nprecious\n', 2)],
 )
 def test_foreign_files_are_left_alone(tmp_path, content, line):
     path = tmp_path / "units.jsonl"
@@ -494,13 +461,6 @@ def test_question_files(sira, loaded, lvlm, pope):
             said = [say(one["image"], one["text"]) for one in asked]
             right = [(text != "No") == (one["label"] == "yes") for one, text in zip(asked, said, strict=True)]
             assert row["figures"][f"{file.stem} accuracy"]["value"] == pytest.approx(100 * np.mean(right))
-
-
-def test_nothing_but_failures(sira, loaded, pope):
-    (pope / "bad.json").write_text(question("bad.png", "A dog?", "yes"))
-    code, out, err = sira("sweep", pope / "bad.json", "--images", pope, *SETTINGS, "-q")
-    assert (code, out) == (3, "")
-    assert err.count("\n") == 1
 
 
 def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
@@ -639,22 +599,9 @@ def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_
     ("options", "message"),
     [
         (["-p", "llava-1.5-7b"], "give POPE's question files with --images FOLDER, or --scenes"),
-        (["random.json", "-p", "demo"], "give POPE's question files with --images FOLDER"),
-        (
-            ["random.json", "--images", ".", "--scenes"],
-            "give question files with their --images, or --scenes, not both",
-        ),
-        (["random.json", "--images", "nowhere"], "--images nowhere: is not a folder"),
         (["random.json", "--images", ".", "--captions"], "--captions is for scenes, whose content is known"),
         (["-p", "demo", "--k", "8"], "k must be 1..7"),
-        (["-p", "demo", "--k", "1-"], "--k '1-': expected all, or numbers and ranges"),
-        (["-p", "demo", "--alpha", "0"], "--alpha 0 is greedy"),
         (["-p", "demo", "--plot", "sweep.gif"], "sweep.gif: expected a name that ends in .png, .pdf, .svg"),
-        (["-p", "demo", "--write-preset", "best.json"], "best.json: expected a name that ends in .yaml"),
-        (
-            ["-p", "demo", "-o", "nowhere/units.jsonl"],
-            "--output nowhere/units.jsonl: the folder nowhere does not exist",
-        ),
         (["-p", "demo", "--suffix", "<image>", "--limit", "1"], "'Is there"),
     ],
 )
@@ -666,22 +613,10 @@ def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
     assert message in err
 
 
-def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, tmp_path):
-    (tmp_path / "random.json").write_text("\n".join(question(f"{name}.png", "A dog?", "yes") for name in "abc"))
-    code, out, err = sira("sweep", tmp_path / "random.json", "--images", tmp_path, "-p", "llava-1.5-7b")
-    assert (code, out) == (1, "")
-    assert err == f"sira: {tmp_path}/a.png: no such file, nor any of the other 2: is --images right?\n"
-
-
-def test_every_k(sira, loaded):
-    record = json.loads(sira("sweep", "-p", "demo", "--k", "all", "--alpha", 1, "--limit", 1, "--json")[1])
-    assert [row["k"] for row in record["rows"]] == list(range(8))
-
-
 # --- the figure
 
 
-@pytest.mark.parametrize("ending", [".png", ".PDF", ".svg"])
+@pytest.mark.parametrize("ending", [".png", ".svg"])
 def test_the_figure(ending):
     questions = [Question(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
     rng = np.random.default_rng(1)
@@ -732,17 +667,3 @@ def test_the_figure_has_what_captions_are_chosen_by():
     assert [axis in drawn["captions"] for axis in axes] == [True, True, True]
     # Lines with markers of each panel, and greedy's dashed one; bands are collections.
     assert [drawn[name].count('id="FillBetweenPolyCollection') for name in drawn] == [2, 6]
-
-
-def test_a_file_of_units_that_is_removed_is_put_back(tmp_path):
-    path = tmp_path / "sweep.jsonl"
-    units = Units(path)
-    units.begin({"k": 1})
-    units.add({"first": ["a"]})
-    path.unlink()
-    units.add({"second": ["b"]})
-    units.close()
-    again = Units(path)
-    again.check({"k": 1})
-    assert (again["first"], again["second"]) == (["a"], ["b"])
-    again.close()

@@ -95,14 +95,6 @@ def test_the_command(sira, tmp_path):
     assert "3 pictures, 2 at once" in out
 
 
-def test_the_bundled_model_decodes_drawn_lengths_if_asked(sira):
-    given = ["--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 12, "--text-lengths", "drawn"]
-    code, out, _ = sira("bench", "-p", "demo", *given, "--json")
-    assert code == 0
-    record = json.loads(out)
-    assert (record["drawn"], record["lengths"]) == (True, drawn_lengths(3, 12))
-
-
 @pytest.mark.parametrize("family", ["Qwen3.5", "Gemma 4 E"])  # states, shared keys
 def test_models_without_columns_in_every_layer(sira, family, checkpoint_of):
     given = ["-m", checkpoint_of(family), "--runs", 1, "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--json"]
@@ -113,15 +105,6 @@ def test_models_without_columns_in_every_layer(sira, family, checkpoint_of):
     code, _, err = sira("bench", "--throughput", *given, "--compile")
     assert code == 2
     assert "cannot be used with" in err
-
-
-def test_lengths_are_for_throughput(sira):
-    code, _, err = sira("bench", "-p", "demo", "--throughput", "--method", "vcd")
-    assert code == 2
-    assert "--throughput measures sira and greedy" in err
-    code, _, err = sira("bench", "-p", "demo", "--text-lengths", "own")
-    assert code == 2
-    assert "--text-lengths is for --throughput" in err
 
 
 def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_path):
@@ -140,7 +123,6 @@ def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_
     [
         (["--second-look"], "leave out --second-look"),
         (["-b", "1,8"], "--batch-size '1,8': --throughput takes one number"),
-        (["--max-new-tokens", "8,16"], "--max-new-tokens '8,16': --throughput takes one number"),
     ],
 )
 def test_what_it_cannot_measure_is_refused(sira, given, said):

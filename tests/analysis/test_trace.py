@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -19,13 +18,10 @@ from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest, read_texts
-from sira_cli.analysis.trace.run import Traced, TraceRun
-from sira_cli.analysis.trace.targets import TraceTargets
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.many.item import Item
 from sira_cli.pictures.sources import located, open_picture
 from tests.support import tiny
 from tests.support.checkpoints_all import REPRESENTATIVES
@@ -418,16 +414,9 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
     ("options", "message"),
     [
         (["--question", "Why?", "--prompt", "Why?"], "give --question or --prompt, not both"),
-        (["--force", "a", "--force-from", "x.jsonl"], "give --force or --force-from, not both"),
-        (["--force", " "], "--force: the text is empty"),
         (["--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
-        (["--track", "\udcff"], "--track: '\\udcff' holds bytes that are not UTF-8"),
-        (["--question", "\udcff?"], "--question: '\\udcff?' holds bytes that are not UTF-8"),
-        (["--prompt", "\udcff"], "prompt: '\\udcff' holds bytes that are not UTF-8"),
-        (["--force-from", "none.jsonl"], "none.jsonl: cannot be read"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--set", "num_beams=2"], "a trace follows one text: give --set num_beams=1"),
-        (["--top-k", 0], "Invalid value for '--top-k'"),
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, options, message):
@@ -449,17 +438,3 @@ def test_auroc_is_mann_whitneys_u():
     positive = (torch.rand(80, generator=generator) < 0.3).numpy()
     expected = mannwhitneyu(score[positive], score[~positive]).statistic / (positive.sum() * (~positive).sum())
     assert auroc(positive, score) == pytest.approx(expected)
-
-
-@pytest.mark.slow
-def test_lines_that_are_written_are_not_kept_in_memory(tmp_path):
-    paths = sorted(Path("examples").glob("*.png"))[:16]
-    pictures = [located(str(path)) for path in paths]
-    targets = TraceTargets(pictures, output=tmp_path / "traces.jsonl")
-    requests = [TraceRequest(picture, text="A dog.") for picture in pictures]
-    kept = []
-    for event in TraceRun(load("demo"), requests, targets).events():
-        assert isinstance(event, Traced)
-        kept.append(sum(type(each) is Item and each.result is not None for each in gc.get_objects()))
-    assert len(kept) == 16
-    assert max(kept) <= 8  # those of a window

@@ -103,22 +103,14 @@ def test_an_unforeseen_error_is_one_record_too(sira, photos, monkeypatch):
     assert "Traceback (most recent call last)" in err
 
 
-def test_quiet(sira, photos):
-    assert sira("caption", photos["chelsea"], *FAST, "-q")[2] == ""
-
-
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
-        (["--prompt", "Say it."], {"prompt": "Say it."}),
         (["--system", "Be brief."], {"system": "Be brief."}),
-        (["--k", "2"], {"k": 2}),
-        (["--alpha", "1.5"], {"alpha": 1.5}),
         (["--method", "greedy"], {"method": "greedy"}),
         (["--temperature", "0.7", "--top-p", "0.9", "--seed", "4"], {"temperature": 0.7, "seed": 4}),
         (["--set", "num_beams=2"], {}),
         (["--set", "beta=0.1"], {}),
-        (["--dtype", "bfloat16"], {}),
         (["--device", "cpu", "--offline"], {}),
     ],
 )
@@ -129,12 +121,6 @@ def test_options_reach_the_record(sira, photos, options, changes):
     assert code == 0
     assert {key: record[key] for key in changes} == changes
     assert (record["key"] == plain["key"]) == (options[0] == "--device")
-
-
-def test_a_model_folder_instead_of_a_preset(sira, photos, llava_folder):
-    code, out, _ = sira("caption", photos["chelsea"], "-m", llava_folder, "--max-new-tokens", 3, "--json")
-    assert code == 0
-    assert json.loads(out)["model"] == str(llava_folder)
 
 
 def test_the_preset_of_the_environment(sira, photos, monkeypatch):
@@ -148,25 +134,13 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
     [
         (["captoin"], 2, "No such command 'captoin'. Did you mean 'caption'?"),
         (["caption"], 2, "Missing argument 'PATH'"),
-        (["ask", "only-one.jpg"], 2, "Missing argument"),
         (["ask", "x.jpg", "README.md"], 2, "sira: the question comes last, but README.md is a file"),
-        (["caption", "x.jpg", "--kk", "3"], 2, "No such option: --kk"),
         (["caption", "x.jpg", "--k", "three"], 2, "Invalid value for '--k'"),
-        (["caption", "nowhere.jpg"], 1, "sira: nowhere.jpg: no such file"),
         (["caption", "a.jpg", "b.jpg"], 1, "sira: a.jpg: no such file, nor any of the other 1"),
-        (["caption", "sira_cli"], 2, "sira: sira_cli: no pictures in this folder"),
-        (["caption", ""], 2, "sira: a picture's path is empty"),
         (["ask", "README.md", "a <image> b", "-p", "demo"], 2, "sira: the prompt holds <image>"),
-        (["caption", "-", "-"], 2, "sira: '-' (stdin) can be given once"),
-        (["caption", "-", "-p", "demo", "-m", "x/y"], 2, "sira: give --preset or --model, not both"),
         (["caption", "-", "-p", "dema"], 2, "sira: no preset named 'dema'; did you mean `demo`?"),
-        (["caption", "-", "-p", "demo", "--k", "8"], 2, "sira: k = 8 is out of range"),
-        (["caption", "-", "-p", "demo", "--alpha", "-1"], 2, "alpha must be 0 or more; got -1.0"),
-        (["caption", "-", "-p", "demo", "--method", "x"], 2, "sira: no method named 'x'"),
         (["caption", "-", "-m", "./nowhere"], 1, "sira: model folder ./nowhere does not exist"),
         (["caption", "-"], 1, "sira: Qwen/Qwen2.5-VL-7B-Instruct (about 16.6 GB) is not in the cache"),
-        (["presets", "show", "nothing-like-it"], 2, "no preset named"),
-        (["presets", "check", "nowhere.yaml"], 2, "sira: nowhere.yaml: cannot be read"),
     ],
 )
 def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, args, code, message):
@@ -191,9 +165,7 @@ def test_version_and_help(sira):
 HEAVY = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "rich", "yaml", "filelock"}
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["caption", "--help"], ["nope"], ["caption"], ["caption", "x.jpg", "--k", "three"]]
-)
+@pytest.mark.parametrize("args", [["caption", "--help"], ["caption", "x.jpg", "--k", "three"]])
 def test_help_and_usage_errors_import_nothing_heavy(args):
     """That keeps them instant on any machine; a clock in a test would not."""
     script = (
@@ -263,20 +235,13 @@ def test_presets_without_a_family_come_last(sira, tmp_path):
     assert gemma.split()[0] == "bbb"
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("columns", [60, 100])
 def test_the_list_of_presets_fits_a_narrow_terminal(columns, shown_on_terminal):
     rows = shown_on_terminal("presets", "list", COLUMNS=columns, TERM="xterm").splitlines()
     rows = [re.sub(r"\x1b\[\d*m", "", row) for row in rows if not row.startswith("sira: ")]  # headings are bold
     assert max(map(len, rows)) <= columns
     assert any("14.1 GB   16 GB" in row for row in rows)
     assert any("llava-hf/llava-1.5-7b-hf" in row for row in rows) == (columns == 100)
-
-
-def test_what_presets_new_prints_is_not_called_saved(sira, llava_folder):
-    code, out, err = sira("presets", "new", llava_folder)
-    assert code == 0
-    assert "model: " in out
-    assert "sira: not saved: to use it as --preset" in err
 
 
 def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
@@ -290,12 +255,7 @@ def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ({"top_p": 0.5}, "--top-p changes"),
-        ({"seed": 5}, "--seed changes"),
-        ({"top_p": 0.5, "seed": 5}, "--top-p and --seed change"),
-        ({"top_p": 0.5, "seed": 5, "method": "vcd"}, "--top-p changes"),  # its noise has a seed
-    ],
+    [({"top_p": 0.5}, "--top-p changes"), ({"top_p": 0.5, "seed": 5, "method": "vcd"}, "--top-p changes")],
 )
 def test_sampling_options_at_temperature_zero_are_remarked_on(options, expected, capsys):
     note_idle(DecodingOptions(**options), presets.find("demo"))
@@ -306,6 +266,7 @@ def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, pho
     code, out, err = sira("presets", "new", llava_folder)
     assert code == 0
     assert "8 decoder layers, image token id" in err
+    assert "sira: not saved: to use it as --preset" in err
     mine = tmp_path / "mine.yaml"
     mine.write_text(out)
     code, out, _ = sira("caption", photos["chelsea"], "-p", mine, "--max-new-tokens", 3, "--json")
@@ -324,7 +285,7 @@ def test_a_folder_stands_for_the_pictures_in_it(sira, photos, tmp_path):
     assert names == [str(tmp_path / "a.JPG"), str(tmp_path / "b.jpg"), str(photos["rocket"])]
 
 
-@pytest.mark.parametrize("name", ["with space.jpg", "quote'\".jpg", "new\nline.jpg", os.fsdecode(b"\xff\xfe.jpg")])
+@pytest.mark.parametrize("name", ["new\nline.jpg", os.fsdecode(b"\xff\xfe.jpg")])
 def test_odd_file_names(sira, tmp_path, name):
     path = tmp_path / name
     Image.new("RGB", (50, 40), "red").save(path)

@@ -14,24 +14,11 @@ from sira_cli.serve.limits import Limits
 from sira_cli.serve.page.examples import SEEDS
 from tests.serve.conftest import running
 from tests.serve.on_page import FINISHED, PICTURE, answering, opened, run, stream, texts
-from tests.serve.test_serve import PICTURES, ask, said
-from tests.support.browser import Browser, accessible, contrasts, wait
+from tests.serve.test_serve import ask, said
+from tests.support.browser import accessible, contrasts, wait
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-def choose(browser: Browser, column: int, method: str, **values: object) -> None:
-    """Choose a method and its settings."""
-    script = """
-        const column = document.querySelectorAll('.column')[arguments[0]], select = column.querySelector('.method');
-        select.value = arguments[1];
-        select.dispatchEvent(new Event('change'));
-        for (const field of column.querySelectorAll('.fields label')) {
-            const value = arguments[2][field.textContent];
-            if (value !== undefined) field.querySelector('input, select').value = value;
-        }"""
-    browser.run(script, column, method, values)
 
 
 def marks_of(word: dict[str, Any]) -> str:
@@ -77,49 +64,6 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
     assert brackets == sum(len(thing["spans"]) for thing in things if thing["support"] < threshold)
 
 
-def test_settings_and_methods_are_those_that_are_chosen(page, lvlm):
-    choose(page, 0, "sira", **{"K of 8": 3, ALPHA: 2.0})
-    choose(page, 1, "vcd", **{ALPHA: 0.5})
-    page.run("document.querySelector('#verify').click()")
-    one = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(k=3, alpha=2.0)).caption(PICTURE)
-    other = lvlm.under(lvlm.preset.method("vcd").with_values(alpha=0.5), lvlm.preset).caption(PICTURE)
-    assert run(page) == [one.text, other.text]
-    shown = "return [...document.querySelectorAll(arguments[0])].map(box => !box.hidden)"
-    assert page.run(shown, ".doubts") == [True, False]  # vcd has no two streams to score words by
-    assert page.run(shown, ".things") == [False, False]
-
-
-def test_a_question_is_asked_as_by_sira_ask(page, lvlm):
-    question = "Is there a cat in the image?"
-    page.type("#prompt", " Briefly.")
-    page.click("[value=ask]")
-    assert page.run("return document.querySelector('#prompt').labels[0].textContent") == "Question"
-    page.click("#run")
-    assert page.text("#missing") == "Write a question first."
-    page.type("#prompt", question)
-    assert run(page)[0] == lvlm.ask(PICTURE, question).text
-    page.click("[value=caption]")
-    assert page.run("return document.querySelector('#prompt').value") == f"{lvlm.preset.prompts.caption} Briefly."
-    page.click("[value=ask]")
-    assert page.run("return document.querySelector('#prompt').value") == question
-
-
-def test_a_picture_can_be_pasted_and_dropped(page, lvlm):
-    script = """
-        const bytes = Uint8Array.from(atob(arguments[1]), letter => letter.charCodeAt(0));
-        const data = new DataTransfer();
-        data.items.add(new File([bytes], arguments[2], {type: 'image/png'}));
-        const [kind, key] = arguments[0] === 'paste' ? [ClipboardEvent, 'clipboardData'] : [DragEvent, 'dataTransfer'];
-        const event = new kind(arguments[0], {[key]: data, bubbles: true, cancelable: true});
-        document.querySelector('#prompt').dispatchEvent(event);
-        return event.defaultPrevented;"""
-    for kind, picture in (("paste", PICTURES[1]), ("drop", PICTURES[2])):
-        url = said(picture=picture)[0]["content"][0]["image_url"]["url"]
-        assert page.run(script, kind, url.partition(",")[2], picture.name)
-        assert page.text("#file-name") == picture.name
-    assert run(page)[0] == lvlm.caption(PICTURES[2]).text
-
-
 # --- keys, roles, colours, widths
 
 
@@ -149,26 +93,6 @@ def test_keys_are_enough(browser, address, lvlm):
     browser.press_together("Control", "Enter")
     wait(browser, FINISHED)
     assert texts(browser)[0] == lvlm.ask(PICTURE, "Is there a dog in the image?").text
-
-
-def test_a_setting_out_of_range_is_said_before_anything_is_asked(page):
-    choose(page, 0, "sira", **{"K of 8": 9})
-    page.click("#run")
-    assert page.text("#missing").startswith("K of 8: ")
-    assert page.run("return document.activeElement.labels[0].textContent") == "K of 8"
-    assert not any("completions" in url for url in page.requests())
-
-
-def test_a_text_of_other_settings_is_dimmed_until_the_next_one(page):
-    shades = "return [...document.querySelectorAll('.text')].map(one => getComputedStyle(one).color)"
-    run(page)
-    fresh = page.run(shades)
-    choose(page, 1, "sira", **{"K of 8": 9})
-    page.click("#run")
-    assert not set(page.run(shades)) & set(fresh)
-    choose(page, 1, "sira", **{"K of 8": 7})
-    run(page)
-    assert page.run(shades) == fresh
 
 
 def test_what_a_screen_reader_is_told(page):
@@ -285,12 +209,6 @@ def test_nothing_is_wider_than_the_page(page, width):
     assert (lefts[0] == lefts[1] and tops[0] < tops[1]) == (width < 700)
 
 
-def test_nothing_moves(page):
-    assert page.run("return document.getAnimations().length") == 0
-    times = "return [...document.querySelectorAll('*')].map(one => getComputedStyle(one).transitionDuration)"
-    assert set(page.run(times)) == {"0s"}
-
-
 # --- what is hostile, and what goes wrong
 
 
@@ -316,83 +234,6 @@ def test_hostile_text_stays_text(browser, address, tmp_path):
     sinks = "try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; }"
     assert browser.run(sinks) == "TypeError"  # the policy lets no text become elements, whoever tries
     assert "TrustedHTML" in browser.log("browser")[0]["message"]
-
-
-def test_reasoning_is_folded_under_the_text_and_stays_text(page):
-    thoughts = [{"choices": [{"delta": {"reasoning_content": part}}]} for part in ("Let me look. ", HOSTILE)]
-    answering(page, 200, [*thoughts, *stream("A cat.")], stream("A dog."))
-    assert run(page) == ["A cat.", "A dog."]
-    shown = (
-        "return [...document.querySelectorAll('.reasoning')].map(one => [one.open, one.lastElementChild.textContent])"
-    )
-    assert page.run(shown) == [[False, f"Let me look. {HOSTILE}"]]
-    answering(page, 200, stream("A cat."))
-    run(page)
-    assert page.run(shown) == []
-
-
-def test_letters_of_two_units_are_marked_where_they_are(page):
-    text = "A 🐈 café, naïve."
-    scores = [
-        {"word": word, "start": text.index(word), "end": text.index(word) + len(word), "grounding": 0.1}
-        for word in text.split()
-    ]
-    cafe = {"thing": "café", "spans": [[4, 8]], "support": 0.1, "neither": 0}
-    answering(page, 200, stream(text, words=scores, objects=[cafe]))
-    assert run(page)[0] == text
-    shown = "return [...document.querySelector('.text').children].map(one => [one.textContent, one.className])"
-    assert page.run(shown) == [["A", "tok pale"], ["café", "tok g4 unsupported begins ends"], ["naïve", "tok g4"]]
-
-
-@pytest.mark.parametrize(
-    ("status", "advice"),
-    [(429, "run again"), (500, "see the server's log"), (503, "Start the server again"), (504, "--timeout")],
-)
-def test_errors_say_what_to_do(page, status, advice):
-    answering(page, status, "something went wrong")
-    page.click("#run")
-    wait(page, "return !document.querySelector('.column .failure').hidden")
-    shown = page.text(".column .failure")
-    assert shown.startswith("something went wrong\n")
-    assert advice in shown
-    assert page.run("return document.querySelector('#stop').ariaDisabled") == "true"
-
-
-def test_a_stream_that_breaks_off_keeps_its_text(page):
-    for rest, words in (
-        ("", "The connection was lost."),
-        ('data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
-    ):
-        begin = "".join(f"data: {json.dumps(event)}\n\n" for event in stream("A cat")[:2])
-        page.run("window.fetch = async () => new Response(arguments[0])", begin + rest)
-        page.click("#run")
-        wait(page, f"return document.querySelector('.column .failure').textContent.startsWith('{words}')")
-        assert texts(page) == ["A cat", "A cat"]
-
-
-def test_too_large_too_many_pixels_and_a_server_that_is_gone(browser, lvlm):
-    with running(lvlm, limits=Limits(pixels=1000)) as address:
-        opened(browser, address)
-        browser.type("#file", str(PICTURE))
-        browser.click("#run")
-        wait(browser, "return [...document.querySelectorAll('.column .failure')].every((failure) => !failure.hidden)")
-        assert "pixels; this server takes 1,000\nChoose a smaller picture" in browser.text(".column .failure")
-        assert "413" in browser.log("browser")[0]["message"]  # the browser itself says so, of every failed request
-    browser.click("#run")
-    wait(
-        browser,
-        "return document.querySelector('.column .failure').textContent.startsWith('The server does not answer.')",
-    )
-    assert "still running" in browser.text(".column .failure")
-    assert all("ERR_CONNECTION_REFUSED" in entry["message"] for entry in browser.log("browser"))
-    with running(lvlm, limits=Limits(data=1000)) as address:
-        opened(browser, address)
-        browser.type("#file", str(PICTURE))
-        browser.log("performance")
-        browser.click("#run")
-        wait(browser, "return !document.querySelector('.column .failure').hidden")
-        assert browser.text(".column .failure").startswith("The picture is too large")
-        assert not any("completions" in url for url in browser.requests())
 
 
 def test_escape_stops_and_frees_the_server(browser, lvlm, monkeypatch):
@@ -449,11 +290,3 @@ def test_the_report_opens_and_has_both_texts(page):
     assert page.run(read) == shown
     assert page.run("return [...document.images].map(one => one.naturalWidth > 0)") == [True, True]
     assert page.run("return document.querySelectorAll('.strip [role=option]').length") > 20  # its script runs, too
-
-
-def test_methods_that_cannot_be_traced_have_no_report(page):
-    choose(page, 0, "vcd")
-    choose(page, 1, "text-only")
-    answering(page, 200, stream("A cat."))
-    run(page)
-    assert page.run("return document.querySelector('#report').ariaDisabled") == "true"

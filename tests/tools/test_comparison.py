@@ -8,10 +8,8 @@ import pytest
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.best import by_captions_among
-from sira_cli.analysis.sweep.units import Units
-from sira_cli.data.records.record import Answer
-from sira_cli.demo.measure import load_method, measure
-from sira_cli.demo.questions import SPLITS, SceneQuestion, held_out
+from sira_cli.demo.measure import load_method
+from sira_cli.demo.questions import SPLITS, held_out
 from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene
 from sira_cli.errors import SettingsError
@@ -23,12 +21,6 @@ from tools import choose
 from tools import comparison as comparison_module
 from tools.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
 from tools.comparison import Comparison, load_all
-from tools.cost import caption_costs
-
-
-class OneQuestion:
-    def about(self, scene: Scene) -> list[SceneQuestion]:
-        return [SceneQuestion("dog", "dog" in scene.objects, SPLITS)]
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +30,6 @@ def scenes() -> list[Scene]:
 
 def row(**values: float) -> dict[str, Figure]:
     return {name.replace("_", " "): Figure(value, value, value) for name, value in values.items()}
-
-
-def test_the_rule_by_hand():
-    greedy = row(coverage=80, adversarial_accuracy=90, CHAIRi=10)
-    rows = {
-        "covers too little": row(coverage=78.9, adversarial_accuracy=95, CHAIRi=1),
-        "answers worse": row(coverage=80, adversarial_accuracy=89.9, CHAIRi=1),
-        "hallucinates as much": row(coverage=85, adversarial_accuracy=95, CHAIRi=10),
-        "fits": row(coverage=79, adversarial_accuracy=90, CHAIRi=9),
-        "fits best": row(coverage=79, adversarial_accuracy=90, CHAIRi=8),
-        "fits as well": row(coverage=90, adversarial_accuracy=99, CHAIRi=8),
-    }
-    assert by_captions_among(rows, greedy) == "fits best"
-    assert by_captions_among({name: rows[name] for name in list(rows)[:3]}, greedy) is None
 
 
 # --- the choice
@@ -130,41 +108,6 @@ def test_what_ships_was_chosen_by_the_rule():
 # --- measuring
 
 
-def test_texts_are_kept_by_method_and_settings(tmp_path, scenes, monkeypatch):
-    greedy = load_method("greedy", max_new_tokens=8)
-    methods = {"greedy": greedy, "vcd": greedy.under(Vcd())}
-    with_file = Units(tmp_path / "texts.jsonl")
-    with_file.begin({})
-    report = measure(methods, scenes, OneQuestion(), units=with_file)
-    assert len(with_file) == 4
-    with_file.close()
-    again = Units(tmp_path / "texts.jsonl")
-    again.begin({})
-    decoded = []
-
-    def answer(self: AnsweringModel, inputs: dict, *more: object, **named: object) -> list[Answer]:
-        decoded.append(self.method)
-        return [Answer(text="Yes.")] * len(inputs["input_ids"])
-
-    monkeypatch.setattr(AnsweringModel, "answer", answer)
-    assert measure({**methods, "greedy+apc": greedy.under(METHODS["greedy+apc"])}, scenes, OneQuestion(), units=again)
-    assert measure(methods, scenes, OneQuestion(), units=again) == report
-    assert decoded == []
-    measure({"vcd": greedy.under(Vcd(alpha=2.0))}, scenes, OneQuestion(), units=again)  # other settings
-    assert decoded == ["vcd", "vcd"]  # captions and answers
-    again.close()
-
-
-def test_answers_are_questions_to_the_method(scenes, monkeypatch):
-    tasks = []
-    answer = AnsweringModel.answer
-    monkeypatch.setattr(
-        AnsweringModel, "answer", lambda self, *args, task, **more: tasks.append(task) or answer(self, *args, task=task)
-    )
-    measure({"greedy": load_method("greedy", max_new_tokens=2)}, scenes, OneQuestion())
-    assert tasks == ["caption", "ask"]
-
-
 def test_a_method_that_cannot_run_is_left_out_with_its_reason(monkeypatch, sira):
     def refuse(self: object, model: object, config: object) -> None:
         raise SettingsError("it needs a calibration: sira calibrate icd")
@@ -173,28 +116,6 @@ def test_a_method_that_cannot_run_is_left_out_with_its_reason(monkeypatch, sira)
     methods, failed = load_all(["icd", "sid", "greedy"], {})
     assert list(methods) == ["greedy", "sid"]
     assert failed == {"icd": "it needs a calibration: sira calibrate icd"}
-
-
-def test_costs_are_ratios_of_the_same_scene_and_the_first_round_warms_up(scenes, monkeypatch):
-    clock = iter([0, 9, 0, 9, 0, 2, 0, 3, 0, 1, 0, 4, 0, 1, 0, 2])  # began and ended, greedy and vcd in turn
-    monkeypatch.setattr("tools.cost.time.perf_counter", lambda: next(clock))
-    order = []
-
-    class Timed:
-        preset = load_method("greedy").preset
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def prepare(self, pictures: list, prompts: list) -> str:
-            return self.name
-
-        def answer(self, inputs: str) -> None:
-            order.append(inputs)
-
-    costs = caption_costs({"greedy": Timed("greedy"), "vcd": Timed("vcd")}, [*scenes, *scenes])
-    assert order == ["greedy", "vcd"] * 4
-    assert costs == {"greedy": Spread(1, 1, 1), "vcd": Spread(2, 1.5, 4)}
 
 
 # --- tables

@@ -11,7 +11,7 @@ from scipy import stats
 from sira_cli.eval.stats.influence import estimates
 from sira_cli.eval.stats.intervals import student
 from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
-from tools.coverage import CELLS, Case, cases, coverage, measure, table
+from tools.coverage import CELLS, Case, cases, coverage
 from tools.docs import BENCH
 
 RUNS = 400
@@ -40,23 +40,6 @@ def test_the_record_is_of_all_cases_and_none_is_below_93_percent():
     assert len(record["rows"]) == len([*cases()])
     assert min(row["coverage"] for row in record["rows"]) >= 0.93
     assert record["runs"] >= 4000
-
-
-def test_a_case_is_drawn_alike_whatever_else_is(monkeypatch):
-    monkeypatch.setattr("tools.coverage.cases", lambda: iter(HARD[:2]))
-    record = measure(20)
-    assert [row["coverage"] for row in record["rows"]] == [coverage(case, 20)[0] for case in HARD[:2]]
-    low, high = sorted(100 * row["coverage"] for row in record["rows"])
-    lines = table(record).splitlines()
-    assert [cell.strip() for cell in lines[0].split("|")[2:4]] == ["50 pictures", "10 pictures"]
-    assert f"{100 * record['rows'][0]['coverage']:.1f} to" in lines[2]
-    assert low <= high
-
-
-def test_the_true_values_are_those_of_many_pictures():
-    for case in (HARD[2], Case("F1", 1, 9, 0.3, 0.8), Case("CHAIRi", 1, 0, 0.0, 0.8), Case("- CHAIRi", 1, 0, 0.3, 0.8)):
-        many = Case(**{**vars(case), "pictures": 200_000})
-        assert many.interval(np.random.default_rng(1)).value == pytest.approx(case.truth, abs=0.3)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 49])

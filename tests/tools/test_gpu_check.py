@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,11 +14,10 @@ from sira_cli.analysis.bench.figures import BenchReport
 from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.core import reference
 from tests.support import tiny
-from tools import gpu_check, gpu_parts
+from tools import gpu_parts
 from tools.gpu_check import Part, all_parts, run_part
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
-BENCH = Path(__file__).parents[2] / "docs" / "bench"
 
 
 def part(script: str, seconds: int = 60) -> Part:
@@ -60,33 +58,6 @@ def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(folder):
     assert not mark.exists()
 
 
-def test_when_all_time_is_over_what_is_left_is_skipped(folder):
-    found = run_part(part("raise SystemExit('ran')"), folder, tiny=False, left=5)
-    assert (found.result, "name it alone" in found.says) == ("skipped", True)
-
-
-def test_the_report_keeps_what_earlier_commands_found(folder):
-    gpu_check._write(folder, [gpu_check.Outcome("ray", "passed", 3.2, "a|b")], "a GPU")
-    known = gpu_check._earlier(folder)
-    gpu_check._write(folder, [*known.values(), gpu_check.Outcome("x", "failed", 1, "why")], "a GPU")
-    rows = (folder / "gpu-check.md").read_text().splitlines()[-2:]
-    assert rows == ["| ray | passed | 3 | a\\|b |  |", "| x | failed | 1 | why |  |"]
-
-
-def test_the_figures_of_a_report_are_its_ratios():
-    file, many = BENCH / "cpu-qwen2.5-vl-3b.json", BENCH / "cpu-demo-throughput.json"
-    _, sira, vcd = json.loads(file.read_text())["rows"]
-    prefill, step, request = (
-        part["ratio"]["median"] for part in (sira["prefill"], sira["step"], sira["requests"]["128"])
-    )
-    assert gpu_check.figures_of(file).startswith(
-        f"sira by greedy, batch 1: prefill {prefill:.3f}, step {step:.3f}, 128 tokens {request:.3f}; "
-        f"vcd by greedy, batch 1: prefill {vcd['prefill']['ratio']['median']:.3f}"
-    )
-    speed = json.loads(many.read_text())["rows"][0]["pictures_per_second"]["median"]
-    assert gpu_check.figures_of(many).startswith(f"sira, static batches {speed:.2f}/s; ")
-
-
 @pytest.mark.parametrize(("k", "equal"), [(3, True), (1, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_conformance_notices_another_fork(monkeypatch, dtype, k, equal):
@@ -99,23 +70,6 @@ def test_conformance_notices_another_fork(monkeypatch, dtype, k, equal):
     exact = reference.decode(rounded, k, 0.5, 2)
     slow = exact if dtype == torch.float32 else reference.decode(case, k, 0.5, 2)
     assert gpu_parts._compared(case, 3, exact, slow, tiny.SUPPRESS)["equal"] is equal
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing"], "no part named 'nothing'; there are conformance-float32, "),
-        (["--tiny"], "--tiny needs -o FOLDER"),
-        (["-o", "x"], "torch sees no GPU here"),
-    ],
-)
-def test_what_cannot_run_is_said(monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(sys, "argv", ["gpu_check", *arguments])
-    monkeypatch.setattr(gpu_check, "gpu_name", lambda: None)
-    with pytest.raises(SystemExit) as stop:
-        gpu_check.main()
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

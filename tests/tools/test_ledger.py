@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-import pytest
-
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.lines import as_line, head_of
 from tools import ledger
 
@@ -39,40 +35,3 @@ def test_the_run_that_it_measures_leaves_every_record_once_and_in_order(tmp_path
     assert peaks == sorted(peaks)
     assert 0 < max(compared, peaks[-1]) < 20e6  # a process that imports torch has ten times that
     assert all(phase.seconds > 0 for phase in report.phases)
-
-
-def test_what_it_writes_is_what_it_prints(tmp_path, capsys, monkeypatch):
-    phases = (ledger.Phase("opened", 11.04, 215_400_000), ledger.Phase("put in order", 10.96, 424_000_000))
-    measured = []
-
-    def measure(records, folder):
-        measured.append((records, folder.parent, list(folder.iterdir())))
-        return ledger.LedgerReport(records, 7_470, "a processor", phases)
-
-    monkeypatch.setattr(ledger, "measure", measure)
-    file = tmp_path / "ledger.json"
-    monkeypatch.setattr(sys, "argv", ["ledger", "--records", "10", "--folder", str(tmp_path), "-o", str(file)])
-    ledger.main()
-    assert measured == [(10, tmp_path, [])]
-    assert list(tmp_path.iterdir()) == [file]
-    assert ledger.LedgerReport.from_json(file.read_text()) == ledger.LedgerReport(10, 7_470, "a processor", phases)
-    printed = capsys.readouterr().out
-    assert printed == ledger.LedgerReport.from_json(file.read_text()).table() + "\n"
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines()[:4]]
-    assert cells[0][0] == "10 records of 747 bytes"
-    assert cells[2:] == [["opened", "11.0", "215 MB"], ["put in order", "11.0", "424 MB"]]
-
-
-def test_a_file_that_is_not_what_was_written_is_not_measured(tmp_path):
-    path = tmp_path / "captions.jsonl"
-    ledger.write(path, 150)
-    with pytest.raises(RuntimeError, match="150 records, 3 failed"):
-        ledger.resume(path, 151)
-    Ledger(path).close()  # it is open for others
-
-
-def test_a_number_below_one_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["ledger", "--records", "0"])
-    with pytest.raises(SystemExit, match="2"):
-        ledger.main()
-    assert "expected a number from 1 on" in capsys.readouterr().err

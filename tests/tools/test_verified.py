@@ -14,7 +14,7 @@ from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import Verify
 from tools.docs import BENCH
-from tools.verified import VerifiedReport, caption_seconds, measure_verified
+from tools.verified import measure_verified
 
 LOOK = Verify(min_support=0.5, mode="rewrite")
 LOOKS = [("greedy", LOOK)]
@@ -57,27 +57,6 @@ def test_figures_are_those_of_drafts_and_texts(greedy, scenes, measured):
         assert report.figures[name]["CHAIRs"].value == 50 * count
     changed = wrong["greedy + rewrite"] - wrong["greedy"]
     assert report.differences["greedy + rewrite"]["CHAIRs"].value == 50 * changed
-
-
-def test_texts_that_are_kept_are_not_decoded_again(greedy, scenes, measured, monkeypatch):
-    path, report, removed = measured
-    units = Units(path)
-    units.begin({"scenes": "drawn"})
-    monkeypatch.setattr(type(greedy), "answer", None)
-    try:
-        assert measure_verified({"greedy": greedy}, scenes, LOOKS, units=units) == (report, removed)
-    finally:
-        units.close()
-
-
-def test_the_report_is_read_back_and_shown(greedy, scenes, measured):
-    _, report, removed = measured
-    seconds = caption_seconds({"greedy": greedy}, scenes, LOOKS)
-    verified = VerifiedReport(report, LOOK.settings(greedy.preset), removed, seconds, 1, "a machine")
-    assert VerifiedReport.from_json(verified.to_json()) == verified
-    chairi = report.figures["greedy + rewrite"]["CHAIRi"].value
-    assert f"| greedy + rewrite | {chairi:.1f} (" in verified.table()
-    assert "median of 1 on a machine" in verified.table()
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.browser import wait
-from tests.view.conftest import record, running, sized, write
-from tests.view.page import CARDS, COUNT, INSIDE, PROGRESS, READY, edits, open_page, opened, texts, words
+from tests.view.conftest import record, running, sized
+from tests.view.page import CARDS, COUNT, INSIDE, READY, open_page, opened, texts, words
 
 MANY = 105_000  # cards of 356 pixels below each other: browsers end an element at 33.5 million pixels
 
@@ -31,59 +31,6 @@ def test_an_open_page_shows_and_exports_what_is_there_now(browser, serve, record
     with records.open("a") as file:
         file.write(json.dumps(record(0, text="Newer.")) + "\n")
     words(browser, "Newer.")  # also one that is large
-
-
-def test_a_text_that_is_being_written_stays_and_meets_the_new_one(browser, serve, records):
-    open_page(browser, serve(records))
-    browser.press("Enter")
-    opened(browser, "pictures/0.png")
-    browser.press("e")
-    wait(browser, "return document.activeElement.id", "mend")
-    browser.press_together("Control", "a")
-    browser.press(*"Mine.")
-    with records.open("a") as file:
-        file.write(json.dumps(record(0, text="Newer.")) + "\n" + json.dumps(record(7)) + "\n")
-    wait(browser, "return fetch('api/now').then((answer) => answer.json()).then((now) => now.total)", 4)
-    browser.press_together("Control", "Enter")
-    wait(browser, "return document.querySelector('.conflict')?.textContent.includes('changed elsewhere')")
-    assert "Newer." in browser.text(".conflict")
-    browser.click("[data-do=again]")
-    words(browser, "Mine.")
-    assert [line["text"] for line in edits(records)] == ["Mine."]
-    browser.log("browser")  # it says that there was a conflict
-
-
-def test_what_is_gone_is_not_changed_and_said_so(browser, serve, records, folder):
-    open_page(browser, serve(records))
-    browser.press("Enter")
-    opened(browser, "pictures/0.png")
-    (folder / "pictures/0.png").unlink()
-    browser.press("a")
-    wait(browser, "return document.querySelector('.conflict').textContent.includes('the picture is missing')")
-    opened(browser, "pictures/0.png")
-    browser.press("r")
-    opened(browser, "pictures/1.png")
-    write(folder / "new.jsonl", [record(0), record(2)]).replace(records)
-    browser.press("a")
-    wait(browser, "return document.body.innerText.includes('pictures/1.png: is no longer in')")
-    assert [(line["id"], line["decision"]) for line in edits(records)] == [("pictures/0.png", "rejected")]
-    browser.log("browser")  # it says that both were refused
-
-
-def test_decisions_of_another_window_are_seen(browser, serve, records):
-    address = serve(records)
-    open_page(browser, address)
-    first, second = browser.new_window()
-    browser.switch(second)
-    try:
-        open_page(browser, address)
-        browser.press("a")
-        wait(browser, PROGRESS, "1 of 3 decided")
-        browser.devtools("Page.close")
-    finally:
-        browser.switch(first)
-    wait(browser, PROGRESS, "1 of 3 decided")
-    wait(browser, "return document.querySelectorAll('.card .accepted').length", 1)
 
 
 @pytest.fixture(scope="module")

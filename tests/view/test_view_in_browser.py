@@ -3,90 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from PIL import Image
 
 from tests.support.browser import accessible, contrasts, wait
-from tests.view.conftest import COLOURS, HOSTILE, looked_at, record, running, sized, write
-from tests.view.page import CARDS, COUNT, INSIDE, PROGRESS, choose, edits, open_page, opened, texts
-
-MANY = 10_000
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory) -> str:
-    """The address of a page with ten thousand captions of three pictures."""
-    folder = tmp_path_factory.mktemp("many")
-    (folder / "pictures").mkdir()
-    for number, colour in enumerate(COLOURS):
-        Image.new("RGB", (64, 48), colour).save(folder / f"pictures/{number}.png")
-    rows = []
-    for number in range(MANY):
-        row = looked_at(number, cat=(number * 7919 % MANY) / MANY, dog=0.99)
-        rows.append(row | {"file_name": f"pictures/{number % 3}.png", "id": f"n{number}"})
-    with running(write(folder / "captions.jsonl", rows)) as address:
-        yield address
-
+from tests.view.conftest import HOSTILE, looked_at, record, sized, write
+from tests.view.page import COUNT, edits, open_page, opened
 
 # --- thousands
-
-
-def test_of_ten_thousand_cards_few_are_in_the_document(browser, many):
-    open_page(browser, many)
-    assert browser.run(COUNT) == "10,000 captions"
-    height = browser.run("return document.documentElement.scrollHeight")
-    assert height > 500_000
-    most, seen = 0, set()
-    for step in range(16):
-        browser.run("scrollTo(0, arguments[0])", height * step / 15)
-        wait(browser, f"return 0 < ({INSIDE}).length")
-        shown = browser.run(f"return ({INSIDE})")
-        assert shown == [*range(shown[0], shown[-1] + 1)]  # no holes, and in order
-        seen.update(shown)
-        most = max(most, browser.run(CARDS))
-    assert max(seen) == MANY - 1
-    assert most < 100
-    assert "number 9999" in texts(browser)[-1]
-    loaded = (
-        "return [...document.querySelectorAll('.thumb')].every((box) => box.querySelector('img')?.naturalWidth === 64)"
-    )
-    wait(browser, loaded)
-    requests = browser.requests()
-    assert all(url.startswith(many) for url in requests if not url.startswith("data:"))
-    assert sum("/thumb/" in url for url in requests) < 17 * 100  # not all ten thousand
-
-
-def test_search_filters_and_orders(browser, many):
-    open_page(browser, many)
-    choose(browser, "words", "cat 123")
-    expected = [number for number in range(MANY) if "123" in f"{number}"]
-    wait(browser, COUNT, f"{len(expected)} of 10,000 captions")
-    choose(browser, "filter", "low")
-    low = [number for number in expected if number * 7919 % MANY < MANY / 2]
-    wait(browser, COUNT, f"{len(low)} of 10,000 captions")
-    choose(browser, "sort", "support")
-    low.sort(key=lambda number: number * 7919 % MANY)
-    first = [f"A cat (low support) and a dog, number {number}." for number in low]
-    wait(browser, "return document.querySelector('.card .text bdi').textContent", first[0])
-    assert texts(browser)[:8] == first[:8]
-    choose(browser, "words", "nothing like this")
-    wait(browser, "return document.querySelector('.empty').checkVisibility()")
-    assert browser.run(CARDS) == 0
-
-
-def test_the_arrow_keys_walk_from_card_to_card(browser, many):
-    open_page(browser, many)
-    browser.press(*["Tab"] * 7)  # search, show, sort, next undecided, export, keys, the first card
-    at = "return Number(document.activeElement.closest('.card')?.dataset.place)"
-    assert browser.run(at) == 0
-    columns = browser.run("return new Set([...document.querySelectorAll('.card')].map((card) => card.offsetLeft)).size")
-    assert columns == 4
-    for keys, place in [(("Right",), 1), (("Down", "Down"), 9), (("Left",), 8), (("End",), MANY - 1), (("Home",), 0)]:
-        browser.press(*keys)
-        assert browser.run(at) == place
-        box = browser.run("const box = document.activeElement.getBoundingClientRect(); return [box.top, box.bottom]")
-        assert box[0] > 0
-        assert box[1] <= 900
-    assert browser.run("return document.querySelectorAll('.card a[tabindex=\"0\"]').length") == 1
 
 
 # --- to mend
@@ -126,118 +48,6 @@ def test_captions_are_mended_by_keys_alone(browser, serve, records):
     assert records.read_bytes() == before
 
 
-def test_deciding_goes_on_and_undo_goes_back(browser, serve, records):
-    open_page(browser, serve(records))
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    browser.press("a")
-    opened(browser, "pictures/1.png")
-    assert browser.text(".done") == "Accepted: 0.png"
-    browser.press("r")
-    opened(browser, "pictures/2.png")
-    browser.press("u")
-    opened(browser, "pictures/1.png")
-    wait(browser, "return document.querySelector('.state').textContent", "Not yet decided")
-    browser.press("Left")
-    opened(browser, "pictures/0.png")
-    assert browser.text(".state") == "Accepted"
-    browser.press("Escape")
-    wait(browser, PROGRESS, "1 of 3 decided")
-    browser.press("Right", "r")  # also in the gallery
-    wait(browser, "return document.querySelectorAll('.card .rejected').length", 1)
-    assert [(line["id"], line["decision"]) for line in edits(records)] == [
-        ("pictures/0.png", "accepted"),
-        ("pictures/1.png", "rejected"),
-        ("pictures/1.png", ""),
-        ("pictures/1.png", "rejected"),
-    ]
-
-
-def test_of_two_windows_the_second_sees_both_texts(browser, serve, records):
-    address = serve(records)
-    open_page(browser, address)
-    first, second = browser.new_window()
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    browser.switch(second)
-    try:
-        open_page(browser, address)
-        browser.press("e")
-        opened(browser, "pictures/0.png")
-        browser.press_together("Control", "a")
-        browser.press(*"Theirs.")
-        browser.press_together("Control", "Enter")
-        wait(browser, "return document.querySelector('.words')?.textContent", "Theirs.")
-        browser.devtools("Page.close")
-    finally:
-        browser.switch(first)
-    browser.press("e")
-    browser.press_together("Control", "a")
-    browser.press(*"Mine.")
-    browser.press_together("Control", "Enter")
-    wait(browser, "return document.querySelector('.conflict')?.textContent.includes('changed elsewhere')")
-    shown = browser.text(".conflict")
-    assert "Theirs." in shown
-    assert "Mine." in shown
-    assert [line["text"] for line in edits(records)] == ["Theirs."]
-    browser.click("[data-do=again]")
-    wait(browser, "return document.querySelector('.words')?.textContent", "Mine.")
-    assert [(line["text"], line["version"]) for line in edits(records)] == [("Theirs.", 1), ("Mine.", 2)]
-    (refused,) = browser.log("browser")  # the one thing that the browser itself says
-    assert "409" in refused["message"]
-
-
-def test_a_text_that_is_not_saved_is_not_left(browser, serve, records):
-    open_page(browser, serve(records))
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    browser.press("e", *"Still here. ")
-    for leave in ("next", "back"):
-        browser.click(f"[data-do={leave}]")
-        wait(browser, "return document.querySelector('.conflict').textContent", "Save your text first, or cancel.")
-        assert "Still here." in browser.run("return document.querySelector('textarea').value")
-    browser.press("Escape")
-    wait(browser, "return document.querySelector('textarea')", None)
-    browser.click("[data-do=discard]")
-    wait(browser, "return document.querySelector('.draft')", None)
-    browser.press("e")
-    wait(browser, "return document.activeElement.id", "mend")
-    browser.click("[data-do=next]")  # nothing was typed
-    opened(browser, "pictures/1.png")
-
-
-def test_a_server_that_has_gone_is_said_so(browser, records):
-    with running(records) as address:
-        open_page(browser, address)
-    browser.press("a")
-    wait(browser, "return document.querySelector('#trouble').checkVisibility()")
-    assert browser.text("#trouble").startswith("The server does not answer.")
-    assert browser.run(CARDS) == 3
-    assert browser.log("browser")  # the browser itself says that nobody answers
-    browser.open("about:blank")
-
-
-def test_two_runs_are_compared_word_by_word(browser, serve, folder):
-    rows = [record(0, text="A red cat on a sofa."), record(1), record(2)]
-    others = [record(0, text="A blue cat on a sofa, asleep."), record(1)]
-    source = write(folder / "a.jsonl", rows)
-    open_page(browser, serve(source, write(folder / "b.jsonl", others)))
-    wait(browser, "return document.querySelectorAll('.card del').length", 2)
-    assert browser.run("return [...document.querySelectorAll('.card del')].map((e) => e.textContent)") == [
-        "blue",
-        ", asleep",
-    ]
-    assert browser.run("return [...document.querySelectorAll('.card ins')].map((e) => e.textContent)") == ["red"]
-    choose(browser, "filter", "differs")
-    wait(browser, COUNT, "1 of 3 captions")
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    browser.press("t")
-    wait(browser, "return document.querySelector('.words').textContent", others[0]["text"])
-    assert edits(source)[0]["text"] == others[0]["text"]
-    wait(browser, "return document.querySelectorAll('.said del').length", 0)
-
-
 # --- what is odd or hostile
 
 
@@ -266,18 +76,6 @@ def test_hostile_captions_and_names_stay_text(browser, serve, folder):
     assert not browser.alert()
     assert browser.run("return document.querySelectorAll('script').length") == 1
     assert all(url.startswith((address, "data:")) for url in browser.requests())
-
-
-def test_missing_and_damaged_pictures_are_named(browser, serve, folder, records):
-    (folder / "pictures/1.png").write_bytes(b"no picture")
-    (folder / "pictures/2.png").unlink()
-    open_page(browser, serve(records))
-    assert "1 picture is missing" in browser.text(".notes")
-    wait(browser, "return document.querySelectorAll('.absent').length", 2)
-    absent = "return [...document.querySelectorAll('.absent')].map((box) => box.innerText.replaceAll('\\n', ' '))"
-    assert browser.run(absent) == ["Cannot be opened pictures/1.png", "Missing pictures/2.png"]
-    choose(browser, "filter", "errors")
-    wait(browser, COUNT, "2 of 3 captions")
 
 
 # --- for everyone
