@@ -66,7 +66,7 @@ def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None]
     A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
 
     Args:
-        modules: attention modules of Hugging Face decoder layers, each under a number of its layer.
+        modules: attention modules of Hugging Face decoder layers, by layer number.
         split: called inside each attention with that number and the model's own mask.
     """
     configs = _Configs(list(modules.values()))

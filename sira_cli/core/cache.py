@@ -249,12 +249,12 @@ def _cut(new: LayerType, old: DynamicLayer, texts: Tensor, last: int, first: int
 
 
 def _has_all(layer: DynamicSlidingWindowLayer) -> bool:
-    """Return whether a sliding window has not moved on yet."""
+    """Return whether the layer still holds all columns: its sliding window, if any, has not moved."""
     return layer.keys is not None and int(layer.cumulative_length) == layer.keys.shape[-2]
 
 
 def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:
-    """Return whether q new rows are the first ones of their cache, that is, a prompt."""
+    """Return whether a pass over q new rows is a prompt: their cache is empty."""
     if cache is None:
         return True
     if q == 1 and len(cache.layers) > boundary and isinstance(cache.layers[boundary], StaticLateLayer):

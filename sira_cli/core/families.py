@@ -92,8 +92,7 @@ class Backbone:
         first_boundary: smallest b = L - K at which a fork is exact.
         tested: its type was compared with the reference.
         mixers: the token mixer of each of the L layers.
-        after_keys: modules of the last layer that certainly treat each row by itself, other than those of keys and
-            values.
+        after_keys: modules of the last layer, except for keys and values, that are known to treat each row by itself.
         few_queries: whether its attention may leave out rows that are not needed.
     """
 
@@ -190,7 +189,7 @@ def text_stack(model: Any) -> Any:
 
 
 def untested(model: Any) -> str:
-    """Return why it is not known that the fork follows a model exactly: its type, or its text stack, was not tested."""
+    """Return which part of an untested model was not compared with the reference: its type, or its text stack."""
     kind = model.config.model_type
     if kind in TESTED:
         return f"its text stack, {_untested_stack(model.config)}, was not compared with the reference"

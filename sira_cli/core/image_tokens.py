@@ -179,7 +179,7 @@ def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
 
 
 def _config_image_tokens(model_config: object) -> list[int]:
-    """Return the ids of pictures and, second, of clips, if the config names such an id."""
+    """Return the ids that the config names: the image token, then the video token."""
     found: list[int] = []
     for kind in ("image", "video"):
         values = [getattr(model_config, f"{kind}_token_{name}", None) for name in ("id", "index")]

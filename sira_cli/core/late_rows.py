@@ -10,7 +10,7 @@ from sira_cli.errors import UnsupportedModelError
 
 
 class LateRows(DynamicLayer):
-    """The part that all late layers with keys and values share; to be named before the layer of the full stream.
+    """Mixin of all late layers with keys and values; it precedes the full stream's layer among the base classes.
 
     Attributes:
         cf: the CF stream's layer.

@@ -12,13 +12,13 @@ PositionState = Sequence[tuple[Any, str]]  # modules, and the names of their att
 
 
 def position_state(model: Any) -> PositionState:
-    """Return the modules and attributes that keep such state (`POSITION_STATE`)."""
+    """Return the modules and attributes that keep state outside the cache (`POSITION_STATE`)."""
     return [(module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)]
 
 
 @contextmanager
 def positions_kept(state: PositionState) -> Iterator[None]:
-    """Restore the state at the end, also after an error."""
+    """Restore the state when the context ends, also after an error."""
     kept = [(module, name, getattr(module, name)) for module, name in state]
     try:
         yield

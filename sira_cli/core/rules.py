@@ -15,7 +15,7 @@ RULED_OUT = -1e30  # smaller than the logit of any token that may be picked
 
 
 class _CutOffs(local):
-    """The arguments of the newest `plausible` of this thread; None: they are not kept."""
+    """The arguments of this thread's latest `plausible` call; None: they are not kept."""
 
     kept: list[tuple[Tensor, Tensor, float]] | None = None
 

@@ -1,6 +1,6 @@
 """All private names of transformers that the package uses: an update may change them without notice.
 
-`tests/core/test_upstream.py` finds the changed one, and describes its job.
+`tests/core/test_upstream.py` finds a changed one, and describes what it is for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def attention_of(config: Any) -> str:
 
 
 def set_attention(config: Any, name: str) -> None:
-    """Make modules with this config call another attention function from their next call on."""
+    """Make modules with this config use another attention function from their next call on."""
     config._attn_implementation = name
 
 

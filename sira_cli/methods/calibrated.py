@@ -30,7 +30,7 @@ class Origin:
     Attributes:
         kind: the method that it is for.
         model, revision: as in records.
-        made_from: the rest, as JSON values: numbers of pictures and questions, settings, a hash of the files.
+        made_from: its data, as JSON values: numbers of pictures and questions, settings, a hash of the files.
         sira_version: version of the command that made it.
     """
 

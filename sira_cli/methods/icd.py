@@ -30,5 +30,5 @@ class Icd(CutContrast):
     role: str = setting(ROLE, "instruction of the contrast stream")
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Return the same pictures and prompts with the role."""
+        """Return the inputs of the same pictures and prompts under the instruction `role`."""
         return dict(batch.maker.chat_inputs(batch.images, batch.prompts, system=self.role))

@@ -155,10 +155,10 @@ class _Addition:
 
 
 def _check_pass(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that only the last position of this pass is used for a next token.
+    """Check that this pass uses only the last position to predict a token.
 
     Raises:
-        UnsupportedModelError: other positions are, or that cannot be determined.
+        UnsupportedModelError: it uses other positions, or this cannot be determined.
     """
     given = kwargs.get("input_ids", args[0] if args else None)
     new = given if given is not None else kwargs.get("inputs_embeds")

@@ -26,7 +26,7 @@ class OperaRun:
     """
 
     def __init__(self, rule: Rule, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
-        """Prepare.
+        """Prepare B searches.
 
         Args:
             rule: rule of the method.
@@ -141,7 +141,7 @@ class OperaRun:
         return ahead.logits[at].float()
 
     def _rows(self, running: dict[int, Search]) -> Iterator[tuple[slice, Search]]:
-        """Yield each search with its rows in the model."""
+        """Yield each search with the rows of its beams in the model."""
         beams = self._rule.beams
         for number, search in enumerate(running.values()):
             yield slice(number * beams, (number + 1) * beams), search
@@ -157,8 +157,8 @@ class OperaRun:
     def _process(self, running: dict[int, Search], log_probs: Tensor) -> Tensor:
         """Apply the processors to one beam of each picture at a time, and to pictures of one length together.
 
-        They were made for B rows, and may depend on each row's padding. So rows of other pictures are also included,
-        with any tokens after their prompts.
+        Processors were made for B rows, and may depend on each row's padding. So rows of the other pictures are
+        included, with arbitrary tokens after their prompts.
         """
         if not self._processors:
             return log_probs
@@ -178,7 +178,7 @@ class OperaRun:
         return processed
 
     def _stream(self, searches: list[Search]) -> None:
-        """Notify the streamer of each length that all texts have reached for the first time."""
+        """Tell the streamer about each new length that all texts have reached."""
         reached = min((search.longest for search in searches if not search.done), default=None)
         if reached is None:
             reached = max(search.longest for search in searches)

@@ -52,7 +52,7 @@ def attach_sid(
 
     Raises:
         PictureSettingsError: from `visible`.
-        UnsupportedModelError: as `attach`, or the model's first layers do not allow the ranking or the fork.
+        UnsupportedModelError: as `attach`, or the model's first layers rule out the ranking or the fork.
     """
     config = SiraConfig(alpha=alpha, beta=beta, image_tokens=image_tokens)
     with attached(_SidFork(model, config, visible)) as fork:
