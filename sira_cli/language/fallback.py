@@ -1,6 +1,6 @@
 """Tokens and singulars without any data: plain rules that give the same words on every machine.
 
-They are made for captions. The words differ from the official scripts', though most common plurals agree.
+The rules are made for captions. Most common plurals agree with the official scripts; other words may differ.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Introduction:
 
     Attributes:
         word: in lower case.
-        start: its place in the text.
+        start: its first character in the text.
         direct: whether nothing is between it and the name.
     """
 
@@ -37,14 +37,14 @@ class Introductions:
     """
 
     def __init__(self, wording: Wording) -> None:
-        """Take a language; one without such words introduces nothing."""
+        """Read a language's introducing words; without any, nothing counts as introduced."""
         self._words = frozenset(wording.introduced_by.split())
         self._english = wording.code == ENGLISH
         words = "|".join(map(re.escape, wording.joined_by.split()))
         self.joins = re.compile(rf"[,;]?\s*\b(?:{words})\b|[,;]" if words else "[,;]", re.IGNORECASE)
 
     def before(self, text: str) -> Introduction | None:
-        """Return the word at the end of a text that introduces what follows, also with an adjective after it."""
+        """Return the introducing word at the end of a text, possibly followed by an adjective; None without one."""
         far = max(0, len(text) - _FAR)
         last = _LAST.search(text, far)
         if last is None:
@@ -56,14 +56,14 @@ class Introductions:
         return None
 
     def article(self, introduction: Introduction) -> Literal["a", "an"] | None:
-        """Return the English article right before a name, which has to fit its sound."""
+        """Return the English article directly before a name (`a` or `an` must fit its sound); None without one."""
         article: Literal["a", "an"] | None = None
         if self._english and introduction.direct and introduction.word in ("a", "an"):
             article = "an" if introduction.word == "an" else "a"
         return article
 
     def plural(self, introduction: Introduction) -> bool | None:
-        """Return whether the name has to be in the plural; None: unknown in this language, or either may follow."""
+        """Return whether the next name must be plural; None: unknown in this language, or both may follow."""
         if not self._english or introduction.word in ("some", "more"):
             return None
         return introduction.word not in _SINGULAR

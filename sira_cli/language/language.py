@@ -120,19 +120,19 @@ class Nltk:
             raise SettingsError(f"NLTK's data is incomplete: {_first_line(error)}: {GET}") from error
 
     def lemmas(self, text: str) -> list[str]:
-        """Do as OPERA's chair.py: tag all tokens at once, and take other kinds of tags than the four for nouns."""
+        """Tag all tokens at once, as OPERA's chair.py does; unusual tags count as nouns."""
         return [_lemma(word, _POS.get(tag[:1], "n")) for word, tag in _tagged(text.lower())]
 
     def singulars(self, text: str) -> list[str]:
-        """Do as the chair.py of Rohrbach et al."""
+        """Return singulars as the chair.py of Rohrbach et al. does."""
         return [_singular(word) for word in _tokens(text.lower())]
 
     def nouns(self, text: str) -> list[str]:
-        """Do as AMBER's inference.py."""
+        """Return nouns as AMBER's inference.py does."""
         return [_lemma(word, "n") for word, tag in _tagged(text) if tag.startswith("NN")]
 
     def facts(self) -> dict[str, Any]:
-        """Return versions of packages, and for data the start of a sha256 over its files."""
+        """Return the packages' versions, and for NLTK's data the start of a SHA-256 over the files."""
         return {"language": self.name, "official": self.official, "versions": self._versions}
 
 
@@ -143,7 +143,7 @@ class Fallback:
     official = False
 
     def __init__(self, why: str) -> None:
-        """Replace NLTK.
+        """Note why NLTK is not used.
 
         Args:
             why: the reason, for the record.
@@ -163,7 +163,7 @@ class Fallback:
         return [fallback.singular(word) for word in fallback.tokens(text)]
 
     def facts(self) -> dict[str, Any]:
-        """Say that these are not the official words, and why."""
+        """Return that these are not the official words, and why."""
         return {"language": self.name, "official": self.official, "why": self._why, "rules": fallback.VERSION}
 
 
@@ -220,9 +220,9 @@ def _lemma(word: str, pos: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Do as pattern.en's `singularize`: textblob's, without textblob's later corrections.
+    """Return a singular as pattern.en's `singularize` does: textblob's rules, without textblob's later corrections.
 
-    Both have the same rules. pattern leaves collies and doggies as they are, makes airbus of airbuses and jean of
+    pattern leaves collies and doggies as they are, makes airbus of airbuses and jean of
     jeans, and leaves every ending of christmas (such as `as`) as it is.
     """
     from textblob.en import inflect

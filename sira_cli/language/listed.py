@@ -23,15 +23,15 @@ class PlainWords(Words):
     """A list of words without rules for plurals.
 
     Attributes:
-        name: which list it is, for the record.
+        name: name of the list, for the record.
     """
 
     def __init__(self, groups: Mapping[str, str], name: str, wording: Wording) -> None:
-        """Take a list.
+        """Read a list's words.
 
         Args:
             groups: every word, with the object that it names.
-            name: which list it is.
+            name: name of the list.
             wording: the language; it has the words that deny an object.
         """
         self.name = name
@@ -82,23 +82,23 @@ class Asked(Words):
     name = ASK
 
     def __init__(self, wording: Wording) -> None:
-        """Take the language of the request."""
+        """Note the language of the request."""
         self._wording = wording
 
     def group(self, name: str) -> str:
-        """Return the object itself: nothing is known about synonyms."""
+        """Return `name`: nothing is known about synonyms."""
         return name
 
     def things(self, text: str) -> list[Thing]:
-        """Return nothing: the text alone does not tell which words are objects."""
+        """Return no objects: only the model can tell which words are objects."""
         return []
 
     def request(self, text: str) -> str:
-        """Return the prompt that asks for the objects."""
+        """Return the prompt that asks the model for the objects of a text."""
         return f"{self._wording.list}\n\n{text}"
 
     def found(self, answer: str, text: str) -> list[Thing]:
-        """Return the objects of an answer that the text names; others are left out.
+        """Return the objects in the model's answer that the text really names.
 
         Args:
             answer: a list, one object per line or between commas.
@@ -112,7 +112,7 @@ class Asked(Words):
 
 
 def _denied(words: Iterable[str], ends: Iterable[str]) -> re.Pattern[str]:
-    """Return the pattern of a text that ends by denying the next word: "no big dog", but not "not far from a dog"."""
+    """Return the pattern of a text before a denied word: "no big" before "dog", but not "not far from a"."""
     between = rf"(?!(?:{'|'.join(map(re.escape, ends)) or '(?!)'})\b)\w+\s+"
     parts = [
         f"{re.escape(word)}$" if UNSPACED.match(word) else rf"(?<!\w){re.escape(word)}\s+(?:{between}){{0,{_DENIED}}}$"

@@ -125,7 +125,7 @@ def _longest(tokens: list[Token]) -> tuple[str, int]:
 
 
 def _is_seen(name: str) -> bool:
-    """Return whether a noun names a visible object, and not the place of the picture."""
+    """Return whether a noun names a visible object, not the scene as a whole."""
     if name in shipped():
         return name not in lists()["not_seen"]
     left_out = lists()["no_things"] | lists()["places"] | lists()["not_seen"]
@@ -165,7 +165,7 @@ def _wordnet() -> Any:
 
 
 class Nouns(Words):
-    """The nouns of a text in another language than English, by spaCy's tagger, also those of invisible things.
+    """Finder of all nouns in a text that is not English, by spaCy's tagger; it also finds invisible things.
 
     Attributes:
         name: the pipeline with its version.
@@ -189,7 +189,7 @@ class Nouns(Words):
         return _spacy(self._pipeline, _GET_NOUNS.format(self._pipeline))
 
     def group(self, name: str) -> str:
-        """Return the object itself: nothing is known about synonyms."""
+        """Return `name`: nothing is known about synonyms."""
         return name
 
     def things(self, text: str) -> list[Thing]:

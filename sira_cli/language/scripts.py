@@ -31,7 +31,7 @@ def bounded(words: Iterable[str]) -> re.Pattern[str]:
 
 
 def folded(word: str) -> str:
-    """Return the one spelling of all that `bounded` takes for the same word."""
+    """Return the common spelling of all forms that `bounded` treats as one word."""
     small = unicodedata.normalize("NFC", word.casefold()).replace("i\N{COMBINING DOT ABOVE}", "i")
     return " ".join(small.replace("\N{LATIN SMALL LETTER DOTLESS I}", "i").split())
 

@@ -59,17 +59,17 @@ class Thing:
 
     @property
     def key(self) -> str:
-        """The text that identifies the claim: an object's name, or kind, name and value."""
+        """Text that identifies the claim: an object's name, or else kind, name and value."""
         return key_of(self.name, self.kind, self.value)
 
     @property
     def head(self) -> str:
-        """The same for all synonyms."""
+        """Key that all synonyms share."""
         return key_of(self.group, self.kind, self.value)
 
 
 def key_of(name: str, kind: str, value: str) -> str:
-    """Return `Thing.key`: of an object, its name."""
+    """Return `Thing.key` for these fields."""
     return name if kind == OBJECTS else f"{kind}: {name}, {value}"
 
 
@@ -129,7 +129,7 @@ class WordList(Words):
 
     @classmethod
     def of(cls, lines: Iterable[str], name: str) -> WordList:
-        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a remark.
+        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a comment.
 
         Raises:
             DataError: it has no objects.
@@ -171,7 +171,7 @@ class WordList(Words):
         return (name for name in self._groups if " " in name)
 
     def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
-        """Return the number of words from `place` on that belong together, and their object, if any."""
+        """Return the longest name that starts at `place`: its number of words, and its object, if any."""
         for length in range(min(LONGEST, len(words) - place), 0, -1):
             part = words[place : place + length]
             between = [text[one[2] : two[1]] for one, two in itertools.pairwise(part)]
@@ -196,7 +196,7 @@ def words_of(text: str) -> list[tuple[str, int, int]]:
 def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
     """Return whether a word that may be another part of speech is likely the head of a noun phrase.
 
-    An article or the like stands before it, perhaps with an adjective between, and no noun or adjective after it.
+    An article or the like precedes it, perhaps before an adjective, and no noun or adjective follows.
     """
     before = [word for word, _, _ in words[max(0, place - 2) : place]]
     if not before or not (
@@ -260,7 +260,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def groups_of(lines: Iterable[str], name: str) -> dict[str, str]:
-    """Return every word of a user's list with the first word of its line; `#` begins a remark.
+    """Map every word of a user's list to the first word of its line; `#` begins a comment.
 
     Raises:
         DataError: it has no objects.

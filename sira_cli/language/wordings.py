@@ -1,4 +1,4 @@
-"""What differs between languages when a model is asked about a text: a row of `wordings.yaml` per language."""
+"""The words of each language for questions about a text: a row of `wordings.yaml` per language."""
 
 from __future__ import annotations
 
