@@ -1,4 +1,4 @@
-"""A clip: a picture with time. Which of its frames are shown, and the frames themselves."""
+"""A clip: the choice of the frames that the model is shown, and the frames themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Timeline:
         count: number of frames.
         fps: frames per second.
         width, height: of a frame as it is displayed, in pixels.
-        animation: whether it is a picture whose format can move: GIF, WebP or PNG.
+        animation: whether it is an animated picture: GIF, WebP or PNG.
     """
 
     count: int
@@ -34,7 +34,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Duration in seconds."""
         return self.count / self.fps
 
 
@@ -43,7 +43,7 @@ Rule = Callable[[Timeline, int | None, float | None], Sequence[int]]
 
 
 def evenly(timeline: Timeline, frames: int | None, fps: float | None) -> Sequence[int]:
-    """Return numbers of frames at equal distances, from the first to the last one."""
+    """Return the numbers of frames at equal distances, from the first to the last."""
     if fps is not None:
         number = math.ceil(timeline.seconds * fps)
         return [min(timeline.count - 1, round(each * timeline.fps / fps)) for each in range(number)]
@@ -56,10 +56,10 @@ class Sampling:
     """Which part of a clip is looked at, and which frames of it.
 
     Attributes:
-        frames: their number; None: by `fps`, or as the rule has it.
+        frames: number of frames; None: given by `fps`, or by the rule.
         fps: frames per second of the clip.
-        start, end: of the part, in seconds; None: the clip's end.
-        rule: the model's.
+        start, end: of the part, in seconds; None: the start or end of the clip.
+        rule: the model's own rule.
     """
 
     frames: int | None = None
@@ -72,7 +72,7 @@ class Sampling:
         """Return the numbers of the frames that are shown, in order; the same one may be shown twice.
 
         Raises:
-            PictureError: they are too many; the message does not name the clip.
+            PictureError: too many frames; the message does not name the clip.
         """
         most = timeline.seconds * (self.fps or 0)
         numbers = () if most > MOST_SHOWN else tuple(int(each) for each in self.rule(timeline, self.frames, self.fps))
@@ -102,17 +102,17 @@ class Clip:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of a frame."""
+        """Width and height of a frame, in pixels."""
         return self.frames[0].size
 
     @property
     def width(self) -> int:
-        """Of a frame."""
+        """Width of a frame."""
         return self.size[0]
 
     @property
     def height(self) -> int:
-        """Of a frame."""
+        """Height of a frame."""
         return self.size[1]
 
     def tobytes(self) -> bytes:
@@ -120,11 +120,11 @@ class Clip:
         return b"".join(frame.tobytes() for frame in self.frames)
 
     def changed(self, change: Callable[[Image.Image], Image.Image]) -> Clip:
-        """Return it with other frames in the places of its own."""
+        """Return the clip with each frame replaced by `change` of it."""
         return Clip(tuple(map(change, self.frames)), self.numbers, self.times, self.timeline)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of its record."""
+        """Return the clip's fields of a record."""
         return {
             "media": "video",
             "seconds": round(self.timeline.seconds, 3),
@@ -137,5 +137,5 @@ Still = Image.Image | Clip  # one thing to look at
 
 
 def stills(shown: Still) -> tuple[Image.Image, ...]:
-    """Return the pictures that one thing to look at consists of."""
+    """Return the still pictures of a picture or clip."""
     return shown.frames if isinstance(shown, Clip) else (shown,)

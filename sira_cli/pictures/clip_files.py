@@ -38,7 +38,7 @@ def can_read_clips() -> bool:
 
 
 def container_of(data: bytes) -> str | None:
-    """Return FFmpeg's name for the kind of container that a clip's file is; None: it is not a clip."""
+    """Return FFmpeg's name for a clip's container format; None: the file is not a clip."""
     if data[4:8] in _ATOMS and not (data[4:8] == b"ftyp" and data[8:12] in _STILL_BRANDS):
         return "mov"
     if data[:4] == b"\x1a\x45\xdf\xa3":
@@ -51,14 +51,14 @@ class ClipFile:
     """The facts about a clip's file, from its packets.
 
     Attributes:
-        kind: of container.
+        kind: container format.
         times: of the frames in seconds from the first one, in order.
         stamps: the same in the file's own unit.
         keys: time stamps of the key frames, in order.
         shortest: seconds that the shortest frame lasts.
         fps: frames per second: the announced number if the frames keep to it, else their mean.
-        seconds: how long it lasts.
-        width, height: of a frame that is displayed, before it is turned.
+        seconds: duration.
+        width, height: of a displayed frame, before rotation.
         turns: quarter turns to the left that set it upright.
         announced: number of frames by the header; 0: it does not say.
     """
@@ -77,7 +77,7 @@ class ClipFile:
 
     @classmethod
     def of(cls, kind: str, facts: dict[str, Any]) -> ClipFile:
-        """Return the facts that the worker wrote."""
+        """Read the facts that the worker wrote."""
         stamps, (numerator, denominator) = facts["stamps"], facts["base"]
         times = [(stamp - stamps[0]) * numerator / denominator for stamp in stamps]
         span, rate = times[-1], facts["rate"]
@@ -103,7 +103,7 @@ class ClipFile:
         """Return the timeline of a part.
 
         Raises:
-            PictureError: nothing is left; the message does not name the clip.
+            PictureError: the part is empty; the message does not name the clip.
         """
         if start >= self.seconds:
             raise PictureError(f"lasts {self.seconds:.1f} s, so nothing is left from `start=` {start:g}")
@@ -179,7 +179,7 @@ _TURNS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose
 
 
 def _suspicious(clip: ClipFile, shown: int) -> list[str]:
-    """Return why a text may be about something else than one sees: usually nothing."""
+    """Return reasons to doubt a text about the clip: usually none."""
     found = []
     if clip.announced > len(clip.times) + 1:
         found.append(f"ends early: {len(clip.times):,} of {clip.announced:,} frames are there")
@@ -189,10 +189,10 @@ def _suspicious(clip: ClipFile, shown: int) -> list[str]:
 
 
 def _worked(file: IO[bytes], output: IO[bytes] | None, *arguments: str) -> bytes:
-    """Return the worker's output about a file.
+    """Run the worker on a file, and return its output.
 
     Raises:
-        PictureError: it has none; the message does not name the clip.
+        PictureError: the worker failed; the message does not name the clip.
     """
     file.seek(0)
     try:

@@ -24,7 +24,7 @@ class UnreadableError(Exception):
 
 
 def seal() -> None:
-    """Let this process open nothing any more: no file, no socket."""
+    """Forbid this process to open any more files or sockets."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -32,10 +32,10 @@ def seal() -> None:
 
 
 def opened(kind: str) -> Any:
-    """Return the container on stdin, from its beginning, and its first stream of pictures that move.
+    """Open the container on stdin, and find its first video stream.
 
     Raises:
-        UnreadableError: it has none.
+        UnreadableError: it has no video.
     """
     import av
 
@@ -52,7 +52,7 @@ def opened(kind: str) -> Any:
 
 
 def decoded(packets: Any) -> Iterator[Any]:
-    """Yield frames as far as they can be decoded."""
+    """Yield the frames that can be decoded."""
     import av
 
     try:
@@ -162,7 +162,7 @@ def animation() -> Any:
 
 
 def animation_facts() -> dict[str, Any]:
-    """Return the same facts of an animation; its time base is a millisecond."""
+    """Return the facts about an animation, as `facts` does; its time base is a millisecond."""
     image = animation()
     stamps, now = [], 0
     for number in range(image.n_frames):
@@ -179,7 +179,7 @@ def animation_facts() -> dict[str, Any]:
 
 
 def animation_frames(width: int, height: int, wanted: list[str]) -> Iterator[bytes]:
-    """Yield the samples of some frames of an animation; its stamps are numbers of frames."""
+    """Yield the samples of some frames of an animation; here stamps are frame numbers."""
     from PIL import Image
 
     image, number = animation(), -1
@@ -194,7 +194,7 @@ def animation_frames(width: int, height: int, wanted: list[str]) -> Iterator[byt
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run one of the two commands."""
     kind, *rest = sys.argv[1:]
     if kind == ANIMATION:
         from PIL import Image

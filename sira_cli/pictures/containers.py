@@ -38,8 +38,8 @@ class Container(ABC):
         """Yield the pictures inside, in order. An unreadable one becomes a picture that raises its error when opened.
 
         Raises:
-            DataError: it is not of the expected kind.
-            SettingsError: a setting does not fit it.
+            DataError: the file is not of the expected kind.
+            SettingsError: a setting does not fit the file.
         """
 
 
@@ -122,7 +122,7 @@ def _identity(container: str) -> str:
 
 
 def expand_ranges(path: str) -> Iterator[str]:
-    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path is its own only one.
+    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path as it is.
 
     Raises:
         SettingsError: a range ends before it begins.

@@ -17,8 +17,8 @@ _ORIENTATION = 0x0112  # tag of EXIF; 1 is upright
 def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
     """Return a picture as a data URL, and warnings about it.
 
-    The file's own bytes are kept if every server sees in them the same picture as `decode_picture`: an upright JPEG or
-    PNG in RGB or grey.
+    The file's own bytes are kept if every server decodes them as `decode_picture` does: an upright JPEG or PNG in RGB
+    or grey.
 
     Args:
         name: of the picture, for messages.
@@ -36,7 +36,7 @@ def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
 
 
 def encoded(image: Image.Image) -> str:
-    """Return samples as a data URL: PNG, or JPEG if they are many."""
+    """Encode a picture as a data URL: PNG, or JPEG if it is large."""
     kind, file = "png" if image.width * image.height <= _LOSSLESS else "jpeg", io.BytesIO()
     image.save(file, kind, **({} if kind == "png" else {"quality": 95, "subsampling": 0}))
     return _encoded(kind, file.getvalue())

@@ -1,4 +1,4 @@
-"""Which pictures a run is about: files, folders, globs, lists, stores -> pictures in a stable order."""
+"""Find the pictures of a run: files, folders, globs, lists, stores -> pictures in a stable order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shard:
         """Read `I/N`.
 
         Raises:
-            SettingsError: it is not of this form, or I is not in 1..N.
+            SettingsError: the text is not of this form, or I is not in 1..N.
         """
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -124,7 +124,7 @@ def check_any_exists(pictures: Sequence[Picture]) -> None:
     """Check that not all of some pictures are missing, before a model is loaded.
 
     Raises:
-        PictureError: they are; the message names the first.
+        PictureError: all are missing; the message names the first.
     """
     if pictures and all(picture.is_missing() for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
@@ -151,7 +151,7 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    """Return whether there is such a folder; False for names that no file can have."""
+    """Return whether the path is a folder; False for names that no file can have."""
     try:
         return Path(path).is_dir()
     except OSError:
@@ -242,7 +242,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]:
-    """Yield the files of a folder whose names count, without hidden ones; an unreadable folder itself."""
+    """Yield a folder's pictures and containers that are not hidden; of an unreadable folder, the folder itself."""
     try:
         with os.scandir(folder) as entries:
             inside = sorted(
@@ -261,7 +261,7 @@ def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]
 
 
 def _counts(name: str, left_out: Counter[str]) -> bool:
-    """Return whether a file of this name in a folder is a picture, or holds many; count others as left out."""
+    """Return whether a name is that of a picture or container; count other pictures as left out."""
     counts = Path(name).suffix.lower() in endings() or is_container(name)
     if not counts:
         count(left_out, name)

@@ -24,7 +24,7 @@ def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
         shown: its name, for messages.
 
     Raises:
-        DataError: it is not a list of paths: a line is too long, or it has no end.
+        DataError: the file is not a list of paths: a line is too long, or has no end.
         OSError: the file cannot be read.
     """
     chunk = file.read(_CHUNK)

@@ -30,8 +30,8 @@ def is_utf8(text: str) -> bool:
 def as_text(file_name: str) -> str:
     """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`.
 
-    Every JSON reader takes that, as it would not half a character. A name that looks as if it held such a byte has its
-    backslashes doubled. So no two names have the same text, and `from_text` gives the name back.
+    Every JSON reader accepts this, unlike lone surrogates. A name that already looks escaped has its backslashes
+    doubled, so no two names share a text, and `from_text` restores the name.
     """
     data = os.fsencode(file_name)
     text = data.decode("utf-8", "backslashreplace")
@@ -49,11 +49,11 @@ def from_text(text: str) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """Return the name of pictures that are shown together; a stroke in a name gets a backslash before it."""
+    """Return the common name of pictures that are shown together, divided by `|`, which is escaped inside names."""
     several = [*names]
     return several[0] if len(several) == 1 else _BETWEEN.join(name.replace("|", "\\|") for name in several)
 
 
 def parted(name: str) -> list[str]:
-    """Return the names that `joined` made one."""
+    """Return the names in a name made by `joined`."""
     return [each.replace("\\|", "|") for each in name.split(_BETWEEN)] if _BETWEEN in name else [name]

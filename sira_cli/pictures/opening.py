@@ -123,10 +123,10 @@ def _needed(image: Image.Image) -> int:
 
 
 def opened_header(name: str, data: bytes) -> Image.Image:
-    """Return a picture of which the header is read, not the samples.
+    """Open a picture, and read only its header.
 
     Raises:
-        PictureError: it is not a picture, or decoding would take more memory than is allowed.
+        PictureError: the file is not a picture, or decoding would take more memory than allowed.
     """
     shown = one_line(name)
     if not data:
@@ -198,7 +198,7 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
 
 
 def _in_room(name: str, data: bytes, decode: Callable[[], T]) -> T:
-    """Decode as soon as there is room for it, and alone if memory is too small."""
+    """Decode as soon as memory is free; a picture that needs all of it is decoded alone."""
     needed = _needed(opened_header(name, data)) + len(data)
     for room in (needed, ROOM.size):
         with ROOM.taken(room):

@@ -1,7 +1,7 @@
 """A picture, from the moment it is named until its record is written.
 
-Where pictures are kept differs: in files, in object stores, on stdin, in memory. Each place is a subclass of `Picture`,
-and nobody else asks which one it is.
+Pictures are in files, in object stores, on stdin or in memory. Each place is a subclass of `Picture`; no other code
+depends on the place.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class OpenedPicture:
 
     @property
     def images(self) -> tuple[Still, ...]:
-        """All of its pictures, in order."""
+        """All pictures, in order."""
         return (self.image, *self.more)
 
     @property
     def stills(self) -> tuple[Image.Image, ...]:
-        """All of its pictures, with the frames of clips one by one."""
+        """All pictures, with the frames of clips one by one."""
         return tuple(still for image in self.images for still in stills(image))
 
     @property
@@ -62,13 +62,13 @@ class OpenedPicture:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields of its record, if it is a clip."""
+        """The clip's fields of a record; empty for a picture."""
         return self.image.facts() if isinstance(self.image, Clip) and not self.more else {}
 
 
 @dataclass(frozen=True)
 class Picture(ABC):
-    """A picture that has been named.
+    """A named picture, not opened yet.
 
     Attributes:
         location: where it is, as it was named: a path, a URI, `-`.
@@ -80,7 +80,7 @@ class Picture(ABC):
 
     @property
     def shown(self) -> str:
-        """Its location in a message: one line, without credentials."""
+        """Location for a message: one line, without credentials."""
         return one_line(self.location)
 
     @property
@@ -90,7 +90,7 @@ class Picture(ABC):
 
     @property
     def is_group(self) -> bool:
-        """Whether it is several pictures that are shown together."""
+        """Whether it stands for several pictures that are shown together."""
         return len(self.parts) > 1
 
     @property
@@ -100,7 +100,7 @@ class Picture(ABC):
 
     @property
     def address(self) -> str:
-        """Where it can be found from anywhere; empty if nowhere. For records."""
+        """Location that does not depend on the current folder, for records; empty without one."""
         return ""
 
     @property
@@ -109,12 +109,12 @@ class Picture(ABC):
         return False
 
     def asked(self, prompt: str) -> str:
-        """Return the prompt about it in a run with a prompt; a picture may have a text of its own."""
+        """Return the prompt for this picture in a run with `prompt`; a picture may have its own."""
         return prompt
 
     @property
     def id(self) -> str:
-        """Unique id in a run, if it is not the name."""
+        """Unique id in a run, if it differs from the name."""
         return ""
 
     @property
@@ -139,15 +139,15 @@ class Picture(ABC):
         return {}
 
     def is_missing(self) -> bool:
-        """Return whether it is known not to exist, without reading it."""
+        """Return whether the picture is known to be missing, without reading it."""
         return False
 
     def is_here(self) -> bool:
-        """Return whether it is on this machine and can be opened without a network."""
+        """Return whether the picture is on this machine, so that it can be opened without a network."""
         return False
 
     def name_in(self, folder: Path | None) -> str:
-        """Return its public name in a record.
+        """Return the picture's name in a record.
 
         Args:
             folder: the folder of the record's file, without symbolic links; None: the record is not in a file.
@@ -155,10 +155,10 @@ class Picture(ABC):
         return as_text(self.location)
 
     def images(self, name: str) -> list[str] | None:
-        """Return the names of its pictures in a record, if they are several with names of their own.
+        """Return the names of a group's pictures in a record; None if there is only one picture.
 
         Args:
-            name: its own there.
+            name: name of the group in the record.
         """
         return None
 
@@ -181,18 +181,18 @@ class Picture(ABC):
         """Return the relative path of its text file in a tree that mirrors the pictures' folders.
 
         Raises:
-            SettingsError: it has no path.
+            SettingsError: the picture has no path.
         """
         path = Path(self.relative)
         inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
         return Path(*inside).with_suffix(extension)
 
     def file_size(self) -> int:
-        """Return the bytes of its file; 0: that is known only when it is read."""
+        """Return the size of the file in bytes; 0: unknown until the file is read."""
         return 0
 
     def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
-        """Get ready for `read`. Called in the main thread, before `read` is called in another one."""
+        """Prepare `read`; called in the main thread, before another thread calls `read`."""
 
     @abstractmethod
     def read(self) -> bytes:
@@ -215,11 +215,11 @@ class Picture(ABC):
         return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
 
     def pixels(self, data: bytes) -> int:
-        """Return how many pixels are opened, from the headers alone.
+        """Return the number of pixels to decode, from the headers alone.
 
         Raises:
             PictureError: a file is not a picture.
-            HugePictureError: several pictures have too many together.
+            HugePictureError: several pictures together have too many.
         """
         sizes = [picture_size(*file) for file in self.files(data)]
         total = sum(min(width * height, BOUND) for width, height in sizes)
@@ -238,7 +238,7 @@ class Picture(ABC):
             sampling: which frames of a clip are taken; None: a few, at equal distances.
 
         Raises:
-            PictureError: they are not a picture; one line that names it.
+            PictureError: the bytes are not a picture; one line that names it.
         """
         sampling = sampling or Sampling()
         found = [decode_clip(*file, sampling) or decode_picture(*file) for file in self.files(data)]
@@ -262,7 +262,7 @@ class Picture(ABC):
 
 
 def digest_of(hashes: Sequence[str]) -> str:
-    """Return the hash of one file, or of several: that of their hashes, one after the other."""
+    """Return the hash of one file, or for several files the hash of their concatenated hashes."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
@@ -274,7 +274,7 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
         texts: the files' bytes, by extension.
 
     Raises:
-        PictureError: a JSON file holds something else than an object.
+        PictureError: a JSON file holds anything but an object.
     """
     columns: dict[str, Any] = {}
     for extension, data in texts.items():

@@ -23,7 +23,7 @@ class Room:
     def taken(self, needed: int) -> Iterator[None]:
         """Wait until `needed` bytes are free, and hold them; a request above the total takes all.
 
-        No holder of bytes may ask for more: two that did would wait for each other.
+        A thread that holds bytes may not ask for more: two such threads would wait for each other.
         """
         needed = min(needed, self.size)
         with self._turn, self._returned:

@@ -75,7 +75,7 @@ def batches(location: str, columns: tuple[str, ...], first: int = 0, rows: int =
 
 
 def all_batches(location: str, rows: int) -> Iterator[Any]:
-    """Yield all record batches. In the place of rows of a damaged file that cannot be read stand empty ones.
+    """Yield all record batches. Rows that cannot be read in a damaged file are replaced by empty ones.
 
     Raises:
         OSError, ValueError, SettingsError: as `schema`; of a file in a store, also where rows cannot be read, because
@@ -101,7 +101,7 @@ def all_batches(location: str, rows: int) -> Iterator[Any]:
 
 
 class Cursor:
-    """Some columns of a table, to be asked for one row after the other; going back is slow. Safe in threads."""
+    """Reader of some columns of a table, row by row; going back is slow. Safe in threads."""
 
     def __init__(self, location: str, columns: tuple[str, ...]) -> None:
         self._location, self._columns = location, columns
@@ -146,7 +146,7 @@ class Cursor:
 
 
 def cursor(location: str, columns: tuple[str, ...]) -> Cursor:
-    """Return the cursor that all rows of a table share, as long as the file is the same."""
+    """Return the cursor that all rows of a table share, until the file changes."""
     return _cursor(location, columns, None if stores.is_uri(location) else _version(location))
 
 

@@ -23,7 +23,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def suspicious(image: Image.Image) -> tuple[str, ...]:
-    """Return why a picture's text may be about something else than one sees: usually nothing."""
+    """Return reasons to doubt a text about the picture: usually none."""
     found = []
     # Phones store a second picture (MPO) for depth or a preview; viewers show the first.
     if getattr(image, "is_animated", False) and image.format != "MPO":

@@ -41,11 +41,11 @@ class FilePicture(Picture):
         return not Path(self.location).is_absolute()
 
     def is_missing(self) -> bool:
-        """Return whether no such file exists, nor a link of that name."""
+        """Return whether neither a file nor a link of that name exists."""
         return not os.path.lexists(self.location)
 
     def is_here(self) -> bool:
-        """Return whether there is such a file."""
+        """Return whether the file exists."""
         try:
             return Path(self.location).is_file()
         except OSError:  # the name is too long, or the folder may not be looked into
@@ -148,11 +148,11 @@ class StdinPicture(Picture):
         return self.text_file(extension)
 
     def make_ready(self) -> None:
-        """Wait for all of stdin here: in another thread, Ctrl-C would have to wait for it."""
+        """Read all of stdin here: another thread could not be stopped by Ctrl-C."""
         self.read()
 
     def read(self) -> bytes:
-        """Return all of stdin, which can be read once only."""
+        """Return all of stdin, which can be read only once."""
         return self._bytes
 
     @functools.cached_property

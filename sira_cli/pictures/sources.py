@@ -1,4 +1,4 @@
-"""Pictures that a program may give: a path, a URI, bytes, a stream, an image, an array."""
+"""Pictures from a program: a path, a URI, bytes, a stream, an image, an array."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_picture(source: PictureSource) -> Picture:
             `[H, W]` grey or `[H, W, 3]` RGB; a list of these is shown together.
 
     Raises:
-        PictureError: it is something else.
+        PictureError: the source is something else.
     """
     if isinstance(source, Picture):
         return source
@@ -105,7 +105,7 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
     """Return the picture at a path, URI or URL.
 
     Args:
-        location: where it is.
+        location: path, URI or URL.
         below: its path below the folder that was given.
         allow_private: whether a URL may lead to an address that is not public.
     """
@@ -119,7 +119,7 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
 def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
     """Return the picture that a file in `folder` names.
 
-    A name that other programs wrote may only look as if it held escaped bytes, or were that of a group.
+    A name written by another program may look escaped, or like a group's name, without being one.
 
     Args:
         name: the name in the file.

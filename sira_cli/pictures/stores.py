@@ -37,7 +37,7 @@ def without_password(uri: str) -> str:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Turn errors of the network under `hf://`, which are errors of httpx, into OSErrors like those of other stores."""
+    """Turn httpx's network errors under `hf://` into OSErrors, as other stores raise."""
     from httpx2 import HTTPError
 
     try:
@@ -75,7 +75,7 @@ def read_range(uri: str, offset: int, size: int) -> bytes:
 
 @_connected()
 def open_file(uri: str) -> BinaryIO:
-    """Open an object to be read anywhere.
+    """Open an object for random access.
 
     Raises:
         OSError, SettingsError: as `read`.
@@ -87,7 +87,7 @@ def open_file(uri: str) -> BinaryIO:
 
 @_connected()
 def stream(uri: str) -> BinaryIO:
-    """Open an object to be read from its beginning to its end.
+    """Open an object for reading from start to end.
 
     Raises:
         OSError, SettingsError: as `read`.
@@ -104,7 +104,7 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     of a local folder: a folder's files by name, then its subfolders.
 
     Raises:
-        SettingsError: no such kind of store, or it does not answer.
+        SettingsError: there is no such kind of store, or it does not answer.
     """
     try:
         parts = urlsplit(uri)

@@ -54,7 +54,7 @@ class RowPicture(ContainedPicture):
 
     @property
     def is_group(self) -> bool:
-        """As `several` says."""
+        """Whether `several` is set."""
         return self.several
 
     def read(self) -> bytes:
@@ -117,7 +117,7 @@ class Table(Container):
     allow_private: bool = False
 
     def pictures(self) -> Iterator[Picture]:
-        """Yield the picture of each row. Nothing but the ids is read.
+        """Yield the picture of each row; only the ids are read.
 
         Raises:
             DataError: no such column, or an id occurs twice.
@@ -254,7 +254,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _beside(table: str, path: str) -> str:
-    """Return a table's path, relative to the current folder; in the table, it is relative to the table's folder."""
+    """Resolve a path in a table, which is relative to the table's folder."""
     if stores.is_uri(path):
         return path
     if stores.is_uri(table):

@@ -1,4 +1,4 @@
-"""Several pictures that the model is shown with one text: a group is a picture like any other to those who run it."""
+"""Several pictures that share one text: to all other code, a group is a picture like any other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Together(Picture):
 
     @property
     def shown(self) -> str:
-        """Its pictures' names in a message; of many, the first."""
+        """The pictures' names for a message; of many, only the first."""
         more = len(self.pictures) - _SHOWN
         return joined(picture.shown for picture in self.pictures[:_SHOWN]) + f" and {more} more" * (more > 0)
 
@@ -55,18 +55,18 @@ class Together(Picture):
 
     @property
     def identity(self) -> str:
-        """Those of its pictures, in order."""
+        """The identities of its pictures, in order."""
         return joined(picture.identity for picture in self.pictures)
 
     @property
     def address(self) -> str:
-        """Those of its pictures; empty if one has none."""
+        """The addresses of its pictures; empty if one has none."""
         addresses = [picture.address for picture in self.pictures]
         return joined(addresses) if all(addresses) else ""
 
     @property
     def depends_on_folder(self) -> bool:
-        """Whether that of one of its pictures does."""
+        """Whether the location of one of its pictures does."""
         return any(picture.depends_on_folder for picture in self.pictures)
 
     @property
@@ -83,7 +83,7 @@ class Together(Picture):
         return self.fields
 
     def is_missing(self) -> bool:
-        """Return whether one of its pictures is."""
+        """Return whether one of its pictures is missing."""
         return any(picture.is_missing() for picture in self.pictures)
 
     def is_here(self) -> bool:
@@ -95,11 +95,11 @@ class Together(Picture):
         return joined(picture.name_in(folder) for picture in self.pictures)
 
     def images(self, name: str) -> list[str]:
-        """Return the names of its pictures in a record, from its own."""
+        """Return the names of its pictures from the group's name in a record."""
         return parted(name) if len(self.pictures) > 1 else [name]
 
     def text_file(self, extension: str) -> Path:
-        """Return that of its only picture; a text about several has no place next to one of them."""
+        """Return the text file of a single picture; refuse for several."""
         if len(self.pictures) == 1:
             return self.pictures[0].text_file(extension)
         raise SettingsError(
@@ -107,7 +107,7 @@ class Together(Picture):
         )
 
     def mirrored(self, extension: str) -> Path:
-        """Return that of its only picture, likewise."""
+        """Return the mirrored path of a single picture; refuse for several."""
         return self.pictures[0].mirrored(extension) if len(self.pictures) == 1 else self.text_file(extension)
 
     def file_size(self) -> int:
@@ -145,7 +145,7 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Return the files that `pack` made one."""
+    """Return the files in the bytes made by `pack`."""
     files, place = [], 0
     while place < len(data):
         start = place + _LENGTH.size

@@ -1,4 +1,4 @@
-"""Requests to other machines: each with a limit in time, and again after a pause where that may help."""
+"""Requests to other machines: with a time limit, and repeated after a pause where that may help."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ T = TypeVar("T")
 def tried(
     send: Callable[[], T], tries: int, again: Callable[[Exception], float | None], pause: Callable[[float], None]
 ) -> T:
-    """Return the result of a request; if it fails and may succeed later, after several tries.
+    """Send a request until it succeeds, cannot succeed, or has been tried too often; return its result.
 
     Args:
         send: the request.
-        tries: most of them.
-        again: returns the seconds that the other side asks to wait after an error, 0 if it does not say; None: another
-            try is of no use.
+        tries: maximum number of attempts.
+        again: returns the seconds that the server asks to wait after an error, 0 if it does not say; None: give up.
         pause: waits for some seconds.
 
     Raises:
-        Exception: of the last try.
+        Exception: the error of the last attempt.
     """
     seconds = PAUSE
     for left in reversed(range(tries)):
@@ -47,16 +46,16 @@ def tried(
 
 
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Return the result of a function, in a thread of its own: the caller can stop waiting, the thread goes on.
+    """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
 
     Args:
         work: may hang.
         seconds: limit in time.
-        look: called now and then; raises if the result is no longer wanted.
+        look: called repeatedly; raises if the result is no longer wanted.
 
     Raises:
         TimeoutError: the function took longer.
-        BaseException: of `work` or `look`.
+        BaseException: any error of `work` or `look`.
     """
     end, found = time.monotonic() + seconds, Future[T]()
 
@@ -75,7 +74,7 @@ def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> 
 
 
 def retry_after(text: str) -> float:
-    """Return the seconds to wait by a header `Retry-After`, which may be a date; 0 if it is not one."""
+    """Return the seconds that a `Retry-After` header asks to wait; it may be a date; 0 if invalid."""
     with suppress(ValueError):
         return max(0.0, float(text))
     with suppress(ValueError, TypeError):

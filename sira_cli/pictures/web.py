@@ -39,7 +39,7 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 class _DownloadError(Exception):
-    """A download failed; `again`: whether another try may help, `after`: seconds that the server asks to wait."""
+    """A failed download; `again`: whether another attempt may help, `after`: seconds that the server asks to wait."""
 
     def __init__(self, message: str, *, again: bool = False, after: float = 0.0) -> None:
         super().__init__(message)
@@ -81,17 +81,17 @@ class WebPicture(Picture):
         """Download it.
 
         Raises:
-            KeyboardInterrupt: the command is to end.
+            KeyboardInterrupt: the command was interrupted.
         """
         return self._tried(_in_time)
 
     def read_here(self, ended: Callable[[], bool]) -> bytes:
-        """Do as `read` does, but without another thread, for callers that limit threads.
+        """Download in this thread, for callers that limit threads; otherwise as `read`.
 
         A name lookup cannot be stopped, so it may take longer.
 
         Args:
-            ended: returns whether the result is no longer needed; then no further try begins.
+            ended: returns whether the result is no longer needed; then no further attempt begins.
         """
         return self._tried(_in_this_thread, ended)
 
@@ -111,7 +111,7 @@ class WebPicture(Picture):
         return data
 
     def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
-        """Decode it; of a picture that is cut off, the header alone may be right."""
+        """Decode the picture; if it is cut off, the header alone may be valid."""
         with self._decoding():
             return super().opened(data, sampling)
 
@@ -161,9 +161,9 @@ class _PublicOnly(httpcore2.SyncBackend):
 
 
 class _WithDeadline(httpcore2.NetworkBackend):
-    """Opens connections whose every step ends with the try that this thread is at.
+    """Opens connections whose every step ends at the deadline of this thread's attempt.
 
-    Limits of single reads are not enough: a server that sends a byte now and then keeps within them for ever.
+    Limits per read are not enough: a server that sends a byte now and then would stay within them for ever.
     """
 
     def __init__(self, backend: httpcore2.NetworkBackend) -> None:
@@ -177,7 +177,7 @@ class _WithDeadline(httpcore2.NetworkBackend):
 
 
 class _StreamWithDeadline(httpcore2.NetworkStream):
-    """A connection; one of the pool serves one try after the other."""
+    """A pooled connection, which serves one attempt after another."""
 
     def __init__(self, stream: httpcore2.NetworkStream) -> None:
         self._stream = stream
@@ -193,7 +193,7 @@ class _StreamWithDeadline(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        """Return the connection, encrypted from now on."""
+        """Return the connection after starting encryption."""
         return _StreamWithDeadline(self._stream.start_tls(ssl_context, server_hostname, _left(timeout)))
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ def _resolved(host: str, port: int) -> Iterable[Any]:
 
 @functools.cache  # connections are kept for the next picture of a host
 def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
-    """Return the pools of connections. No proxy is used: it would look up names by itself."""
+    """Return the connection pool. No proxy is used: it would look up names itself."""
     return httpcore2.ConnectionPool(
         max_connections=16,
         max_keepalive_connections=8,
@@ -246,7 +246,7 @@ def _in_time(url: str, allow_private: bool) -> bytes:
 
     Raises:
         _DownloadError: the download failed, or took too long.
-        KeyboardInterrupt: the command is to end.
+        KeyboardInterrupt: the command was interrupted.
     """
     interrupts.check()
     end = time.monotonic() + SECONDS

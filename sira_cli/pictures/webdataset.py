@@ -35,7 +35,7 @@ _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 
 
 def key_and_extension(member: str) -> tuple[str, str] | None:
-    """Return the key and the extension, in lower case, of a member's name; None for one that belongs to no key."""
+    """Return key and lower-case extension of a member's name; None if it belongs to no key."""
     match = _MEMBER.fullmatch(member)
     return None if match is None else (match[1], match[2].lower())
 
@@ -63,7 +63,7 @@ class MemberPicture(ContainedPicture):
 
     @property
     def is_group(self) -> bool:
-        """Whether it has several places."""
+        """Whether several members are shown together."""
         return len(self.places) > 1
 
     @property
@@ -120,7 +120,7 @@ class _Sample:
 
 
 def _which(sample: _Sample, wanted: Sequence[str]) -> str:
-    """Return the error of a sample in which no member is clearly the picture, or the wanted ones are not there once."""
+    """Return the error of a sample whose picture is unclear: not exactly one member, or not one of each wanted."""
     extensions = sorted(place.extension for _, place in sample.pictures) or sorted(sample.other)
     number = f"{len(extensions)} pictures" if len(extensions) > 1 else "a picture"
     shown = ", ".join(extensions[:_SHOWN]) + ", ..." * (len(extensions) > _SHOWN)
@@ -188,7 +188,7 @@ class TarShard(Container):
         return BrokenPicture(self.location + below, self.relative + below, self.location, member, fault)
 
     def _gather(self, samples: dict[str, _Sample]) -> None:
-        """Put the members of the shard to the samples of their keys."""
+        """Collect the members of the shard into samples by key."""
         for name, offset, size in list_members(self.location):
             found = key_and_extension(name)
             if found is None:
@@ -215,7 +215,7 @@ def list_members(location: str) -> Iterator[tuple[str, int, int]]:
     """Yield name, offset and size of every regular file in a tar file, in order.
 
     Raises:
-        tarfile.TarError: it is damaged, or no tar file.
+        tarfile.TarError: the file is damaged, or not a tar file.
         OSError: the file cannot be read.
     """
     with opened_tar(location) as archive:
@@ -242,7 +242,7 @@ def members_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 @contextmanager
 def _sizes_checked() -> Iterator[None]:
-    """Turn errors about impossible sizes of headers that tarfile reads by itself, such as those of long names."""
+    """Turn tarfile's errors about impossible header sizes, such as those of long names, into `tarfile.TarError`."""
     try:
         yield
     except (ValueError, OverflowError, MemoryError) as error:
