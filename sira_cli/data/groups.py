@@ -23,7 +23,7 @@ def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[s
     """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field.
 
     Raises:
-        DataError: it is something else, or empty.
+        DataError: the value is something else, or empty.
     """
     value = row.get(field)
     if value is None or value == "":

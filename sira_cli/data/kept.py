@@ -1,4 +1,4 @@
-"""A cache of the latest results: questions about a picture follow each other."""
+"""A cache of the latest results, for questions that follow each other about one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that are filled from the columns of each picture, and from its metadata."""
+"""Prompts filled from each picture's columns and metadata."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
-    """Return whether a prompt is to be filled: it holds `{names}`, and the pictures have columns, or it holds facts.
+    """Return whether a prompt must be filled: it has `{names}` and the pictures have columns, or it has facts.
 
-    The columns of pictures in files are text or JSON files next to them. Without columns, braces stay as they are.
+    For pictures in files, columns are text or JSON files next to them. Without columns, braces stay.
 
     Raises:
         SettingsError: the data set has no such column, or no picture such a fact; the message names the others.
@@ -48,7 +48,7 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
 
 
 def filled(prompt: str, picture: Picture) -> str:
-    """Return a prompt with its `{names}` replaced by a picture's columns and facts; empty ones by their defaults.
+    """Replace the `{names}` of a prompt by a picture's columns and facts, or if empty by their defaults.
 
     Raises:
         PictureError: the picture has no such column, or its text cannot be read.

@@ -38,7 +38,7 @@ class QuestionPicture(WrappedPicture):
 
     @classmethod
     def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
-        """Return a question about a picture; those that share `reads` read the picture once if they follow each other.
+        """Return a question about a picture; consecutive ones that share `reads` read the picture once.
 
         Args:
             picture: the picture itself.
@@ -56,11 +56,11 @@ class QuestionPicture(WrappedPicture):
 
     @property
     def identity(self) -> str:
-        """The question's id: it may stand once in a file."""
+        """The question's id, unique in its file."""
         return self.id
 
     def asked(self, prompt: str) -> str:
-        """Return the question, as the model is asked."""
+        """Return the question's prompt."""
         return self.prompt
 
     def text_file(self, extension: str) -> Path:
@@ -72,7 +72,7 @@ class QuestionPicture(WrappedPicture):
         return self.text_file(extension)
 
     def read(self) -> bytes:
-        """Return the picture's bytes, which are read once for questions that follow each other."""
+        """Return the picture's bytes, read once for consecutive questions."""
         return self.reads.get(self.picture.identity, self.picture.read)
 
 

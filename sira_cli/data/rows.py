@@ -1,4 +1,4 @@
-"""Rows from data files, each with where it stands: JSON lines, one JSON array, tables of text."""
+"""Rows from data files, each with its place: JSON lines, one JSON array, tables of text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 2**20  # characters
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where every row stands, such as `file: line 3`, and the object that stands there.
+    """Yield the place of every row, such as `file: line 3`, and its object.
 
     Raises:
         DataError: the file cannot be read, or a row is not a JSON object.
@@ -44,7 +44,7 @@ def is_array(path: Path) -> bool:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, with their ends, one after the other: it may be larger than the memory."""
+    """Yield the lines of a text file with their ends, one by one: it may not fit into memory."""
     pieces: list[str] = []
     for piece in _pieces(path):
         pieces.append(piece)
@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """Yield lines of a text file, long ones in pieces: `/dev/zero` is a line without an end.
+    """Yield the lines of a text file, long ones in pieces: `/dev/zero` is an endless line.
 
     Raises:
         DataError: the file cannot be read, or is not text.
@@ -72,7 +72,7 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def read_cells(path: Path) -> Iterator[list[str]]:
-    """Yield the rows of a CSV file, or of a TSV file by its name, the head among them.
+    """Yield the rows of a CSV or (by its name) TSV file, including the header.
 
     Raises:
         DataError: the file cannot be read, or a quoted cell does not end where its quotes do.
@@ -89,7 +89,7 @@ def read_cells(path: Path) -> Iterator[list[str]]:
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
-    """Return the columns of a CSV or TSV file, and its rows one after the other, each with where it stands.
+    """Return the columns of a CSV or TSV file, and its rows one by one, each with its place.
 
     Raises:
         DataError: as `table_of`, or the file cannot be read.
@@ -100,14 +100,14 @@ def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[st
 def table_of(
     path: Path, cells: Iterator[Sequence[Any]]
 ) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
-    """Return the columns of a table, and its rows one after the other; those without cells are left out.
+    """Return the columns of a table, and its rows one by one; rows without cells are skipped.
 
     Args:
         path: of the file, for messages.
-        cells: of the head, and of every row. A row with fewer cells than the head lacks the last columns.
+        cells: of the header and every row. A row with fewer cells than the header lacks the last columns.
 
     Raises:
-        DataError: two columns have the same name, or (at that row) one has more cells than the head.
+        DataError: two columns have the same name, or a row has more cells than the header.
     """
     columns = tuple(str(name) for name in next(cells, ()))
     if len({*columns}) < len(columns):
@@ -138,7 +138,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(path: Path, text: str, line: int = 1) -> Any:
-    """Parse JSON text of a file, from some line on.
+    """Parse JSON from a file; its text begins at `line`.
 
     Raises:
         DataError: it is not JSON; the message names the file and the line.
@@ -164,7 +164,7 @@ def read_text(path: Path) -> str:
 
 
 def entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield where every entry of a list stands, and the entry: one per line, or a JSON array.
+    """Yield the place and the text of every entry of a list: one per line, or a JSON array.
 
     Raises:
         DataError: the file cannot be read.
@@ -196,7 +196,7 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
 
 
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
-    """Return the first of some fields that a row has, as a number; `"7"` also counts.
+    """Return the first of some fields that a row has, as a whole number; `"7"` also counts.
 
     Raises:
         DataError: the row has no such field, or its value is not a whole number.
@@ -211,7 +211,7 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
 
 
 def brief(value: Any, most: int = 60) -> str:
-    """Return a value for a message, a text in quotes; only the beginning of a long one."""
+    """Return a value for a message: a text in quotes, and only the beginning if it is long."""
     return _clip(repr(value), most)
 
 

@@ -1,4 +1,4 @@
-"""A picture with something else about it: where the picture is, and how it is read, does not change."""
+"""A picture with something added to it; its place and the way to read it stay the same."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class WrappedPicture(Picture):
         return self.picture.is_here()
 
     def name_in(self, folder: Path | None) -> str:
-        """Return the picture's."""
+        """Return the name of the picture."""
         return self.picture.name_in(folder)
 
     def images(self, name: str) -> list[str] | None:
-        """Return the picture's."""
+        """Return the names of its pictures."""
         return self.picture.images(name)
 
     def file_size(self) -> int:
@@ -72,5 +72,5 @@ class WrappedPicture(Picture):
         return self.picture.read()
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return the picture's."""
+        """Return the files of the picture."""
         return self.picture.files(data)

@@ -17,9 +17,9 @@ class CaptionedPicture(WrappedPicture):
 
     Attributes:
         text: the caption.
-        number: 1 for the first text about a picture, 2 for the second, ...; from 2 on it is part of the name.
+        number: 1 for the first text about a picture; from 2 on it is part of the name.
         is_prose: whether it has sentences; False for JSON and tags, which are kept whole.
-        source: where the text stands in the picture's metadata; empty: it is from elsewhere.
+        source: place of the text in the picture's metadata; empty: it is from elsewhere.
     """
 
     text: str
@@ -29,7 +29,7 @@ class CaptionedPicture(WrappedPicture):
 
     @classmethod
     def of(cls, picture: Picture, text: str, number: int = 1, *, is_prose: bool = True, source: str = "") -> Self:
-        """Put a text to a picture."""
+        """Combine a picture and a text."""
         return cls(picture.location, picture.relative, picture, text, number, is_prose, source)
 
     @property
@@ -38,16 +38,16 @@ class CaptionedPicture(WrappedPicture):
 
     @property
     def shown(self) -> str:
-        """Its location in a message."""
+        """Location for a message."""
         return self.picture.shown + self._mark
 
     @property
     def identity(self) -> str:
-        """The picture's, and which of its texts this is."""
+        """The picture's identity, and the number of the text."""
         return self.picture.identity + self._mark
 
     def asked(self, prompt: str) -> str:
-        """Return the prompt and the text: both decide the result."""
+        """Return prompt and text: both decide the result."""
         return json.dumps([prompt, self.text])
 
     def name_in(self, folder: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; the same rows with other texts."""
+"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; read, and written with other texts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CaptionRow:
     """A row of a file of captions.
 
     Attributes:
-        where: where it stands, such as `captions.csv: row 3`.
+        where: place in the file, such as `captions.csv: row 3`.
         values: its columns.
         image: the picture's name.
         text: the caption; None: none, or the row is a record of a picture that failed.
-        failed: whether it is such a record.
+        failed: whether it is a record of a failed picture.
     """
 
     where: str
@@ -52,10 +52,10 @@ class CaptionFile:
     Attributes:
         path: the file.
         columns: of a table, in order; empty for JSON.
-        image_column, text_column: which columns count.
+        image_column, text_column: columns of names and of captions.
         is_array: whether it is one JSON array.
-        own: whether it holds records of sira.
-        newest: of pictures with several such records, the newest and where it stands.
+        own: whether it holds sira's records.
+        newest: the newest record, and its place, of each picture with several.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class CaptionFile:
 
     @classmethod
     def read(cls, path: Path, image_column: str | None = None, text_column: str | None = None) -> CaptionFile:
-        """Read a file through. Its rows are not kept: it may be larger than the memory.
+        """Scan a file. Its rows are not kept: it may not fit into memory.
 
         Args:
             path: ends in one of `ENDINGS`, or is a table of records.
@@ -88,7 +88,7 @@ class CaptionFile:
 
     @property
     def rows(self) -> Iterator[CaptionRow]:
-        """Its rows, read again one after the other; of records about the same picture, the newest.
+        """Rows, read again one by one; of several records of a picture, the newest.
 
         Raises:
             DataError: a row has no picture, or its text is not a string.
@@ -111,13 +111,13 @@ class CaptionFile:
 
     @property
     def suffix(self) -> str:
-        """The ending of a file that `write` makes: this file's, but JSON lines of a table of records."""
+        """Ending of the file that `write` makes: as here, but `.jsonl` for a table of records."""
         return ".jsonl" if is_table(self.path.name) else self.path.suffix
 
     def write(self, path: Path, rows: Sequence[tuple[CaptionRow, str | None]]) -> None:
-        """Write rows, each with another text or as it was (None), in the form of this file.
+        """Write rows in this file's format, each with a new text, or unchanged (None).
 
-        A record of sira whose text changes gets the first one as `draft`, and loses the scores of its words.
+        A changed record keeps its first text as `draft`, and loses its word scores.
 
         Raises:
             SiraError: the file cannot be written.
@@ -140,7 +140,7 @@ class CaptionFile:
 
 
 class _Scan(NamedTuple):
-    """The result of a pass over a file. `own`: None without a row; `by`: the column that identifies the picture."""
+    """Result of scanning a file. `own`: None without rows; `by`: the column that identifies the picture."""
 
     columns: tuple[str, ...]
     names: tuple[str, ...]
@@ -174,7 +174,7 @@ def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, 
 
 
 def _same(values: Mapping[str, Any], by: str | None) -> Any:
-    """Return the value that is equal in two records of the same picture."""
+    """Return the value that identifies a record's picture."""
     return values.get("id", values.get(by))  # type: ignore[arg-type] # None is not a column
 
 
@@ -182,7 +182,7 @@ def picture_name(where: str, values: Mapping[str, Any], column: str) -> str:
     """Return a row's name of its picture, or that of the group that it lists.
 
     Raises:
-        DataError: it is neither text nor a list of names.
+        DataError: the value is neither text nor a list of names.
     """
     listed = column == SEVERAL or isinstance(values.get(column), list)
     names = names_in(where, values, column) if listed else None
@@ -202,7 +202,7 @@ def is_failure(values: Mapping[str, Any]) -> bool:
 def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
     """Return a row with another text.
 
-    A record of sira gets the first one as `draft`, and loses the scores of its words, and the value of its JSON.
+    A record of sira keeps its first text as `draft`, and loses its word scores and its JSON value.
     """
     if not is_record(values):
         return {**values, column: text}
@@ -225,12 +225,12 @@ def _column(path: Path, names: Sequence[str], option: str, given: str | None, us
 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
-    """Return the first usual name among a row's or a file's, ignoring case."""
+    """Return the first of some usual column names that exists, ignoring case."""
     lower = {str(name).lower(): str(name) for name in reversed([*names])}
     return next((lower[name] for name in usual if name in lower), None)
 
 
 def metadata_in(folder: Path) -> Path | None:
-    """Return a folder's metadata, as an `ImageFolder` of Hugging Face's `datasets` has it."""
+    """Return a folder's metadata file, as Hugging Face's `ImageFolder` expects it."""
     files = (folder / name for name in ("metadata.jsonl", "metadata.csv"))
     return next((file for file in files if file.is_file()), None)

@@ -42,8 +42,8 @@ class Captions:
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
         files: the files of captions that were read.
-        unread: numbers of pictures and clips that are not read, by ending (`Pictures.left_out`).
-        left_out: number of their rows that `shard` and `limit` leave out, also of what `write` makes.
+        unread: numbers of pictures and clips in unsupported formats, by ending (`Pictures.left_out`).
+        left_out: number of rows that `shard` and `limit` exclude, also from the output of `write`.
     """
 
     pictures: list[CaptionedPicture] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Captions:
     def add(
         self, picture: Picture, text: str | None, values: Mapping[str, Any], source: str = ""
     ) -> CaptionedPicture | None:
-        """Take a picture and its caption, with the values of its row; without a caption it is counted."""
+        """Add a picture and its caption, with the values of its row; only count it if it has none."""
         if text is None:
             self.without += 1
             return None
@@ -70,7 +70,7 @@ class Captions:
 
     @property
     def rows(self) -> int:
-        """Number of rows that `write` makes of a file of captions."""
+        """Number of rows that `write` makes from a file of captions."""
         return len(self._rows)
 
     def check_target(self, target: Path) -> None:
@@ -80,7 +80,7 @@ class Captions:
             target: of `write`.
 
         Raises:
-            SettingsError: they cannot be, or would replace the originals.
+            SettingsError: they cannot be written, or would replace the originals.
         """
         if self.pictures and not any(picture.is_prose for picture in self.pictures):
             raise SettingsError(
@@ -112,7 +112,7 @@ class Captions:
     def foreign(
         self, target: Path, wrote: Callable[[Path], bool], fixed: Callable[[Picture], str | None]
     ) -> Path | None:
-        """Return a file that `write` would replace, and that no earlier run wrote as it is; None without one.
+        """Return an existing file that `write` would replace and no earlier run wrote in this form; None without one.
 
         Args:
             target: of `write`.
@@ -132,11 +132,11 @@ class Captions:
 
         Args:
             target: a file like that of the captions, or a folder for text files.
-            texts: by `identity` of the picture; the others stay as they are.
+            texts: new texts by `identity` of the picture; others stay.
 
         Raises:
             SettingsError: they cannot be written there.
-            SiraError: the system has something against it.
+            SiraError: the system refuses the write.
         """
         self.check_target(target)
         if self.files:

@@ -14,7 +14,7 @@ from sira_cli.pictures.picture import Picture
 
 
 class Sidecars:
-    """Where each picture's text goes."""
+    """The text file of each picture."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Sidecars:
         output_dir: Path | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Find every picture's place.
+        """Choose every picture's text file.
 
         Args:
             pictures: all of the run.
@@ -33,8 +33,8 @@ class Sidecars:
             overwrite: write over existing files; otherwise they are kept.
 
         Raises:
-            SettingsError: two pictures have the same place, a picture has none or one with a name that is too long, or
-                the extension is one of pictures.
+            SettingsError: two pictures share a file, a picture can have none, its name is too long, or the extension is
+                one of pictures.
         """
         extension = extension if extension.startswith(".") else f".{extension}"
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
@@ -64,7 +64,7 @@ class Sidecars:
         return self._output_dir / picture.mirrored(self._extension)
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a picture has a text file already, and it stays. An empty file does not count."""
+        """Return whether a picture's existing text file is kept; an empty one is not."""
         return not self._overwrite and self.is_there(picture)
 
     def text(self, picture: Picture) -> str:
@@ -72,7 +72,7 @@ class Sidecars:
         return self.place(picture).read_bytes().decode(errors="backslashreplace").strip()
 
     def is_there(self, picture: Picture) -> bool:
-        """Return whether a picture's file exists, and is not empty."""
+        """Return whether a picture's text file exists and is not empty."""
         try:
             return self.place(picture).stat().st_size > 0
         except OSError:

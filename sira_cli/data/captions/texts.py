@@ -18,7 +18,7 @@ METADATA = ".xmp"  # the extension of texts that are in pictures' metadata
 
 
 class Found(NamedTuple):
-    """A caption; `source`: where it stands in the picture's metadata, if it does."""
+    """A caption; `source`: its place in the picture's metadata, if it is from there."""
 
     text: str
     source: str = ""
@@ -66,7 +66,7 @@ def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str |
 
 
 def is_prose(text: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a caption has sentences, and is neither JSON nor a record's tags.
+    """Return whether a caption consists of sentences: it is neither JSON nor a record's tags.
 
     Args:
         text: the caption.
@@ -81,7 +81,7 @@ def is_prose(text: str, values: Mapping[str, Any]) -> bool:
 
 
 def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
-    """Return the message that none of some pictures has a caption."""
+    """Return the message for pictures without any caption."""
     inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
     none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
     if inside is None:

@@ -1,4 +1,4 @@
-"""Files that a later run continues: one process has them, lines are appended whole, settings stay the same."""
+"""Files that a later run continues: one process holds them, lines are appended whole, settings stay the same."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class ContinuedFile:
         self._file.truncate(self._end)
 
     def complete(self) -> None:
-        """Note that everything is written: what was in the file before is not needed any more."""
+        """Note that everything is written, and remove the copy of the old file."""
         for copy in self._aside.values():
             copy.unlink(missing_ok=True)
         self._aside = {}
 
     def add(self, data: bytes) -> None:
-        """Append whole lines; they are on their way to the disk when this returns.
+        """Append whole lines; when this returns, the system has them.
 
         Raises:
             SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
@@ -100,7 +100,7 @@ class ContinuedFile:
                 self._aside[path] = copy
 
     def _scan(self) -> None:
-        """Read all lines. Whatever follows the last newline is torn."""
+        """Read all lines; the rest after the last newline is torn."""
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
@@ -111,17 +111,17 @@ class ContinuedFile:
                 self._end += len(line)
 
     def _check_beginning(self, torn: bytes) -> None:
-        """Check the first line of a file that has no whole one.
+        """Check the first line of a file without a complete one.
 
         Raises:
-            DataError: it is another program's.
+            DataError: the file is another program's.
         """
 
     def _read_line(self, number: int, line: bytes) -> None:
-        """Note the line with a number from 1 on; it begins at `_end`.
+        """Note a line; `number` counts from 1, and the line begins at `_end`.
 
         Raises:
-            DataError: it is not one of this kind of file.
+            DataError: the line does not belong in this kind of file.
         """
         raise NotImplementedError
 
@@ -163,7 +163,7 @@ def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
 
 
 def kept_in_place(path: Path, file: Any, end: int) -> Any:
-    """Return an open file, if it is still the one at its path; a removed or moved file is put back first.
+    """Return an open file that is still at its path; a removed or moved file is put back first.
 
     Args:
         path: where it is expected.
@@ -203,14 +203,14 @@ def kept_in_place(path: Path, file: Any, end: int) -> Any:
 
 
 def _copy(file: Any, path: Path) -> None:
-    """Write the content of an open file, which may have no name any more, to a path."""
+    """Write the content of an open, perhaps already removed, file to a path."""
     with replacing(path) as new:
         file.seek(0)
         shutil.copyfileobj(file, new)
 
 
 def _free(path: Path) -> Path:
-    """Return a name that no file has yet, in a file's folder."""
+    """Return an unused name in a file's folder."""
     number = 1
     while (kept := path.with_stem(f"{path.stem}-kept-{number}")).exists():
         number += 1

@@ -72,8 +72,8 @@ class Ledger(ContinuedFile):
         """Check that records of a configuration belong in the file.
 
         Args:
-            now: the configuration, or the known part of it.
-            there: the file's configuration, if not that of its records; only fields in both are compared.
+            now: the configuration, or its known part.
+            there: the file's configuration; None: that of its records. Only fields in both are compared.
 
         Raises:
             SettingsError: they differ; the message names the differences.
@@ -93,11 +93,11 @@ class Ledger(ContinuedFile):
         return self._line(file_name).key if file_name in self._lines else ""
 
     def is_error(self, file_name: str) -> bool:
-        """Return whether a picture is in the file as failed."""
+        """Return whether a picture's record is a failure."""
         return file_name in self._lines and self._line(file_name).status == "error"
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add a record; it is on its way to the disk when this returns.
+        """Append a record; when this returns, the system has it.
 
         Raises:
             SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
@@ -109,7 +109,7 @@ class Ledger(ContinuedFile):
         self._note(record[self._by], Line.of(record, start, len(line)), given(record))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the newest record of each picture, in the order of the file; not those in the file of failures."""
+        """Yield the newest record of each picture in file order, without those in the file of failures."""
         return map(json.loads, self.lines())
 
     def lines(self) -> Iterator[bytes]:
@@ -126,14 +126,14 @@ class Ledger(ContinuedFile):
         return record
 
     def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
-        """Bring the file into its final state: that of a run that was never interrupted.
+        """Bring the file into the state after an uninterrupted run.
 
-        Records that were made again are dropped, captions of many pictures get a warning, and all is put in order, by
-        way of a new file that replaces this one. Nothing is written if there is nothing to change.
+        Replaced records are dropped, captions shared by many pictures get a warning, and records are put in order, in a
+        new file that replaces this one. Nothing is written if nothing changes.
 
         Args:
-            order: names of the pictures of this run. Records of other pictures stay after those that they follow.
-            repeated: look for captions of many pictures.
+            order: names of this run's pictures. Records of other pictures stay after the ones that they follow.
+            repeated: look for captions shared by many pictures.
 
         Raises:
             SiraError: the new file cannot be written; this one is as it was. Or as for `append`.
@@ -168,7 +168,7 @@ class Ledger(ContinuedFile):
         self.complete()
 
     def _put_failures_aside(self, names: Sequence[str]) -> None:
-        """Write the file of failures, so that it holds these records alone."""
+        """Write the file of failures with exactly these records."""
         assert self._failures is not None
         failed = {name: self._read(name) for name in names}
         if failed != self._failed:
@@ -180,7 +180,7 @@ class Ledger(ContinuedFile):
         self._lines |= {name: self._line(name)._replace(start=-1).packed() for name in names}
 
     def _in_order(self, order: Iterable[str]) -> list[str]:
-        """Return the names in the file as they are to stand there; see `finish`."""
+        """Return the names in their final order; see `finish`."""
         numbers = {name: number for number, name in enumerate(order)}
         names, places, last = list(self._lines), array("q"), -1
         for name in names:
@@ -190,7 +190,7 @@ class Ledger(ContinuedFile):
         return [names[each] for each in sorted(range(len(names)), key=places.__getitem__)]
 
     def _scan(self) -> None:
-        """Note every record, its place and the configuration; first those of the file of failures."""
+        """Note every record, its place and the configuration, beginning with the file of failures."""
         if self._failures is not None and self._failures.exists():
             with self._failures.open("rb") as file:
                 for number, line in enumerate(file, start=1):
@@ -211,7 +211,7 @@ class Ledger(ContinuedFile):
     def _note_line(self, path: Path, number: int, line: bytes, start: int) -> str:
         """Note a line, and return its record's name.
 
-        It is parsed only if its configuration does not look like that of the line before.
+        It is parsed only if its configuration seems to differ from the previous line's.
         """
         try:
             head = head_of(line, by=self._by, same_prompt=self._same_prompt)
@@ -231,7 +231,7 @@ class Ledger(ContinuedFile):
         return str(name)
 
     def _parse(self, line: bytes) -> dict[str, Any]:
-        """Return a record, and check that its configuration is that of the file."""
+        """Parse a record, and check that its configuration is the file's."""
         record: dict[str, Any] = json.loads(line)
         if not record["schema"].startswith("sira."):
             raise ValueError

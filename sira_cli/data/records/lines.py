@@ -14,10 +14,10 @@ from sira_cli.data.records.repeated import Said
 
 
 class Head(NamedTuple):
-    """The needed fields of a line, taken from its bytes: parsing all of it takes several times as long.
+    """The needed fields of a line, cut from its bytes: parsing takes several times as long.
 
     Attributes:
-        configuration: all that is equal in a file; it may differ where that does not.
+        configuration: the bytes of the fields that are equal in a file; equal fields may still have different bytes.
         optional: the names of the optional fields.
     """
 
@@ -40,11 +40,11 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], start: int, length: int) -> Line:
-        """Return the fields of a record that are kept in memory, packed."""
+        """Return the fields of a record that stay in memory, packed."""
         return cls(record["key"], record["status"], start, length, Said.of_record(record))
 
     def packed(self) -> bytes:
-        """Return all of it as one object without references, a sixth of the size: a file may have millions of lines."""
+        """Pack the fields into one object, a sixth of the size: a file may have millions of lines."""
         said = self.said
         hashed = _HASH.fullmatch(self.key) is not None
         key = bytes.fromhex(self.key) if hashed else self.key.encode()
@@ -74,9 +74,9 @@ _HEAD = re.compile(
 
 
 def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> Head | None:
-    """Return the needed fields of a line in the form that sira writes; None for other lines.
+    """Return the needed fields of a line that sira wrote; None for other lines.
 
-    The byte strings searched for cannot occur in a text: there, quotes have a backslash before them.
+    The searched byte strings cannot occur in a text, in which quotes are escaped.
 
     Args:
         line: with its newline.
@@ -104,7 +104,7 @@ def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> 
 
 
 class _End(NamedTuple):
-    """The needed fields of a line's end: those equal in all of a file, the names of others, the warnings."""
+    """The needed fields at a line's end: those equal in the whole file, the names of the others, the warnings."""
 
     configuration: bytes
     fields: list[str]
@@ -120,7 +120,7 @@ def _end_of(end: bytes) -> _End:
 
 
 def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Split a line as sira writes it into its beginning and the JSON of its optional fields, which stand at the end."""
+    """Split a line of sira into its beginning and the JSON of its optional fields at the end."""
     rest, optional = line.rstrip().removesuffix(b"}"), {}
     for name in reversed(OPTIONAL):
         rest, found, value = rest.partition(b', "%s": ' % name.encode())

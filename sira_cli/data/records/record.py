@@ -28,9 +28,9 @@ class Answer:
         candidates, added, forbidden: of a guided text, the objects asked about with their supports, names of those that
             its draft lacks, and names of unsupported ones.
         reasoning: the model's thoughts before the text; None: the model is not known to think.
-        reasoning_tokens: their share of `output_tokens`.
+        reasoning_tokens: number of `output_tokens` that belong to `reasoning`.
         tokens: as decoded, with the end token.
-        json_schema: the schema that the text follows (`Schema.label`); None: it follows none.
+        json_schema: the schema that the text follows (`Schema.label`); None without one.
         data: the value of a text that follows a schema.
     """
 
@@ -81,19 +81,20 @@ class Result:
         method_settings: settings of the method without their own key.
         system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
         text_settings: changes to the text.
-        images: of a group, the names of its pictures; `file_name` has them in one.
+        images: of a group, the names of its pictures; `file_name` joins them.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
         words, choices: only if requested (`Lvlm.answer`, `choose`).
         support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
             answer of a server that begins with yes or no, the probability of yes.
-        source: in a check, where the text stands in the picture's metadata: the XMP sidecar's name, or `XMP in the
-            picture`, `IPTC in the picture`; None: it is from elsewhere.
+        source: in a check, the place of the text in the picture's metadata: the XMP sidecar's name, `XMP in the
+            picture` or `IPTC in the picture`; None: it is from elsewhere.
         fixed: in a check, the text without unsupported objects.
         dropped: in a check that decodes nothing, the sentences missing from `fixed`.
         objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
-        claims: what else the text says about them, such as colours, likewise; only if kinds of claims are asked for.
+        claims: other claims of the text about them, such as colours, each with its support; only if their kinds are
+            asked for.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
         removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
@@ -107,7 +108,7 @@ class Result:
         frames: times of the frames that the model was shown, in seconds.
         data: the value of a text that follows a schema.
 
-    Fields of the last kinds, from `method_settings` on, are None and not in the record if they do not apply.
+    From `method_settings` on, fields that do not apply are None and missing in the record.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)

@@ -1,4 +1,4 @@
-"""Captions that many pictures share: a model repeats itself about pictures that it cannot see."""
+"""Captions shared by many pictures: a sign that a model cannot see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WARNING = f"has the text of {MANY} pictures or more"
 
 
 class Said(NamedTuple):
-    """The part of a record that is kept in memory: hashes of its caption and its picture, and whether it is marked.
+    """The fields of a record that stay in memory: hashes of caption and picture, and whether it is marked.
 
     Attributes:
         text: of a caption; None for answers, which many pictures may share.
@@ -24,13 +24,13 @@ class Said(NamedTuple):
 
     @classmethod
     def of(cls, schema: str, status: str, text: bytes, image: bytes, warnings: bytes) -> Said:
-        """Take it from the fields of a record, as they are written."""
+        """Make it from the written fields of a record."""
         is_caption = status == "ok" and "sira.caption/" in schema
         return cls(hash(text) if is_caption else None, hash(image), WARNING.encode() in warnings)
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Said:
-        """Take it from a record."""
+        """Make it from a record."""
         text, warnings = (json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "warnings"))
         image = f', "image_sha256": "{record.get("image_sha256")}"'.encode()
         return cls.of(record["schema"], record["status"], text, image, warnings)
@@ -40,7 +40,7 @@ def wrongly_marked(said: Callable[[], Iterable[tuple[str, Said]]]) -> set[str]:
     """Return the names of records whose warning has to be added or removed.
 
     Args:
-        said: returns all records, each with its name; called several times, so that they need not be in memory.
+        said: returns all records with their names; called several times, so that they need not stay in memory.
     """
     counts = Counter(each.text for _, each in said() if each.text is not None)
     many = {text for text, count in counts.items() if count >= MANY}

@@ -14,7 +14,7 @@ from sira_cli.pictures import rows
 
 
 def table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each record of a table stands, and the record in its original form; nested values are JSON there.
+    """Yield the place and the original form of each record of a table, where nested values are JSON.
 
     Raises:
         DataError: the table cannot be read.

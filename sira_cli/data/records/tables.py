@@ -22,7 +22,7 @@ ROWS = 10_000  # in a Parquet row group
 
 
 def check_format(path: Path) -> None:
-    """Check that a table can be written to its place.
+    """Check that a table can be written in the format that its name says.
 
     Raises:
         SettingsError: Parquet needs pyarrow, which is missing.
@@ -37,7 +37,7 @@ def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -
     Args:
         lines: of a file of records.
         path: of the table.
-        keys: of all records together.
+        keys: all keys of the records.
 
     Raises:
         SiraError: the file cannot be written.
@@ -50,7 +50,7 @@ def write_table(lines: Iterable[bytes], path: Path, keys: Container[str] = ()) -
 
 
 def _flat(line: bytes) -> dict[str, Any]:
-    """Return a record whose lists and mappings stay JSON. They are at its end, and long: they are not parsed."""
+    """Return a record whose lists and mappings stay unparsed JSON: they are long, and stand at its end."""
     if not line.startswith(b'{"schema": "sira.'):
         line = json.dumps(_as_written(json.loads(line)), ensure_ascii=False).encode()
     rest, optional = split_optional(line)
@@ -61,7 +61,7 @@ def _flat(line: bytes) -> dict[str, Any]:
 
 
 def _as_written(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its fields in the order in which sira writes them."""
+    """Return a record with its fields in sira's order."""
     return {name: record[name] for name in COLUMNS if name in record}
 
 

@@ -1,6 +1,6 @@
 """Facts from a picture's metadata for prompts: `{exif.DateTimeOriginal}`, `{iptc.City}`, `{xmp.subject}`, `{gps}`.
 
-They are strangers' texts: control characters are removed, and their length is limited.
+Their authors are unknown, so control characters are removed, and the length is limited.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fact(metadata: Metadata, name: str) -> str:
     """Return a fact about a picture; empty if it has none.
 
     Args:
-        metadata: those of the picture; the same serve all facts, so that its file is read once.
+        metadata: metadata of the picture; one object serves all facts, so that its file is read once.
         name: one of `known_facts`.
     """
     kind, _, key = name.partition(".")

@@ -1,4 +1,4 @@
-"""Texts and facts that a picture's own metadata have: XMP in a sidecar, XMP and IPTC inside the file."""
+"""Texts and facts in a picture's metadata: XMP in a sidecar, XMP and IPTC inside the file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UTF8 = b"\x1b%G"  # says so in the record (1, 90)
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of a picture, read when they are asked for.
+    """The metadata of a picture, read on demand.
 
     Attributes:
         picture: the picture.
-        data: the bytes of its file; None: they are read when they are needed.
+        data: the bytes of its file; None: read on demand.
     """
 
     picture: Picture
@@ -35,19 +35,19 @@ class Metadata:
 
     @cached_property
     def sidecar(self) -> Packet | None:
-        """The XMP next to the picture; None without any that can be read."""
+        """XMP next to the picture; None if it has none, or an unreadable one."""
         return None if self.sidecar_file is None else read_packet(self.sidecar_file)
 
     @cached_property
     def sidecar_file(self) -> Path | None:
-        """The place of the XMP next to the picture; None if it has none."""
+        """Path of the XMP next to the picture; None if it can have none."""
         with suppress(SettingsError):
             return xmp_file(self.picture, self.picture.text_file(".xmp"))
         return None
 
     @cached_property
     def image(self) -> Image.Image | None:
-        """The picture's file, of which only the header is read; None if it cannot be read."""
+        """The picture's file with only its header read; None if unreadable."""
         with suppress(PictureError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             return opened_header(self.picture.shown, self.data or self.picture.read())
@@ -55,7 +55,7 @@ class Metadata:
 
     @cached_property
     def embedded(self) -> Packet | None:
-        """The XMP in the picture's file; None without any that can be read."""
+        """XMP in the picture's file; None if it has none, or an unreadable one."""
         data = None if self.image is None else self.image.info.get("xmp") or self.image.info.get("XML:com.adobe.xmp")
         if not data:
             return None
@@ -65,7 +65,7 @@ class Metadata:
 
     @cached_property
     def iptc(self) -> dict[tuple[int, int], list[str]]:
-        """IPTC's values by record and number."""
+        """IPTC values by record and number."""
         found: dict[tuple[int, int], Any] = {}
         if self.image is not None:
             with suppress(Exception):  # Pillow's reader trusts the lengths that are written there
@@ -75,7 +75,7 @@ class Metadata:
         return {name: [_decoded(each, encoding) for each in value] for name, value in values.items()}
 
     def caption(self) -> tuple[str, str] | None:
-        """Return the text about the picture, and where it stands; None without one."""
+        """Return the text about the picture and its place; None without one."""
         for packet, where in ((self.sidecar, self.sidecar_file), (self.embedded, "XMP in the picture")):
             if packet is not None and (text := packet.text(TEXT)):
                 return text, where.name if isinstance(where, Path) else str(where)

@@ -1,4 +1,4 @@
-"""An XMP packet: properties by their usual names, such as `dc:subject`, read and changed; everything else stays.
+"""An XMP packet: reads and changes properties by their usual names, such as `dc:subject`, and keeps the rest.
 
 lxml reads it, because unlike the standard library it keeps prefixes, comments and the processing instructions around
 a packet. Entities, document types and anything from the network are off; the size and the depth have limits.
@@ -45,7 +45,7 @@ class Packet:
         """Parse a packet; None: make an empty one.
 
         Raises:
-            DataError: it is not XMP, is larger than `LONGEST`, or has a document type.
+            DataError: the data are not XMP, are larger than `LONGEST`, or have a document type.
             SettingsError: the extra `xmp` is missing.
         """
         try:
@@ -75,7 +75,7 @@ class Packet:
         return self._root.getroottree().docinfo.encoding or "UTF-8"
 
     def to_bytes(self) -> bytes:
-        """Return the packet, with the encoding, the declaration and the padding that it had."""
+        """Return the packet with its original encoding, declaration and padding."""
         from lxml import etree
 
         tree = self._root.getroottree()
@@ -102,7 +102,7 @@ class Packet:
         return next(iter(self.values(name)), "")
 
     def remove(self, name: str) -> None:
-        """Remove a property; `sira:*` are all of a namespace."""
+        """Remove a property, or with `sira:*` all of a namespace."""
         if name.endswith(":*"):
             start = tag(name.removesuffix("*"))
             self._remove(lambda each: each.startswith(start))
@@ -118,13 +118,13 @@ class Packet:
             self._add(self._list(name, kind), [(each, "") for each in value])
 
     def put_text(self, name: str, text: str, language: str = "", *, drop: Callable[[str], bool]) -> None:
-        """Set a text that has languages: for everybody (x-default), and in its own language.
+        """Set a text with languages: the default (x-default), and the entry of its own language.
 
         Args:
             name: of the property.
             text: the text.
             language: its code; empty: unknown.
-            drop: which of the texts in other languages go.
+            drop: which texts in other languages to drop.
         """
         own = (DEFAULT, language.lower())
         kept = [
@@ -140,7 +140,7 @@ class Packet:
         place.extend(kept)
 
     def _parts(self) -> Iterator[Any]:
-        """Yield the elements that hold properties of the picture."""
+        """Yield the elements that hold the picture's properties."""
         root = self._root
         rdf = root if root.tag == f"{{{RDF}}}RDF" else root.find(f"{{{RDF}}}RDF")
         return iter(()) if rdf is None else rdf.iterchildren(f"{{{RDF}}}Description")
@@ -165,7 +165,7 @@ class Packet:
         return etree.SubElement(self._new(name), f"{{{RDF}}}{kind}")
 
     def _add(self, place: Any, entries: Sequence[tuple[str, str]]) -> None:
-        """Add texts, each with its language, or none, to a list."""
+        """Add texts to a list, each with or without a language."""
         from lxml import etree
 
         for text, language in entries:

@@ -1,4 +1,4 @@
-"""Where the XMP of a picture is: `photo.jpg.xmp` or `photo.xmp`."""
+"""The path of a picture's XMP sidecar: `photo.jpg.xmp` or `photo.xmp`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def xmp_file(picture: Picture, shorter: Path, name: XmpName | None = None) -> Pa
     """Return the sidecar of a picture: `photo.jpg.xmp` or `photo.xmp`.
 
     Args:
-        picture: the picture; one that is no file of its own has the shorter name.
+        picture: the picture; one inside another file has the shorter name.
         shorter: the place with the shorter name.
         name: the form of the name; None: that of the file that exists, else the longer one.
     """
@@ -43,7 +43,7 @@ def read_bytes(place: Path) -> bytes | None:
     """Return the bytes of a sidecar; None without one.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         return place.read_bytes()
