@@ -1,4 +1,4 @@
-"""A server's answer, and what it says about a question: support of yes, or probabilities of choices."""
+"""A server's answer, read as the support of yes or as probabilities of choices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reply:
 
     @property
     def reasons(self) -> bool:
-        """Whether it begins with reasoning, hidden (no text) or marked (`<think>`, `[THINK]`) as it may be."""
+        """Whether it begins with reasoning, hidden (no text) or marked (`<think>`, `[THINK]`)."""
         return self.reasoning is not None or self.beginning.startswith(("<", "[THINK")) or not self.beginning
 
     @property
@@ -77,17 +77,17 @@ def _likeliest(choice: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def read_answers(reply: Reply, answers: Sequence[Sequence[str]], *, single: bool) -> tuple[list[float], float] | None:
-    """Return the probability of each answer against all of them, and that of something else, by the first token.
+    """Return the probability of each answer against all answers, and that of any other reply, by the first token.
 
-    Without log-probabilities, the answer that the text begins with has 1.
+    Without log-probabilities, the answer at the start of the text has 1.
 
     Args:
         reply: of the server.
         answers: the spellings of each.
-        single: a token that only begins a spelling counts only if none is a whole one; else always.
+        single: whether a token that only begins a spelling counts only if no token is a whole one.
 
     Returns:
-        None if the reply begins with none of them, as far as the server tells.
+        None if the reply begins with none of the answers, as far as the server tells.
     """
     words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top] or [(_first_word(reply.text), 0.0)]
     whole: list[list[float]] = [[] for _ in answers]
@@ -107,7 +107,7 @@ def read_answers(reply: Reply, answers: Sequence[Sequence[str]], *, single: bool
 
 
 def read_yes(reply: Reply) -> float | None:
-    """Return the probability of yes against no; None if the text begins with neither, or the server does not tell."""
+    """Return the probability of yes against no; None without probabilities, or if the text begins with neither."""
     if not reply.top or _first_word(reply.text) not in YES + NO:
         return None
     found = read_answers(reply, (YES, NO), single=True)
@@ -118,7 +118,7 @@ def check_choices(choices: Sequence[str]) -> None:
     """Check that the first token of an answer can tell choices apart, as `read_choices` needs it.
 
     Raises:
-        SettingsError: two begin with the same word.
+        SettingsError: two choices begin with the same word.
     """
     for first, choice in itertools.combinations(choices, 2):
         if _beginning(first) == _beginning(choice):

@@ -1,4 +1,4 @@
-"""Requests to a server: with the key, in time, again where it is busy, and its refusals in one line."""
+"""Requests to a server: with its key, time limits, new attempts while it is busy, and errors in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUSY = (408, 425, 429)  # statuses, besides those of 500 and above, after which
 
 
 class StatusError(NoAnswerError):
-    """The server answers with an error; `after`: seconds to wait before another try, None if none would help."""
+    """An error status from the server; `after`: seconds to wait before another attempt, None if none would help."""
 
     def __init__(self, message: str, after: float | None) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Client:
             key: API key; never in a message.
 
         Raises:
-            SettingsError: the address or the key is not one.
+            SettingsError: the address or the key is invalid.
         """
         self._model, self._seconds, self._key = model, seconds, key
         try:
@@ -62,10 +62,10 @@ class Client:
         self._ended = threading.Event()
 
     def get(self, path: str) -> httpx2.Response:
-        """Return the response of a path, whatever its status, after one try.
+        """Return the response of a path, whatever its status, after one attempt.
 
         Raises:
-            SiraError: nobody answers, or the key is wrong.
+            SiraError: no server answers, or the key is wrong.
         """
         try:
             response = in_time(lambda: self._client.get(self._at(path)), self._seconds, self._check_wanted)
@@ -75,11 +75,11 @@ class Client:
         return response
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-        """Return the response to a request; if the server is busy, after several tries.
+        """Return the response to a request, after several attempts if the server is busy.
 
         Raises:
-            NoAnswerError: it does not answer in time, or not to this question.
-            SiraError: it is gone, or refuses any question.
+            NoAnswerError: the server does not answer in time, or not this request.
+            SiraError: the server is gone, or refuses all requests.
         """
 
         def send() -> httpx2.Response:
@@ -102,7 +102,7 @@ class Client:
         return (text.replace(self._key, "...") if self._key else text)[:SHORT]
 
     def end(self) -> None:
-        """Give up what is under way, and close the connections."""
+        """Abandon running requests, and close the connections."""
         self._ended.set()
         self._client.close()
 

@@ -58,7 +58,7 @@ class Endpoint:
             key: API key; never in a message.
 
         Raises:
-            SettingsError: the address or the key is not one.
+            SettingsError: the address or the key is invalid.
         """
         self._model, self._system = model, system
         self._client = Client(address, model, seconds=seconds, key=key)
@@ -75,10 +75,10 @@ class Endpoint:
             question: any.
 
         Returns:
-            `logprobs`: it tells probabilities; `answer`: it says yes or no, which count as 1 and 0.
+            `logprobs`: the server tells probabilities; `answer`: it says yes or no, which count as 1 and 0.
 
         Raises:
-            SiraError: it is away, refuses, or does not know the model.
+            SiraError: the server is away, refuses, or does not know the model.
         """
         owner, url = self._owner(), _empty_picture()
         self._more, self._continuing = _OWN_WORDS.get(owner, {}), _CONTINUING.get(owner, {})
@@ -97,7 +97,7 @@ class Endpoint:
         return "logprobs" if self._told else "answer"
 
     def _first(self, picture: str, question: str) -> Reply:
-        """Ask for one token, in the server's word for the limit."""
+        """Ask for one token, by the name that the server has for the limit."""
         try:
             return self.reply([picture], question)
         except StatusError as error:
@@ -107,13 +107,13 @@ class Endpoint:
             return self.reply([picture], question)
 
     def check_continues(self, prompt: str) -> None:
-        """Check that the server goes on with the beginning of a text, on an empty picture, after `begin`.
+        """Check on an empty picture that the server continues a given beginning; call `begin` first.
 
         Args:
             prompt: asks for a text of several words.
 
         Raises:
-            SiraError: it does not, or as `begin`.
+            SiraError: the server does not continue it; or as `begin`.
         """
         reason = "does not go on with the beginning of a text"
         try:
@@ -133,15 +133,15 @@ class Endpoint:
     def ask(
         self, picture: str, question: str, answers: Mapping[str, Sequence[str]] = YES_OR_NO, *, single: bool = True
     ) -> tuple[list[float], float]:
-        """Return the probability of each answer against the others, and that of something else.
+        """Return the probability of each answer against the others, and that of any other reply.
 
         Args:
             picture: as a data URL.
             question: in its final wording.
-            answers, single: as for `read_answers`, the spellings by what they stand for.
+            answers, single: as for `read_answers`; spellings by value.
 
         Raises:
-            NoAnswerError: no answer, or another one than these.
+            NoAnswerError: the reply matches no answer.
             SiraError: the server is gone, or refuses any question.
         """
         reply = self.reply([picture], question)
@@ -152,13 +152,13 @@ class Endpoint:
         return found
 
     def unlike(self, reply: Reply, question: str, expected: str, advice: str) -> NoAnswerError:
-        """Return the error that a reply begins with something else than expected.
+        """Return the error for a reply with an unexpected beginning.
 
         Args:
             reply: of the server.
             question: in its final wording.
             expected: how replies should begin.
-            advice: on what to do, if the model does not reason.
+            advice: for the message, if the model does not reason.
         """
         said = line_of(reply.beginning)[:SHORT]
         return NoAnswerError(
@@ -167,7 +167,7 @@ class Endpoint:
         )
 
     def only_reasons(self, reply: Reply, question: str) -> NoAnswerError:
-        """Return the error that a reply holds reasoning, and no answer."""
+        """Return the error for a reply that holds only reasoning."""
         longer = "raise max_new_tokens, or " * (reply.finish_reason == "length")
         return NoAnswerError(
             f"{self._model} sends reasoning alone, expected an answer to {question!r}: {longer}{_NOT_REASONING}"
@@ -180,7 +180,7 @@ class Endpoint:
     def reply(
         self, pictures: Sequence[str], text: str, max_tokens: int = 1, *, start: str = "", seed: int = 0
     ) -> Reply:
-        """Return the likeliest answer, or another one.
+        """Return the likeliest answer, or a sampled one.
 
         Args:
             pictures: data URLs; all are sent in one message.
@@ -190,7 +190,7 @@ class Endpoint:
             seed: 0 for the likeliest answer; any other samples at temperature 1.
 
         Raises:
-            NoAnswerError: the server has no answer, or one without the probabilities that others had.
+            NoAnswerError: the server gave no answer, or none of the probabilities that it gave before.
             SiraError: as `ask`.
         """
         images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
@@ -227,7 +227,7 @@ class Endpoint:
         return replace(reply, text=reply.text.removeprefix(start)) if start else reply
 
     def _owner(self) -> str:
-        """Return the kind of server, as its list of models has it; empty without a list.
+        """Return the kind of server, from its list of models; empty without a list.
 
         Raises:
             SiraError: nobody answers, or the key is wrong.

@@ -23,7 +23,7 @@ NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
 
 
 class Questions(ABC):
-    """What is asked of a server about each picture.
+    """The questions that a server answers about each picture.
 
     Attributes:
         looked: settings of the second look, for keys; None without one.
@@ -47,12 +47,12 @@ class Questions(ABC):
         """Return the answer about a picture.
 
         Args:
-            urls: the picture as a data URL; several that are in one prompt.
+            urls: the picture as a data URL; several share one prompt.
             asked: the prompt.
-            picture: where it is.
+            picture: the picture itself.
 
         Raises:
-            NoAnswerError: the server has none.
+            NoAnswerError: the server gave no answer.
             SiraError: the server is gone, or refuses any question.
         """
 
@@ -75,14 +75,14 @@ class ClaimQuestions(Questions):
         self._mender = EndpointRewriter(endpoint, preset, how)
 
     def begin(self) -> None:
-        """Ask about an object, to learn whether the server tells probabilities."""
+        """Ask about an object, to learn whether the server gives probabilities."""
         some = self._words.objects.things("a dog") or [Thing("dog", (), "dog")]
         self.looked["source"] = self._endpoint.begin(self._words.question(some[0]))
         if self._rewrites:
             self._endpoint.check_continues(self._preset.prompts.caption)
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
-        """Ask about each claim of a caption; each picture by itself."""
+        """Ask about each claim of a caption, separately for each picture."""
         caption, known = cast(CaptionedPicture, picture), dict[str, Claim]()
 
         def look(text: str) -> Check:

@@ -1,7 +1,7 @@
-"""Captions without unsupported objects, written by a server: it goes on with the text before each of them.
+"""Captions without unsupported objects: a server continues the text before each such object.
 
-A server takes no masks of tokens: it is told which objects not to mention, and if it names one again, asked for another
-text. Sentences that still name one at the end are dropped.
+A server takes no token masks, so it is told which objects to avoid, and asked again if it names one. Sentences that
+still name one at the end are dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EndpointRewriter:
         self._language = verify.wording(preset).code
 
     def rewrite(self, urls: Sequence[str], check: Check, look: Callable[[str], Check]) -> Rewritten:
-        """Rewrite a text; the part before the first unsupported object is not changed.
+        """Rewrite a text; the part before its first unsupported object stays.
 
         Args:
             urls: the pictures.
@@ -42,7 +42,7 @@ class EndpointRewriter:
             look: checks another text about them.
 
         Raises:
-            NoAnswerError: the server has no answer.
+            NoAnswerError: the server gave no answer.
             SiraError: the server is gone, or refuses any question.
         """
         doubted: list[Claim] = []
