@@ -27,8 +27,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.loading.inspection import check_structure
 from tests.support import census, layouts
 from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
-from tests.support.checkpoints_other import write_paligemma
+from tests.support.checkpoints_other import write_gemma4, writer_of
 from tests.support.tiny_parts import IMAGE
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -36,7 +35,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "qwen3_vl": lambda folder: write_qwen(folder, "3"),
     "qwen3_5": lambda folder: write_qwen(folder, "3.5"),
     "gemma4": write_gemma4,
-    "paligemma": write_paligemma,  # whose processor gives labels, too
+    "paligemma": writer_of("paligemma"),  # whose processor gives labels, too
 }
 
 

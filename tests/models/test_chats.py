@@ -51,7 +51,7 @@ def pictures() -> list[Image.Image]:
 @pytest.mark.parametrize("seen_in", [(0,), (2,), (0, 2)], ids=["first", "last", "both"])
 @pytest.mark.parametrize(
     "write",
-    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
+    [checkpoints.write_qwen, checkpoints_other.writer_of("gemma3"), checkpoints_other.writer_of("idefics3")],
     ids=lambda write: write.__name__,
 )
 def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen_in):
@@ -80,7 +80,7 @@ PARTS = ("This is A:", None, "and B:", None, "What differs?")
 
 @pytest.mark.parametrize(
     "write",
-    [checkpoints.write_qwen, checkpoints_other.write_gemma3, checkpoints_other.write_idefics3],
+    [checkpoints.write_qwen, checkpoints_other.writer_of("gemma3"), checkpoints_other.writer_of("idefics3")],
     ids=lambda write: write.__name__,
 )
 def test_pictures_between_words_stay_there(tmp_path, write):
@@ -124,8 +124,8 @@ def test_a_template_that_puts_pictures_first_may_do_so(tmp_path):
     [
         (checkpoints.write_qwen, "sira"),
         (checkpoints.write_qwen, "vcd"),
-        (checkpoints_other.write_gemma3, "sira"),
-        (checkpoints_other.write_idefics3, "vcd"),
+        (checkpoints_other.writer_of("gemma3"), "sira"),
+        (checkpoints_other.writer_of("idefics3"), "vcd"),
     ],
     ids=["qwen, sira", "qwen, vcd", "gemma3, sira", "idefics3, vcd"],
 )
@@ -143,9 +143,9 @@ def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
 @pytest.mark.parametrize(
     "write",
     [
-        checkpoints_other.write_llava_next,  # leaves out what the assistant said
-        checkpoints_other.write_joycaption,  # places a picture in every turn
-        checkpoints_other.write_paligemma,  # has no template
+        checkpoints_other.writer_of("llava_next"),  # leaves out what the assistant said
+        checkpoints_other.writer_of("joycaption"),  # places a picture in every turn
+        checkpoints_other.writer_of("paligemma"),  # has no template
     ],
     ids=lambda write: write.__name__,
 )
@@ -159,7 +159,7 @@ def test_a_chat_format_without_room_for_turns_is_refused(tmp_path, write):
 
 def test_a_template_whose_assistant_says_plain_text(tmp_path):
     """As that of Mistral's checkpoints: lists of parts are for the user only."""
-    lvlm = load(checkpoints_other.write_pixtral(tmp_path / "checkpoint"))
+    lvlm = load(checkpoints_other.writer_of("pixtral")(tmp_path / "checkpoint"))
     old, last = lvlm.processor.chat_template, "{%- endif %}{%- endfor %}"
     assert old.endswith(last)
     said = "{%- elif message['role'] == 'assistant' %}{{- message['content'] + '</s>' }}"

@@ -11,7 +11,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ra
 
 from sira_cli import load
 from sira_cli.pictures.sources import open_picture
-from tests.support.checkpoints_gemma4 import write_gemma4
+from tests.support.checkpoints_other import write_gemma4
 from tests.support.helpers import SlowContrast
 from tests.support.tiny import Tiny
 

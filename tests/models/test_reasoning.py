@@ -10,8 +10,7 @@ from transformers import AutoTokenizer
 from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.inputs.vocabulary import Detokenizer, Vocabulary
 from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
-from tests.support.checkpoints_other import write_llava_next
+from tests.support.checkpoints_other import write_gemma4, writer_of
 
 ENDS = {"qwen3": "<|im_end|>", "qwen2.5": "<|im_end|>", "gemma4": "<turn|>"}
 KIMI = "<|im_assistant|>assistant<|im_middle|>"  # the end of Kimi-VL's template, which says nothing of thoughts
@@ -25,7 +24,7 @@ def vocabularies(tmp_path_factory):
         "qwen3": write_qwen(folder / "qwen3", "3"),
         "qwen2.5": write_qwen(folder / "qwen2.5"),
         "gemma4": write_gemma4(folder / "gemma4"),
-        "llama": write_llava_next(folder / "llama"),
+        "llama": writer_of("llava_next")(folder / "llama"),
     }
     return {name: Vocabulary(AutoTokenizer.from_pretrained(place)) for name, place in folders.items()}
 

@@ -20,7 +20,7 @@ from sira_cli.pictures.sources import open_picture
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.run import run_pictures
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
+from tests.support.checkpoints_other import write_gemma4
 from tests.support.scripted import script, written
 
 QUESTION = "Is there a cat on the table?"

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_gemma4 import write_gemma4
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints_other import WRITERS, write_gemma4
 
 ALL: dict[str, Callable[[Path], Path]] = {
     "LLaVA-1.5": write_llava,

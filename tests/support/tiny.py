@@ -13,51 +13,12 @@ from typing import Any
 import torch
 import transformers as hf
 
-from tests.support.tiny_parts import (
-    CLIP as CLIP,
-)
-from tests.support.tiny_parts import (
-    IMAGE as IMAGE,
-)
-from tests.support.tiny_parts import (
-    LAYERS as LAYERS,
-)
-from tests.support.tiny_parts import (
-    PIXTRAL as PIXTRAL,
-)
-from tests.support.tiny_parts import (
-    SIGLIP as SIGLIP,
-)
-from tests.support.tiny_parts import (
-    SUPPRESS as SUPPRESS,
-)
-from tests.support.tiny_parts import (
-    TEXT as TEXT,
-)
-from tests.support.tiny_parts import (
-    VOCABULARY as VOCABULARY,
-)
-from tests.support.tiny_parts import (
-    Tiny as Tiny,
-)
-from tests.support.tiny_parts import (
-    build as build,
-)
-from tests.support.tiny_parts import (
-    pixels as pixels,
-)
-from tests.support.tiny_parts import (
-    prompt as prompt,
-)
-from tests.support.tiny_parts import (
-    qwen_inputs as qwen_inputs,
-)
-from tests.support.tiny_parts import (
-    with_mask as with_mask,
-)
-from tests.support.tiny_recent import gemma4 as gemma4
-from tests.support.tiny_recent import lfm2 as lfm2
-from tests.support.tiny_recent import qwen3_5 as qwen3_5
+from tests.support.tiny_parts import CLIP, IMAGE, PIXTRAL, SIGLIP, TEXT, VOCABULARY, Tiny, build, pixels, prompt
+from tests.support.tiny_parts import LAYERS as LAYERS
+from tests.support.tiny_parts import SUPPRESS as SUPPRESS
+from tests.support.tiny_parts import qwen_inputs as qwen_inputs
+from tests.support.tiny_parts import with_mask as with_mask
+from tests.support.tiny_recent import gemma4, lfm2, qwen3_5
 
 
 def llava(attention: str = "sdpa") -> Tiny:
