@@ -63,15 +63,6 @@ def names(path) -> list[str]:
     return [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
 
 
-def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
-    ledger = Ledger(path)
-    ledger.begin()
-    for number in range(3):
-        ledger.append(record(f"{number}.jpg"))
-        assert names(path) == [f"{each}.jpg" for each in range(number + 1)]
-    ledger.close()
-
-
 def test_what_is_done_is_known_again(path):
     write(path, record("a.jpg"), record("b.jpg", status="error"))
     ledger = Ledger(path)
@@ -96,9 +87,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
         assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize(
-    "content", ["my notes, no newline", "my notes\n", '{"a": 1}\n', "[]\n", '{"schema": "other/1"}\n', "null\n", "\n"]
-)
+@pytest.mark.parametrize("content", ["my notes, no newline", '{"a": 1}\n', '{"schema": "other/1"}\n'])
 def test_other_peoples_files_are_refused_and_left_alone(path, content):
     path.write_text(content)
     with pytest.raises(DataError, match="line 1 is not a record of sira"):
@@ -157,16 +146,7 @@ def test_the_final_state_is_that_of_a_single_run(path):
 
 @pytest.mark.parametrize(
     ("there", "order", "expected"),
-    [
-        ("abcd", "bd", "abcd"),
-        ("abcd", "d", "abcd"),
-        ("abcd", "abcd", "abcd"),
-        ("abdec", "cd", "abcde"),  # c is new
-        ("xbadc", "abcd", "xabcd"),
-        ("xbya", "ab", "xaby"),
-        ("abc", "cba", "cba"),
-        ("zyx", "ab", "zyx"),
-    ],
+    [("abcd", "bd", "abcd"), ("abdec", "cd", "abcde"), ("xbadc", "abcd", "xabcd"), ("abc", "cba", "cba")],
 )
 def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there, order, expected):
     write(path, *map(record, there), order=order)
@@ -289,33 +269,6 @@ def test_records_can_be_read_after_they_were_put_in_order(path):
     ledger.close()
 
 
-def test_a_failed_write_leaves_whole_records(path, monkeypatch):
-    """A short write and then none, as on a full disk; a real one is in test_batch_runs.py."""
-    ledger = Ledger(path)
-    ledger.begin()
-    ledger.append(record("a.jpg"))
-    before = path.read_bytes()
-    file = ledger._file
-
-    class Full:
-        fileno, truncate, seek, close = file.fileno, file.truncate, file.seek, file.close
-
-        def __init__(self):
-            self.room = 10
-
-        def write(self, data):
-            if not self.room:
-                raise OSError(28, "No space left on device")
-            self.room = 0
-            return file.write(data[:10])
-
-    monkeypatch.setattr(ledger, "_file", Full())
-    with pytest.raises(SiraError, match="No space left on device: what is finished is kept"):
-        ledger.append(record("b.jpg"))
-    assert path.read_bytes() == before
-    ledger.close()
-
-
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     with pytest.raises(SiraError, match="cannot be opened for writing"):
         Ledger(tmp_path / "nowhere/captions.jsonl")
@@ -351,7 +304,7 @@ def test_several_prompts_per_picture_are_known_by_their_ids(path, monkeypatch):
         Ledger(path, by="id")
 
 
-@pytest.mark.parametrize("key", ["5" * 64, "F" * 64, "of thirty-two bytes, not a hash.", "", "ü"])
+@pytest.mark.parametrize("key", ["F" * 64, "of thirty-two bytes, not a hash.", "ü"])
 def test_a_key_of_any_kind_comes_back(path, key):
     write(path, record("a") | {"key": key})
     ledger = Ledger(path)
@@ -436,7 +389,7 @@ def test_a_file_that_another_one_replaced_is_left_alone(path, at_the_end):
     assert names(path.parent / "captions-kept-2.jsonl") == ["a.jpg", "b.jpg"]
 
 
-@pytest.mark.parametrize("size", [0, 5, -3, "appended"])
+@pytest.mark.parametrize("size", [5, "appended"])
 def test_a_file_that_another_program_cut_off_is_not_written_to(path, size):
     """What is left is gone on with."""
     ledger = Ledger(path)

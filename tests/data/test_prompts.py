@@ -6,9 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.data.prompts import needs_columns
@@ -52,12 +50,6 @@ def test_members_of_a_shard(lvlm, folder):
     assert [type(event).__name__ for event in again] == ["Started", *["Skipped"] * 3]
     with pytest.raises(SettingsError, match="prompt"):
         run(lvlm, "a.tar", "Number {number}")
-
-
-def test_columns_of_a_table_and_questions(lvlm, folder):
-    columns = {"image": [path.read_bytes() for path in EXAMPLES[:2]], "thing": ["dog", None], "big": [b"x" * 99] * 2}
-    parquet.write_table(pyarrow.table(columns), "t.parquet")
-    assert prompts(lvlm, "t.parquet", "Is there a {thing}?", task="ask") == ["Is there a dog?", "Is there a ?"]
 
 
 def test_a_missing_column_is_said_before_anything_is_decoded(lvlm, folder):

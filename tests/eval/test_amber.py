@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
@@ -52,17 +51,12 @@ def judge(nouns: str, truth: str, hallu: str = "", near: Similarity | None = Non
 @pytest.mark.parametrize(
     ("nouns", "truth", "hallu", "expected"),
     [
-        ("", "sky", "dog", ("", "", "", "")),
-        ("view sky", "sky", "", ("sky", "", "sky", "")),  # no word of AMBER's, no mention
-        ("dog dog", "sky", "", ("dog dog", "dog dog", "", "")),  # every mention counts
-        ("light", "sky", "light", ("light", "", "", "")),  # safe: counted, but neither wrong nor marked
-        ("light", "light", "", ("light", "", "", "")),  # nor covered
-        ("woman", "sky person", "", ("woman", "", "person", "")),  # a related word stands for the annotated one
-        ("tree", "tree forest", "", ("tree", "", "forest", "")),  # related words come before the words themselves
-        ("bush", "tree forest", "", ("bush", "", "tree", "")),  # of two, the first
-        ("ship boat", "ship ship", "", ("ship boat", "", "ship", "")),  # annotated twice, covered once
-        ("puppy", "sky", "dog", ("puppy", "puppy", "", "dog")),
-        ("puppy", "dog", "puppy", ("puppy", "", "dog", "")),  # what is in the picture is not marked
+        ("dog dog", "sky", "", ("dog dog", "dog dog", "", "")),
+        ("light", "sky", "light", ("light", "", "", "")),
+        ("woman", "sky person", "", ("woman", "", "person", "")),
+        ("bush", "tree forest", "", ("bush", "", "tree", "")),
+        ("ship boat", "ship ship", "", ("ship boat", "", "ship", "")),
+        ("puppy", "dog", "puppy", ("puppy", "", "dog", "")),
     ],
 )
 def test_equal_words(nouns, truth, hallu, expected):
@@ -72,14 +66,10 @@ def test_equal_words(nouns, truth, hallu, expected):
 @pytest.mark.parametrize(
     ("nouns", "truth", "hallu", "expected"),
     [
-        ("sun", "sky cloud", "", ("sun", "", "cloud", "")),  # near a word of the picture: no hallucination
-        ("sun", "sky", "cloud", ("sun", "sun", "", "cloud")),  # near an annotated hallucination: marked
-        ("sun", "cloud", "sun", ("sun", "", "cloud", "sun")),  # marked, then cleared
-        ("sun", "sky", "cloud sun", ("sun", "sun", "", "cloud sun")),  # the equal word and the first near one
-        ("sun", "sky", "sun cloud", ("sun", "sun", "", "sun")),  # which may be the equal one
-        ("cloud", "cloud sun", "sun", ("cloud", "", "cloud", "")),  # an equal word of the picture settles it
-        ("sun", "cloud cloud", "", ("sun", "", "cloud", "")),
-        ("man", "sky tree", "", ("man", "", "tree", "")),  # near `forest`, which stands for `tree`
+        ("sun", "sky cloud", "", ("sun", "", "cloud", "")),
+        ("sun", "cloud", "sun", ("sun", "", "cloud", "sun")),
+        ("sun", "sky", "cloud sun", ("sun", "sun", "", "cloud sun")),
+        ("man", "sky tree", "", ("man", "", "tree", "")),
     ],
 )
 def test_similar_words(nouns, truth, hallu, expected):
@@ -170,23 +160,13 @@ def test_existence_has_a_constant_of_its_own(amber):
     assert amber.figures("discriminative", counts)["F1"] == 66.7
 
 
-def test_numpys_sums_are_rounded_as_pythons(amber):
-    for right in range(2_000):
-        counts = {"answers": 2_000.0, "right": float(right), "no": 1_000.0, "answered no": 990.0, "rightly no": 333.0}
-        plain = amber.figures("attribute", counts)
-        numpys = amber.figures("attribute", {name: np.float64(count) for name, count in counts.items()})
-        assert numpys == plain
-        assert {type(value) for value in numpys.values()} == {float}
-
-
 def test_nothing_answered(amber):
     every = figures(amber, {}, {})
     assert every["generative"] == {"CHAIR": 0.0, "Cover": 0.0, "Hal": 100.0, "Cog": 0.0, "words": 0.0}
     assert set(every["state"].values()) == {0.0}
 
 
-@pytest.mark.parametrize("answer", ["No.", "NO", "no", " No", "", "Not", "No, it is not"])
-@pytest.mark.parametrize("id_", ["4", "5"])
+@pytest.mark.parametrize(("answer", "id_"), [("No.", "4"), ("no", "5"), (" No", "4"), ("", "5")])
 def test_only_yes_and_no_are_answers(amber, answer, id_):
     tally = amber.score(amber.parts[1], {id_: answer})["state"]
     assert tally.right == {id_: False}
@@ -195,17 +175,7 @@ def test_only_yes_and_no_are_answers(amber, answer, id_):
 
 @pytest.mark.parametrize(
     ("answer", "counted"),
-    [
-        ("Yes", "Yes"),
-        ("yes.", "Yes"),
-        (" NO!\n", "No"),
-        ("No, it is not.", "No"),
-        ("Yes it is", "Yes"),
-        ("Not at all", "Not at all"),
-        ("It is. Yes", "It is. Yes"),
-        ("Yes;", "Yes;"),
-        ("", ""),
-    ],
+    [("yes.", "Yes"), (" NO!\n", "No"), ("No, it is not.", "No"), ("It is. Yes", "It is. Yes")],
 )
 def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
     captions, questions = amber.parts

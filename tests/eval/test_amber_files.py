@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import DataError, SiraError
+from sira_cli.errors import DataError
 from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, write
 
 
@@ -35,11 +35,6 @@ def test_export_is_read_again(amber, tmp_path):
     assert amber.read(amber.export({"generative": odd}, tmp_path)) == {"generative": odd}
 
 
-def test_a_folder_that_cannot_be_written_is_named(amber, tmp_path):
-    with pytest.raises(SiraError, match=r"missing/generative\.json: cannot be written"):
-        amber.export({"generative": SAID}, tmp_path / "missing")
-
-
 def test_lines_are_read(amber, tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(SAID)))
@@ -50,18 +45,9 @@ def test_lines_are_read(amber, tmp_path):
     ("bad", "message"),
     [
         ([{"id": 99, "response": ""}], r"row 1: id 99 is not AMBER's: expected 1 to 11"),
-        ([{"id": 0, "response": ""}], r"row 1: id 0 is not AMBER's"),
-        ([{"id": "one", "response": ""}], r"row 1: id is not a whole number: 'one'"),
-        ([{"id": True, "response": ""}], r"row 1: id is not a whole number"),
         ([{"response": ""}], r"row 1: expected id, found response"),
-        ([{"id": 1}], r"row 1: expected the model's answer in text, found id"),
-        ([{"id": 1, "response": None}], r"row 1: response is not text: None"),
-        (["Yes"], r"row 1: expected a JSON object, got 'Yes'"),
         ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
         (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
-        (rows(SAID | ANSWERED)[:4], r"answers.json: id 5 is not answered: 7 of the 8 answers of discriminative"),
-        ([], r"answers.json: no answers of generative or discriminative"),
-        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
     ],
 )
 def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
@@ -94,18 +80,10 @@ def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
     ("file", "place", "changes", "message"),
     [
         ("annotations", 1, {"id": 3}, r"annotations.json: row 2: expected id 2, got 3"),
-        ("annotations", 1, {"type": 3}, r"annotations.json: row 2: type is not text"),
-        ("annotations", 1, {"truth": "sky"}, r"row 2: truth: expected a list of words, got 'sky'"),
-        ("annotations", 1, {"hallu": [1]}, r"row 2: hallu: expected a list of words, got \[1\]"),
         ("annotations", 1, {"truth": ["man"]}, r"row 2: truth: 'man' is not in relation.json"),
-        ("annotations", 1, {"hallu": ["man"]}, r"row 2: hallu: 'man' is not in relation.json"),
         ("annotations", 3, {"truth": "Yes"}, r"row 4: truth must be yes or no, got 'Yes'"),
-        ("annotations", 3, {"truth": ["yes"]}, r"row 4: truth is not text"),
-        ("query/query_generative", 1, {"id": 1}, r"row 2: id 1 is there already"),
         ("query/query_generative", 1, {"id": 12}, r"row 2: id 12 is not in .*annotations.json"),
         ("query/query_generative", 1, {"id": 4}, r"row 2: id 4 is annotated as discriminative-attribute-state, expec"),
-        ("query/query_generative", 1, {"image": 4}, r"row 2: image is not text"),
-        ("query/query_discriminative", 0, {"query": 4}, r"row 1: query is not text"),
     ],
 )
 def test_data_that_are_not_ambers_are_named(data, file, place, changes, message):
@@ -116,11 +94,7 @@ def test_data_that_are_not_ambers_are_named(data, file, place, changes, message)
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
-    [
-        ("relation.json", ["sky"], r"relation.json: expected a JSON object of words"),
-        ("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'"),
-        ("query/query_generative.json", [], r"query_generative.json: holds no queries of generative"),
-    ],
+    [("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'")],
 )
 def test_files_of_another_kind_are_named(data, file, content, message):
     write(data / file, content)
@@ -128,7 +102,7 @@ def test_files_of_another_kind_are_named(data, file, content, message):
         benchmark(data)
 
 
-@pytest.mark.parametrize("file", ["annotations.json", "relation.json", "safe_words.txt", "query/query_generative.json"])
+@pytest.mark.parametrize("file", ["annotations.json"])
 def test_missing_files_are_named(data, file):
     (data / file).unlink()
     with pytest.raises(DataError, match=f"{file}: cannot be read: No such file"):

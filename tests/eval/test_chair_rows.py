@@ -45,18 +45,11 @@ def test_read_takes_all_forms(chair, tmp_path):
     ("rows", "message"),
     [
         ([], "a.jsonl: holds no captions"),
-        (['{"image_id"'], "a.jsonl: line 1 is not JSON"),
-        (["3"], "a.jsonl: line 1: expected a JSON object"),
         (
             [{"image_id": 7, "caption": "x"}, {"caption": "x"}],
             "a.jsonl: line 2: expected image_id or image or file_name",
         ),
-        ([{"image_id": 7}], "a.jsonl: line 1: expected the model's answer in text, found image_id"),
-        ([{"image_id": "7" * 5000, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: '7"),
         ([{"image_id": 7, "caption": None}], "a.jsonl: line 1: caption is not text: None"),
-        ([{"image_id": 7.5, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: 7.5"),
-        ([{"image_id": True, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: True"),
-        ([{"image": "photo.jpg", "caption": "x"}], "a.jsonl: line 1: image is not an image of COCO: 'photo.jpg'"),
         (
             [{"image_id": 7, "caption": "x"}, {"image_id": "7", "caption": "y"}],
             r"a.jsonl: no caption of image 8 \(2 of 3 are missing\)",
@@ -65,7 +58,6 @@ def test_read_takes_all_forms(chair, tmp_path):
             [{"image_id": image, "caption": "x"} for image in (8, 7, 7)],
             r"image 7 has 2 captions \(.*a.jsonl: line 2 and .*a.jsonl: line 3\), image 8 has 1 \(.*: line 1\): ",
         ),
-        ([{"image_id": 8, "caption": "x"}], r"a.jsonl: no caption of image 7 \(2 of 3 are missing\)"),
     ],
 )
 def test_rows_that_are_wrong_are_named(chair, tmp_path, rows, message):
@@ -106,12 +98,8 @@ def test_ids_are_read_in_every_form(tmp_path):
     ("text", "message"),
     [
         ("", "ids: holds no images"),
-        ("[]", "ids: holds no images"),
         ("7\nseven\n", "ids: line 2: expected an image's number or its file name in COCO, got 'seven'"),
-        ("[7, 8.5]", r"ids: row 2: expected an image's number or its file name in COCO, got 8\.5"),
-        ("[true]", "ids: row 1: expected an image's number"),
         ("7\n8\n000000000007.jpg", "ids: line 3: image 7 is also in .*ids: line 1"),
-        ("[7,", "ids: line 1 is not JSON"),
     ],
 )
 def test_lists_that_are_wrong_are_refused(tmp_path, text, message):

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from sira_cli.eval.chair.words import HEADS, MERGES, mentions
+from sira_cli.eval.chair.words import HEADS, mentions
 from sira_cli.language import CHAIR_WORDS, fallback
 from tests.support.eval.coco_data import CATEGORIES
 
@@ -140,7 +140,7 @@ def slow_rule(tokens: list[str], synonyms: str) -> tuple[list[str], list[str], l
     return merged, words, heads, places
 
 
-@pytest.mark.parametrize("model", ["instructblip-greedy", "llava-1.5-beam5", "minigpt4-ours", "shikra-greedy"])
+@pytest.mark.parametrize("model", ["instructblip-greedy", "shikra-greedy"])
 def test_the_rule_against_a_slow_one_on_real_captions(model, benchmarks):
     synonyms = CHAIR_WORDS.read_text()
     mentioned = merged = 0
@@ -154,15 +154,3 @@ def test_the_rule_against_a_slow_one_on_real_captions(model, benchmarks):
         merged += len(tokens) - len(found.tokens)
     assert mentioned > 500
     assert merged > 10
-
-
-def test_the_rule_against_a_slow_one_on_all_pairs_of_its_words():
-    """Every merge beside every other, with toilets and seats: what real captions seldom have."""
-    pairs = [*MERGES, "toilet", "seat", "a man"]
-    for first in pairs:
-        for second in pairs:
-            tokens = f"{first} {second} seat baby {first}".split()
-            found = mentions(tokens)
-            assert (list(found.tokens), list(found.words), list(found.heads), list(found.places)) == (
-                slow_rule(tokens, CHAIR_WORDS.read_text())
-            )

@@ -61,13 +61,6 @@ def test_files_need_not_list_their_images(tmp_path):
         truth_of(folder, [9])
 
 
-def test_a_pair_is_needed(tmp_path):
-    folder = write_coco(tmp_path / "coco")
-    (folder / "captions_val2014.json").rename(folder / "captions_train2014.json")
-    with pytest.raises(DataError, match="expected COCO's"):
-        Annotations.find(folder)
-
-
 def test_train_is_not_read_when_val_has_all(tmp_path):
     folder = write_coco(tmp_path / "coco")
     for kind in ("instances", "captions"):
@@ -87,29 +80,15 @@ def broken(folder: Path, kind: str, change) -> None:
     ("kind", "change", "message"),
     [
         ("instances", lambda content: [content], "instances_val2014.json: expected a JSON object"),
-        ("captions", lambda content: [content], "captions_val2014.json: expected a JSON object"),
-        ("instances", lambda content: {**content, "images": 3}, "instances_val2014.json: expected a list 'images'"),
-        ("captions", lambda content: {}, "captions_val2014.json: expected a list 'annotations'"),
         (
             "instances",
             lambda content: {**content, "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": "spork"}]},
             r"instances_val2014.json: categories\[1\]: 'spork' is not in CHAIR's list",
         ),
         (
-            "instances",
-            lambda content: {**content, "annotations": [{"image_id": 7, "category_id": 99}]},
-            r"instances_val2014.json: annotations\[0\]: category 99 is not defined",
-        ),
-        (
             "captions",
             lambda content: {"annotations": [{"image_id": 7, "caption": "x"}, {"image_id": 7}]},
             r"captions_val2014.json: annotations\[1\]: expected image_id \(int\) and caption \(str\), got \{'image_id'",
-        ),
-        ("captions", lambda content: {"annotations": ["x"]}, r"annotations\[0\]: expected image_id"),
-        (
-            "instances",
-            lambda content: {**content, "images": [{"id": "7", "file_name": "7.jpg"}]},
-            r"images\[0\]: expected id \(int\) and file_name \(str\)",
         ),
     ],
 )
@@ -166,13 +145,6 @@ def test_what_decides_is_in_the_key(coco, tmp_path, what):
         folder = coco.rename(tmp_path / "elsewhere")
     with pytest.raises(AssertionError, match="read again"):
         truth_of(folder, ids, never, **by)
-
-
-def test_lists_of_images_do_not_push_each_other_out(coco, home):
-    truth_of(coco, [7])
-    truth_of(coco, [8])
-    assert len(cached(home)) == 2
-    truth_of(coco, [7], never)
 
 
 def test_rule_and_language_are_in_the_key(coco, home, tmp_path, monkeypatch):

@@ -156,7 +156,7 @@ def save(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ending", [".json", ".tsv", ".csv", ".xlsx"])
+@pytest.mark.parametrize("ending", [".json", ".xlsx"])
 @pytest.mark.parametrize("image", [True, False])
 def test_pope_of_vlmevalkit(files, tmp_path, ending, image):
     """By picture and question; where pictures have names of VLMEvalKit's own, in the order of the split."""
@@ -177,14 +177,7 @@ def test_pope_of_vlmevalkit(files, tmp_path, ending, image):
             Pope(files[1:2]).read([path])
 
 
-def test_an_answer_that_vlmevalkit_did_not_get_is_none(files, tmp_path):
-    rows = vlmevalkit_rows(files, True)
-    rows[2]["prediction"] = "Failed to obtain answer via API."
-    with pytest.raises(DataError, match=r"row 3: VLMEvalKit got no answer: 'Failed to obtain answer via API.'"):
-        Pope(files).read([save(tmp_path / "a.json", rows)])
-
-
-@pytest.mark.parametrize("ending", [".json", ".tsv"])
+@pytest.mark.parametrize("ending", [".tsv"])
 def test_ambers_questions_of_vlmevalkit(data, tmp_path, ending):
     rows = [
         {

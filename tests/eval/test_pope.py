@@ -52,25 +52,19 @@ def restated(rule: str, answer: str, there: bool) -> bool | None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("answer", ODD)
-@pytest.mark.parametrize("there", [True, False])
-def test_a_rule_equals_its_restatement(rule: str, answer: str, there: bool):
-    assert RULES[rule](answer, there) is restated(rule, answer, there)
+def test_a_rule_equals_its_restatement(rule: str):
+    for answer, there in itertools.product(ODD, (True, False)):
+        assert RULES[rule](answer, there) is restated(rule, answer, there), (answer, there)
 
 
 @pytest.mark.parametrize(
     ("answer", "official", "opera", "strict"),
     [
-        ("", True, True, None),
         ("NO", True, False, False),
-        ("No!", True, True, False),
         ("isn't", True, False, None),
         ("Yes\nno", True, True, True),
         (".No", True, False, False),
-        ("No, never", False, False, False),
-        (" no", False, False, False),
         ("There is one. No", True, False, None),
-        ("not", False, False, None),
     ],
 )
 def test_quirks_by_hand(answer: str, official: bool, opera: bool, strict: bool | None):
@@ -122,12 +116,12 @@ def test_figures_by_hand(file):
     )
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_neither_is_told_by_the_first_word_whatever_the_rule(file, rule):
+def test_neither_is_told_by_the_first_word_whatever_the_rule(file):
     """Most rules take hedging for yes, so that only this figure shows it."""
     answers = ("Yes, there is.", "No.", "no", "I am not sure", "There isn't a dog", "Know? Yes", "Maybe", "YES")
-    benchmark = Pope([file(rows(*["yes", "no"] * 4))], rule=rule)
-    assert figures(benchmark, texts(*answers))["neither"] == 50
+    for rule in RULES:
+        benchmark = Pope([file(rows(*["yes", "no"] * 4))], rule=rule)
+        assert figures(benchmark, texts(*answers))["neither"] == 50
 
 
 @pytest.mark.parametrize("name", ["answer", "text"])
@@ -141,12 +135,6 @@ def test_an_answer_may_bring_its_label_along_and_a_question_is_none(file, name):
 def test_no_such_rule(file):
     with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict, repope"):
         Pope([file(rows("yes"))], rule="loose")
-
-
-def test_zero_denominators_are_zero(file):
-    benchmark = Pope([file(rows("yes", "yes"))])
-    found = figures(benchmark, texts("No", "No"))
-    assert (found["precision"], found["F1"], found["FPR"], found["yes"]) == (0, 0, 0, 0)
 
 
 def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(file):
@@ -191,16 +179,8 @@ def test_question_files_may_be_arrays_without_ids(file):
     [
         ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
-        ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
-        ("9" * 5000, r"line 1: cannot be read as JSON"),
-        ('{"image": "a", "text": "b", "label": "yes"}\n7', r"line 2: expected a JSON object, got 7"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
-        ('{"image": 1, "text": "b", "label": "no"}', r"line 1: image is not text: 1"),
-        (
-            '{"question_id": "x", "image": "a", "text": "b", "label": "no"}',
-            r"line 1: question_id is not a whole number: 'x'",
-        ),
         (
             2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n',
             r"line 2: question_id 1 stands twice",
@@ -210,13 +190,6 @@ def test_question_files_may_be_arrays_without_ids(file):
 def test_bad_question_files_name_the_row(file, content: str, message: str):
     with pytest.raises(DataError, match=rf"coco_pope_random.json: {message}"):
         Pope([file(content)])
-
-
-def test_two_files_of_one_name_are_refused(file, tmp_path: Path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "coco_pope_random.json").write_text(json.dumps(rows("yes")[0]))
-    with pytest.raises(SettingsError, match="another file is also named coco random"):
-        Pope([file(rows("yes")), tmp_path / "b" / "coco_pope_random.json"])
 
 
 def read(benchmark: Pope, path: Path) -> dict[str, str]:
@@ -243,17 +216,8 @@ def test_both_forms_of_answer_files(file):
             [{"question": "Is it?", "answer": "Yes"}],
             r"line 1: answers 'Is it\?' about 0.jpg, but question 1 of \S+ is ",
         ),
-        (
-            [{"question_id": 1, "prompt": "Is it?", "text": ""}],
-            r"line 1: answers 'Is it\?' about 0.jpg, but question 1",
-        ),
-        ([{"question_id": 1, "image": "7.jpg", "text": ""}], r"line 1: answers .* about 7.jpg, but .* about 0.jpg"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 is answered twice"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
-        ([{"question_id": 1, "text": "a"}], r"line 1: the file ends after 1 of 2 answers: question 2"),
-        ([{"question_id": 1, "text": None}], r"line 1: text is not text: None"),
-        ([{"question_id": "9" * 5000, "text": "a"}], r"line 1: question_id is not a whole number: '9{50,60}\.\.\.$"),
-        ([{"question_id": 1, "text": float("nan")}], r"line 1: cannot be read as JSON: NaN is not a number"),
         ([{"question_id": 1, "note": "a"}], r"line 1: expected the model's answer in text, found question_id, note"),
     ],
 )
@@ -295,11 +259,6 @@ def test_exports_are_read_again(file, tmp_path: Path):
     # POPE's script takes `question` and `answer`, VCD's `question_id`, `text` and the image, OPERA's in their order.
     assert first == {"question_id": 1, "image": "0.jpg", "question": "Is there a 1?", "answer": said, "text": said}
     assert second == {"question_id": 2, "image": "0.jpg", "question": "Is there a 2?", "answer": "", "text": ""}
-
-
-def test_facts_are_the_rule_and_the_files(file):
-    path = file(rows("yes"))
-    assert Pope([path], rule="vcd").facts() == {"rule": "vcd", "questions": {"coco random": str(path)}}
 
 
 def test_details_say_what_an_answer_was_taken_for(file):
