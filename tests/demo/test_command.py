@@ -16,7 +16,6 @@ import torch
 import transformers as hf
 from PIL import Image
 from safetensors import safe_open
-from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep.best import by_captions, paper
 from sira_cli.analysis.sweep.outcome import SweepReport
@@ -25,7 +24,6 @@ from sira_cli.demo.measure import _answers, _texts, load_methods, measure
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
 from sira_cli.demo.scene_report import SceneReport, read_figures
 from sira_cli.demo.scenes import TEST_SEEDS, render
-from sira_cli.demo.world import OBJECTS
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import card, examples
 
@@ -93,40 +91,6 @@ def test_batches_give_the_texts_of_single_pictures(methods, scenes):
         answers = _answers(lvlm, pictures, asked)
         for picture, about, texts in zip(pictures, asked, answers, strict=False):
             assert texts == [lvlm.ask(picture, yes_no_question(question.name)).text for question in about]
-
-
-@pytest.mark.slow  # of the model as it was trained, not of code that changes
-def test_it_answers_every_sort_of_question(methods):
-    """On scenes with strong evidence the answers are true far more often than a guess would be."""
-    asked = right = 0
-    for seed in TEST_SEEDS[100:160]:
-        of = held_out(seed)
-        clear = [
-            things[0]
-            for things in of.objects.values()
-            if len(things) == 1 and things[0].strength == 1 and things[0].box[3] - things[0].box[1] > 80
-        ]
-        picture = render(of)[0]
-        for thing in clear[:1]:
-            color = methods["sira"].ask(picture, f"What color is the {thing.name}?").text
-            where = methods["sira"].ask(picture, f"Where is the {thing.name}?").text
-            count = methods["sira"].ask(picture, f"How many {OBJECTS[thing.name].plural} are there?").text
-            right += (color.lower() == thing.color) + (thing.where in where) + (count == "One")
-            asked += 3
-    assert asked > 60
-    assert right / asked > 0.6
-
-
-@pytest.mark.slow  # of the model as it was trained, not of code that changes
-def test_the_shipped_figures_are_of_these_weights(methods, scenes):
-    """Measured anew on a few scenes, in the neighbourhood of what 1,000 gave."""
-    shipped = SceneReport.from_json(FIGURES)
-    assert shipped.scenes >= 1000
-    again = measure(methods, scenes, Questions())
-    assert again.settings == shipped.settings
-    for method, row in again.figures.items():
-        for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):
-            assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=10), (method, name)
 
 
 def test_the_model_hallucinates_as_large_ones_do():
@@ -216,14 +180,6 @@ def test_demo_begins_with_any_scene_that_leaves_room_for_the_most(sira, tmp_path
     assert f"less than or equal to {last}" in err
 
 
-def test_demo_says_where_it_cannot_write(sira, tmp_path):
-    (tmp_path / "file").touch()
-    code, _, err = sira("demo", "--output-dir", tmp_path / "file" / "x")
-    assert code == 1
-    assert err.count("\n") == 1
-    assert str(tmp_path / "file" / "x") in err
-
-
 @pytest.mark.slow  # of the model as it was trained, not of code that changes
 def test_the_examples_are_what_the_rule_picks():
     """The first so many scenes, all of them, with what the decoders say now."""
@@ -233,21 +189,3 @@ def test_the_examples_are_what_the_rule_picks():
     for of in shown:
         assert np.array_equal(np.asarray(Image.open(EXAMPLES / examples.name(of))), np.asarray(render(of)[0]))
     assert (EXAMPLES / "README.md").read_text(encoding="utf-8") == examples.page(shown, examples.captions(shown))
-
-
-def test_wins_and_losses_among_the_examples_are_as_on_the_test_scenes():
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    numbers = re.search(
-        r"fewer absent objects in (\d+) of these 20 pictures, more in (\d+),\s+as many in (\d+)\.", page
-    ).groups()
-    shares = FIGURES["outcomes"]["sira"]
-    assert sum(shares.values()) == FIGURES["scenes"]
-    for found, count in zip(map(int, numbers), shares.values(), strict=True):
-        assert binomtest(found, 20, count / FIGURES["scenes"]).pvalue > 0.2
-
-
-def test_the_examples_can_be_captioned(sira):
-    code, out, err = sira("caption", EXAMPLES, "--preset", "demo", "-q", "--limit", 5)
-    assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 5
-    assert all(mentions(line) for line in out.splitlines())

@@ -6,13 +6,10 @@ import csv
 import functools
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -21,7 +18,6 @@ from sira_cli.demo.language import NUMBERS, article, mentions, yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
-from sira_cli.errors import SiraError
 from sira_cli.eval.chair.words import HEADS
 
 SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
@@ -116,27 +112,8 @@ def test_instances_are_the_things_that_coco_has_a_category_for(folder):
     assert (folder / "coco/ids.txt").read_text().split() == [str(of.seed) for of in SUBJECTS]
 
 
-def test_areas_are_the_pixels_that_are_seen(folder):
-    annotations = read(folder / "coco/annotations/instances_val2014.json")["annotations"]
-    for of in SUBJECTS[:3]:
-        seen = render(of)[1]
-        expected = [int(np.sum(seen == index)) for index, thing in enumerate(of.things, start=1) if thing.name in HEADS]
-        assert [row["area"] for row in annotations if row["image_id"] == of.seed] == expected
-
-
 def synonyms() -> str:
     return (Path(__file__).parents[2] / "sira_cli/language/chair.txt").read_text(encoding="utf-8")
-
-
-def test_the_worlds_objects_have_the_categories_that_chair_reads_them_as():
-    assert {name: HEADS[name] for name in ("sofa", "television", "table", "ball", "dog")} == {
-        "sofa": "couch",
-        "television": "tv",
-        "table": "dining table",
-        "ball": "sports ball",
-        "dog": "dog",
-    }
-    assert sorted(set(OBJECTS) - set(HEADS)) == ["fence", "flower", "house", "lamp", "tree"]
 
 
 def test_reference_captions_name_everything_and_nothing_else(folder):
@@ -329,21 +306,15 @@ def test_the_judges_get_questions_with_true_answers(folder):
                 assert row["groundtruth responses"] == NUMBERS[len(scene.objects[named])]
 
 
-def test_the_command_says_what_to_type_next_and_loads_no_model(tmp_path):
+def test_the_command_says_what_to_type_next(sira, tmp_path):
     folder = tmp_path / "a b"
-    script = (
-        "import sys\nfrom sira_cli.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
-        "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", script, "demo", "--export", str(folder), "--limit", "2", "--seed", "7"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert run.stderr == f"sira: 2 scenes are in {folder}; evaluate on them with\nset()\n"
+    code, out, err = sira("demo", "--export", folder, "--limit", 2, "--seed", 7)
+    assert (code, err) == (0, f"sira: 2 scenes are in {folder}; evaluate on them with\n")
     judged = [
         f"sira eval {name} '{folder}/{name}' --images '{folder}/images' -p demo -o {name}/ --export official"
         for name in ("mmhal", "haloquest")
     ]
-    assert run.stdout.splitlines() == [f"sira eval all '{folder}' -p demo", *judged]
+    assert out.splitlines() == [f"sira eval all '{folder}' -p demo", *judged]
     assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
 
 
@@ -353,9 +324,3 @@ def test_the_command_refuses_what_does_not_go_together(sira, tmp_path, option):
     assert (code, out) == (2, "")
     assert err.startswith("sira: --export only writes files: leave out")
     assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SiraError, match="file/new/images: cannot be written"):
-        export(SUBJECTS[:1], tmp_path / "file" / "new")

@@ -151,14 +151,7 @@ def test_reasoning_without_an_answer_fails(sira, photos):
 
 @pytest.mark.parametrize(
     ("answer", "reasons"),
-    [
-        (plain("No, there is not."), False),
-        (plain("<think>"), True),
-        (plain("[THINK]"), True),
-        (plain(""), True),
-        (tokens({" ": 0.9, "C": 0.1}), True),
-        (tokens({"C": 0.9, "<think>": 0.1}), False),
-    ],
+    [(plain("No, there is not."), False), (plain("<think>"), True), (tokens({"C": 0.9, "<think>": 0.1}), False)],
 )
 def test_advice_on_another_answer_fits_its_cause(answer, reasons):
     endpoint, reply = Endpoint("http://localhost/v1", "m"), Reply.of(answer[1])
@@ -198,11 +191,7 @@ def test_a_token_counts_for_the_choice_that_it_begins(top, choices, expected):
 
 @pytest.mark.parametrize(
     ("choices", "same"),
-    [
-        ("dark red,dark blue", "'dark red' and 'dark blue'"),
-        ("No,Yes,yes there is", "'Yes' and 'yes there is'"),
-        ("light,dark-red,Dark blue", "'dark-red' and 'Dark blue'"),
-    ],
+    [("No,Yes,yes there is", "'Yes' and 'yes there is'")],
 )
 def test_choices_that_a_first_word_does_not_tell_apart_are_refused_before_asking(sira, photos, tmp_path, choices, same):
     with scripted(lambda number, body: tokens({"dark": 0.9, "Yes": 0.1})) as (server, address):
@@ -223,11 +212,7 @@ def test_choices_that_differ_in_their_first_word_are_asked(choices):
     ("options", "message"),
     [
         (["--temperature", "1"], "--temperature is for a model that is loaded here"),
-        (["--method", "vcd"], "--method is for a model that is loaded here"),
-        (["--method", "sira"], "--method is for a model that is loaded here"),
-        (["--engine", "local"], "--engine is for a model that is loaded here"),
         (["--set", "num_beams=2"], "--set num_beams=2 is for a model that is loaded here"),
-        (["-b", "2"], "--batch-size is for a model that is loaded here"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(sira, photos, options, message):

@@ -18,7 +18,6 @@ from PIL import Image
 from sira_cli.errors import PictureError, PictureMemoryError
 from sira_cli.serve import admission, pictures
 from sira_cli.serve.limits import Limits
-from sira_cli.serve.messages import Message
 from sira_cli.serve.pictures import receive
 from tests.serve.conftest import running
 from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, data_of, data_uri, said, streaming, waiting
@@ -197,16 +196,6 @@ def test_texts_with_large_pictures_begin_few_at_a_time(lvlm, method):
         assert 'sira_batch_texts_bucket{le="+Inf"} ' + counted.split('bucket{le="2.0"} ')[1].split()[0] in counted
 
 
-def test_pictures_that_are_needed_again_stay_open_or_are_opened_again(lvlm):
-    asked = [square(number) for number in range(4)]
-    with running(lvlm, limits=Limits(pixels=SIDE**2)) as address, ThreadPoolExecutor(4) as pool:
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
-        for verify in ("flag", "rewrite"):
-            answers = list(pool.map(lambda one, v=verify: ask(client, said(picture=one), {"verify": v}), asked))
-            alone = [lvlm.caption(one, PROMPT, verify=verify) for one in asked]
-            assert [answer.choices[0].message.content for answer in answers] == [result.text for result in alone]
-
-
 @pytest.mark.parametrize("error", [MemoryError(), PictureMemoryError("the picture: memory does not suffice")])
 def test_a_picture_that_memory_does_not_suffice_for(lvlm, monkeypatch, error):
     """It is not the picture's fault, and may be tried again."""
@@ -273,10 +262,3 @@ def test_closing_does_not_wait_for_a_picture_that_is_being_opened(monkeypatch):
     opening.join()
     assert closed
     assert received.is_open  # by who opened it, who looks whether it is still wanted
-
-
-def test_a_message_forgets_what_its_pictures_are():
-    message = Message.model_validate(said()[0])
-    message.forget_pictures()
-    assert message.pictures() == ["data:"]
-    assert message.texts() == PROMPT

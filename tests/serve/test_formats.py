@@ -153,22 +153,6 @@ def test_a_second_look_is_at_the_values(client, lvlm):
         assert found["support"] == pytest.approx(known["support"], abs=1e-4)
 
 
-def test_the_vocabulary_is_read_once_whatever_the_settings(long):
-    """It takes a second to read a large one, and all requests would wait for it."""
-    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
-    assert other.schema_tokens.engine is long.schema_tokens.engine
-
-
-def test_parsed_by_the_official_client(client):
-    class Found(BaseModel):
-        thing: str = Field(max_length=8)
-        seen: bool
-
-    answer = client.chat.completions.parse(model="demo", messages=said(), response_format=Found)
-    found = answer.choices[0].message.parsed
-    assert found == Found.model_validate_json(answer.choices[0].message.content)
-
-
 def test_the_schema_of_a_class_as_ollamas_clients_send_it(address):
     """Ollama takes it to list all keys."""
 
@@ -249,14 +233,6 @@ def test_json_that_is_cut_off_says_so(address, client, long):
         f"{address}/api/generate", json={**body, "format": SMALL, "options": {"num_predict": 4}}, timeout=60
     ).json()
     assert (answer["done_reason"], answer["response"]) == ("length", text)
-
-
-def test_a_stop_inside_the_json(client, long):
-    whole = expected_of(long, SMALL)
-    for stream in (False, True):
-        answer = ask(client, response_format=named(SMALL), stop=['"seen'], stream=stream)
-        text = "".join(streamed(answer)) if stream else answer.choices[0].message.content
-        assert text == whole[: whole.index('"seen')].strip()
 
 
 def test_a_value_that_no_program_can_read_is_an_error(address, monkeypatch):
@@ -429,12 +405,9 @@ def test_no_reference_is_fetched(address, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"response_format": {"type": "json_schema"}}, "json_schema: expected an object with the schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "json_schema.schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": "labels"}}}, "json_schema.schema"),
         ({"response_format": {"type": "grammar", "grammar": "root ::= a"}}, "response_format.type"),
         ({"sira": {"words": True}}, "sira.words scores words of a text, but response_format makes JSON"),
-        ({"sira": {"verify": "rewrite"}}, 'sira.verify: "rewrite" is for texts in words; take "flag"'),
         ({"sira": {"method": "opera"}}, "response_format rules out tokens one by one, but method opera"),
     ],
 )
@@ -443,9 +416,3 @@ def test_what_does_not_go_with_a_schema_is_refused(address, change, words):
     answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
-
-
-def test_a_report_is_of_words(address):
-    answer = httpx.post(f"{address}/report", json={"messages": said(), "response_format": named(SMALL)}, timeout=60)
-    assert answer.status_code == 400
-    assert "the report marks words" in answer.json()["error"]["message"]

@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.serve.limits import Limits
 from sira_cli.serve.page.examples import OUTCOMES, SEEDS
-from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, ROOT
-from tests.serve.on_page import answering, opened, run, stream, texts
+from tests.serve.on_page import opened
 from tests.support.browser import Browser, accessible, wait
 
 EXAMPLES = [ROOT / "examples" / f"scene-{seed}.png" for seed in SEEDS]
@@ -29,12 +26,6 @@ def page(browser, address) -> Browser:
     """The page, without a picture."""
     opened(browser, address)
     return browser
-
-
-def encoded(kind: str) -> bytes:
-    data = io.BytesIO()
-    Image.open(PICTURES[0]).save(data, kind)
-    return data.getvalue()
 
 
 def drop(browser: Browser, name: str, kind: str, data: bytes) -> None:
@@ -75,34 +66,10 @@ def test_examples_are_the_first_of_each_outcome():
     assert len(first) == 4
 
 
-def test_an_example_is_chosen_with_a_key_press(page, lvlm):
-    names = [name for role, name in accessible(page) if role == "button" and name.startswith("Example: ")]
-    assert names[0] == "Example: farm: SIRA names fewer absent objects than greedy"
-    assert len(set(names)) == len(EXAMPLES)
-    page.run("document.querySelector('#examples button:last-child').focus()")
-    page.press("Enter")
-    wait(page, CHOSEN, EXAMPLES[-1].name)
-    assert run(page)[0] == lvlm.caption(EXAMPLES[-1]).text
-
-
-def test_the_page_says_that_the_bundled_model_knows_drawn_scenes_only(page):
-    page.type("#file", str(PICTURES[0]))
-    wait(page, CHOSEN, PICTURES[0].name)
-    assert "knows drawn scenes only; photographs need another preset" in page.text("#examples")
-
-
-def test_other_models_get_no_drawn_scenes(browser, lvlm):
-    other = lvlm.under(lvlm.decoder, lvlm.preset.model_copy(update={"model": "some/model"}))
-    with running(other) as address:
-        browser.open(address)
-        wait(browser, "return document.querySelector('#prompt').value !== ''")
-        assert browser.run(SHOWN, "main, #examples") == [True, False]
-
-
 # --- broken files
 
 
-@pytest.mark.parametrize(("name", "data"), [("broken.png", b"no picture"), ("empty.jpeg", b"")])
+@pytest.mark.parametrize(("name", "data"), [("broken.png", b"no picture")])
 def test_what_is_no_picture_is_refused_at_once(page, name, data):
     """By its name it is one; the picture before, if there is one, stays."""
     for before in ("No picture yet", PICTURES[0].name):
@@ -117,63 +84,13 @@ def test_what_is_no_picture_is_refused_at_once(page, name, data):
     assert not any("completions" in url for url in page.requests())
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_half_a_picture_is_taken_with_a_warning(page, kind):
-    """A browser shows the half of it that there is, as if nothing were wrong."""
-    data = encoded(kind)
-    drop(page, f"half.{kind}", f"image/{kind.lower()}", data[: len(data) // 2])
-    wait(page, "return document.querySelector('#missing').checkVisibility()")
-    assert page.text("#missing").startswith(f"half.{kind} is damaged")
-    drop(page, f"whole.{kind}", f"image/{kind.lower()}", data)
-    wait(page, CHOSEN, f"whole.{kind}")
-    assert page.run(SHOWN, "#missing") == [False]
-
-
-def test_a_picture_that_only_the_server_knows_is_taken(page, lvlm, tmp_path):
-    picture = tmp_path / "scan.tiff"
-    picture.write_bytes(encoded("TIFF"))
-    page.type("#file", str(picture))
-    wait(page, CHOSEN, "scan.tiff: this browser cannot show it, the server may know it")
-    assert page.run(SHOWN, "#picture, #invitation, #enlarge") == [False, True, False]
-    assert run(page)[0] == lvlm.caption(PICTURES[0]).text
-
-
 # --- the next picture
-
-
-def test_texts_of_another_picture_go_when_one_is_chosen(page):
-    page.type("#file", str(PICTURES[0]))
-    thing = {"thing": "cat", "spans": [[2, 5]], "support": 0.1, "neither": 0}
-    answering(page, 200, stream("A cat.", words=[], objects=[thing], warnings=["W"]))
-    assert run(page) == ["A cat.", "A cat."]
-    page.type("#file", str(PICTURES[1]))
-    wait(page, CHOSEN, PICTURES[1].name)
-    assert texts(page) == ["", ""]
-    parts = ".only, .doubts, .things, .column .failure"
-    assert page.run(SHOWN, parts) == 2 * 4 * [False]
-    assert page.run("return [...document.querySelectorAll('.status')].map(one => one.textContent)") == ["", ""]
-    assert page.run("return document.querySelector('#report').ariaDisabled") == "true"
-
-
-def test_a_text_that_is_being_written_goes_with_its_picture(browser, lvlm, monkeypatch):
-    monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
-    endless = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=10**6))
-    with running(endless, limits=Limits(tokens=10**6)) as address:
-        opened(browser, address)
-        browser.type("#file", str(PICTURES[0]))
-        browser.click("#run")
-        wait(browser, "return document.querySelector('.text').textContent.length > 20")
-        browser.type("#file", str(PICTURES[1]))
-        wait(browser, CHOSEN, PICTURES[1].name)
-        assert texts(browser) == ["", ""]
-        assert [browser.text(".status"), browser.text(".text")] == ["", ""]
-        assert browser.run("return document.querySelector('#stop').ariaDisabled") == "true"
 
 
 # --- large
 
 
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [360])
 def test_the_picture_can_be_enlarged(page, width):
     page.devtools("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
     assert page.run(SHOWN, "#enlarge") == [False]
@@ -193,16 +110,3 @@ def test_the_picture_can_be_enlarged(page, width):
     page.press("Escape")
     assert page.run(SHOWN, "#large") == [False]
     assert page.run("return document.activeElement.id") == "enlarge"
-
-
-def test_escape_closes_the_large_picture_and_stops_nothing(page):
-    page.type("#file", str(PICTURES[0]))
-    wait(page, SHOWN.replace("arguments[0]", "'#enlarge'"), [True])
-    page.run("window.fetch = () => new Promise(() => {})")
-    page.click("#run")
-    page.click("#enlarge")
-    page.press("Escape")
-    stoppable = "return document.querySelector('#stop').ariaDisabled"
-    assert (page.run(SHOWN, "#large"), page.run(stoppable)) == ([False], "false")
-    page.press("Escape")
-    assert page.run(stoppable) == "true"

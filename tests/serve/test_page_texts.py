@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
-
-import pytest
 
 from sira_cli.analysis.compare import differences
 from tests.serve.on_page import answering, run, stream
-from tests.serve.test_serve import PICTURES, ask, said
 from tests.support.browser import accessible, contrasts
 
 WORDS = ["a", "a", "cat", "dog's", "left", "red-ish", ".", ",", "(", "naïve", "猫", "犬が", "🐈", "x_1", "Ⅷ", "e\u0301"]
@@ -18,13 +14,6 @@ MARKS = """return [...document.querySelectorAll('.column')].map(
 
 
 # --- times
-
-
-def test_the_page_shows_the_servers_time(page):
-    answering(page, 200, stream("A cat.", decoding_seconds=2.46), stream("A dog.", decoding_seconds=100.0))
-    run(page)
-    shown = page.run("return [...document.querySelectorAll('.status')].map(one => one.textContent)")
-    assert shown == ["3 tokens in 2.5 s; the model ended the text.", "3 tokens in 100.0 s; the model ended the text."]
 
 
 # --- differences
@@ -81,67 +70,4 @@ def test_what_differs_is_marked_in_both_texts_and_told(page):
     assert [(text, ratio) for text, ratio in contrasts(page) if ratio < 4.5] == []
 
 
-def test_equal_texts_and_stopped_ones_have_no_marks(page):
-    answering(page, 200, stream("A cat."))
-    run(page)
-    assert page.run(MARKS, ".only h3") == [["Only in this text: nothing"]] * 2
-    assert page.run(MARKS, ".text mark") == [[], []]
-    broken = stream("A dog.")[:2]
-    answering(page, 200, stream("A cat."), broken)
-    page.click("#run")
-    deadline = time.monotonic() + 10
-    while not (shown := page.run(MARKS, ".failure:not([hidden])"))[1]:
-        assert time.monotonic() < deadline, shown
-    assert page.run("return [...document.querySelectorAll('.only')].map(one => one.hidden)") == [True, True]
-
-
 # --- what to doubt
-
-
-def test_the_words_in_orange_are_those_that_are_listed(page):
-    """One rule for both, so that the number above the list is that of the words in orange."""
-    text = "sky tree bench kite dog"
-    groundings = dict(zip(text.split(), (0.95, 0.7, 0.4, 0.3999, 0.1), strict=True))
-    words = [
-        {"word": word, "start": text.index(word), "end": text.index(word) + len(word), "grounding": value}
-        for word, value in groundings.items()
-    ]
-    answering(page, 200, stream(text, words=words))
-    run(page)
-    orange = """
-        const broken = (one) => getComputedStyle(one).borderBottomStyle === 'dashed';
-        const words = (part) => [...document.querySelectorAll(`.column:first-child ${part} .tok`)];
-        return ['.text', '.doubts'].map(part => words(part).filter(broken).map(one => one.textContent))"""
-    assert page.run(orange) == [["kite", "dog"], ["dog", "kite"]]
-    assert page.text(".doubts h3") == "Words to doubt: 2"
-    assert page.text(".doubts ul").split() == ["dog", "0.10", "kite", "0.3999"]  # 0.40 would be on the other side
-    assert "grounding below 0.4:" in page.text(".legend")
-
-
-def test_the_threshold_of_support_is_drawn_and_told(page, client, lvlm):
-    threshold = lvlm.preset.verify.min_support
-    assert f"support below {threshold:g}, this preset's threshold" in page.text(".legend")
-    things = [
-        {"thing": name, "spans": [], "support": value, "neither": 0}
-        for name, value in (("cat", 0.62), ("dog", threshold - 0.0003), ("cup", threshold))
-    ]
-    answering(page, 200, stream("A cat.", objects=things, verify={"min_support": threshold}))
-    run(page)
-    box = "const rows = [...document.querySelector('.things tbody').rows]; return rows.map(row => "
-    edges = page.run(
-        box
-        + "[...row.querySelectorAll('.share, .share i, .share b')].map(one => one.getBoundingClientRect().toJSON()))"
-    )
-    for (bar, fill, edge), thing in zip(edges, things, strict=True):
-        middle = (edge["left"] + edge["right"]) / 2
-        assert middle - bar["left"] == pytest.approx(threshold * bar["width"], abs=0.6)
-        assert fill["width"] == pytest.approx(thing["support"] * bar["width"], abs=0.6)
-        assert edge["height"] > bar["height"]
-    assert page.run(box + "[row.innerText.split(/\\s+/).slice(0, 2), row.className])") == [
-        [["[cat]", "0.62"], "unsupported"],
-        [["[dog]", "0.7757"], "unsupported"],
-        [["cup", "0.78"], ""],
-    ]
-    assert page.text(".things .hint") == f"Below {threshold:g}, the line in the bars, an object is not supported."
-    asked = ask(client, said(picture=PICTURES[0]), {"verify": "flag"})
-    assert asked.sira["verify"]["min_support"] == threshold

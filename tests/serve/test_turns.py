@@ -50,12 +50,6 @@ def test_an_answer_is_that_of_transformers(client, lvlm, method, following):
     assert expected != lvlm.caption(PICTURES[0], PROMPT).text
 
 
-def test_the_picture_may_come_later(client, lvlm):
-    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()]
-    expected = reference(lvlm, messages)
-    assert ask(client, messages, {"method": "greedy"}).choices[0].message.content == expected
-
-
 @pytest.mark.parametrize("method", ["greedy", "sira"])
 def test_each_turn_may_have_a_picture(client, lvlm, method):
     """The stream that does not see sees none of them; conversations with one, two and three pictures share batches."""
@@ -92,23 +86,6 @@ def test_words_seeds_and_other_methods_know_all_pictures(client):
     assert drawn[0] == drawn[2] != drawn[1]
 
 
-def test_one_turn_and_several_at_once(client, lvlm):
-    asked = [
-        (picture, following, method)
-        for picture in PICTURES[:2]
-        for following in ([], FOLLOWING)
-        for method in ("greedy", "sira")
-    ]
-
-    def one(row: tuple) -> str:
-        picture, following, method = row
-        return ask(client, [*said(picture=picture), *following], {"method": method}).choices[0].message.content
-
-    with ThreadPoolExecutor(len(asked)) as pool:
-        texts = list(pool.map(one, asked))
-    assert texts == [reference(lvlm, [*said(picture=row[0]), *row[1]], row[0], method=row[2]) for row in asked]
-
-
 def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(client, lvlm):
     """In the last turn, and where the picture came without words."""
     messages = [*said(), *FOLLOWING]
@@ -123,7 +100,7 @@ def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(cli
     assert answer == reference(lvlm, told)
 
 
-@pytest.mark.parametrize("sira", [{"method": "icd"}, {"method": "m3id"}, {"method": "opera"}, {"verify": "rewrite"}])
+@pytest.mark.parametrize("sira", [{"method": "icd"}, {"verify": "rewrite"}])
 def test_other_methods_and_a_second_look_take_turns(client, sira):
     text = ask(client, [*said(), *FOLLOWING], sira, max_tokens=8).choices[0].message.content
     assert text
@@ -135,13 +112,10 @@ def test_other_methods_and_a_second_look_take_turns(client, sira):
     [
         ([*said(), FOLLOWING[0]], "expected the user's as the last one"),
         ([*said(), FOLLOWING[0], {"role": "user", "content": ""}], "neither text nor picture"),
-        ([*said(), {"role": "assistant", "content": "<image>"}, FOLLOWING[1]], "placeholder"),
         (
             [{"role": "assistant", "content": said()[0]["content"]}, FOLLOWING[1]],
             "got one in a message of role assistant",
         ),
-        ([FOLLOWING[1], *FOLLOWING], "got none"),
-        ([{"role": "system", "content": "Be brief."}], "got none"),
     ],
 )
 def test_conversations_that_have_no_answer(client, messages, words):
@@ -229,13 +203,3 @@ def test_a_template_for_one_picture_is_refused_by_name(client, lvlm, monkeypatch
     monkeypatch.setattr(lvlm.processor, "chat_template", plain)
     with pytest.raises(openai.BadRequestError, match="this Llava model takes one picture with a text, not 2"):
         ask(client, shown(*PICTURES[:2]))
-
-
-def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
-    old = lvlm.processor.chat_template
-    monkeypatch.setattr(
-        lvlm.processor, "chat_template", "{% set messages = messages | selectattr('role', 'eq', 'user') %}" + old
-    )
-    with pytest.raises(openai.BadRequestError, match="does not take the turns user, assistant, user"):
-        ask(client, [*said(), *FOLLOWING])
-    assert ask(client).choices[0].message.content

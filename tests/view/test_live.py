@@ -164,15 +164,6 @@ def test_a_folder_with_text_files_is_read_again(own, folder):
     assert client.post("/api/items/1", json={"seen": 0, "text": "x"}).status_code == 410
 
 
-def test_tables_are_read_again(own, folder):
-    path = folder / "captions.csv"
-    path.write_text("image,caption\npictures/0.png,One.\npictures/1.png,Two.\n")
-    client = own(path)
-    path.write_text("image,caption\npictures/1.png,Better.\n")
-    until(client, total=1)
-    assert [brief and brief["text"] for brief in briefs(client, 0, 1)] == [None, "Better."]
-
-
 def test_what_others_edit_is_found_by_the_filters(own, records):
     client = own(records)
     captions = Collection.read(records)
