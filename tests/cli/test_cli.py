@@ -23,7 +23,6 @@ from sira_cli.cli.options.choosing import note_idle
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.load import load
-from sira_cli.pictures.names import as_text
 from tests.support.helpers import SIRA, installed, on_terminal
 
 
@@ -283,19 +282,6 @@ def test_a_folder_stands_for_the_pictures_in_it(sira, photos, tmp_path):
     assert code == 0
     names = [json.loads(line)["file_name"] for line in out.splitlines()]
     assert names == [str(tmp_path / "a.JPG"), str(tmp_path / "b.jpg"), str(photos["rocket"])]
-
-
-@pytest.mark.parametrize("name", ["new\nline.jpg", os.fsdecode(b"\xff\xfe.jpg")])
-def test_odd_file_names(sira, tmp_path, name):
-    path = tmp_path / name
-    Image.new("RGB", (50, 40), "red").save(path)
-    code, out, _ = sira("caption", path, *FAST, "--json")
-    assert code == 0
-    assert json.loads(out)["file_name"] == as_text(str(path))
-    path.write_bytes(b"damaged")
-    code, _, err = sira("caption", path, *FAST)
-    assert code == 3
-    assert without_notes(err).count("\n") == 1
 
 
 def test_the_installed_command_end_to_end(qwen_folder, photos, home):

@@ -289,12 +289,6 @@ def test_dola_of_few_layers_has_the_candidate_that_transformers_takes(layers, ti
     assert Dola().candidates(layers, tied) == [only]
 
 
-def test_dola_has_no_low_candidate_of_three_tied_layers():
-    with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': use high"):
-        Dola().candidates(3, tied=True)
-    assert Dola(bucket="high").candidates(3, tied=True) == [1]
-
-
 def test_dola_picks_a_layer_for_each_row():
     """The published code takes one layer for the whole batch."""
     log_p = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]).log()

@@ -128,7 +128,7 @@ def test_a_value_out_of_range_is_refused_wherever_it_comes_from(name, key, bad, 
 # --- on the command line
 
 
-@pytest.mark.parametrize(("method", "option"), [("sira", "alpha"), ("sira", "k"), ("vcd", "alpha")])
+@pytest.mark.parametrize(("method", "option"), [("sira", "k"), ("vcd", "alpha")])
 def test_set_is_the_same_as_the_option(record, method, option):
     value = 3 if option == "k" else 0.75
     by_option = record("--method", method, f"--{option}", value)
@@ -142,11 +142,7 @@ def test_set_is_the_same_as_the_option(record, method, option):
     [
         ("vcd", "noise_step=700", {"noise_step": 700}),
         ("icd", "role=You see = nothing.", {"role": "You see = nothing."}),
-        ("m3id", "decay=0.5", {"decay": 0.5}),
-        ("sid", "visible=3", {"visible": 3}),
         ("sid", "visible=none", {"visible": 50}),
-        ("dola", "bucket=high", {"bucket": "high"}),
-        ("greedy+apc", "greedy+apc.beta=0.5", {"beta": 0.5}),
     ],
 )
 def test_a_record_says_what_was_set(record, method, given, expected):
@@ -155,16 +151,6 @@ def test_a_record_says_what_was_set(record, method, given, expected):
     assert plain["method_settings"].items() <= default.items()
     assert changed["method_settings"] == plain["method_settings"] | expected
     assert (changed["key"] == plain["key"]) == (expected == {key: default[key] for key in expected})
-
-
-def test_records_of_sira_and_greedy_have_no_key_more(record):
-    for method in ("sira", "greedy"):
-        assert "method_settings" not in record("--method", method)
-
-
-def test_several_settings_at_once(record):
-    given = record("--method", "vcd", "--set", "noise_step=10", "--set", "vcd.alpha=2", "--set", "beta=0.5")
-    assert given["method_settings"] | {"alpha": given["alpha"]} == {"noise_step": 10, "alpha": 2, "beta": 0.5}
 
 
 def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
@@ -186,25 +172,15 @@ def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
             ["--method", "vcd", "--set", "noise_step"],
             "--set noise_step: expected KEY=VALUE, such as",
         ),
-        (["--method", "vcd", "--set", "=1"], "--set =1: expected KEY=VALUE"),
         (["--method", "vcd", "--set", "sid.visible=1"], "--set sid.visible=1: a setting of sid, but the method is vcd"),
         (["--method", "vcd", "--set", "noise_step=1", "--set", "noise_step=1"], "noise_step is given twice"),
         (["--method", "vcd", "--alpha", 1, "--set", "alpha=2"], "--alpha and --set alpha: give one of them"),
         (
-            ["--method", "vcd", "--set", "noise_step=many"],
-            "--set noise_step=many: expected a whole number from 0",
-        ),
-        (
             ["--method", "vcd", "--set", "noise_step=1000"],
             "noise_step of method vcd must be a whole number from 0 to 999",
         ),
-        (["--method", "vcd", "--set", "k=3"], "method 'vcd' has no setting 'k'"),
-        (["--set", "k=3.5"], "--set k=3.5: expected a whole number from 1"),
         (["--set", "k=3", "--set", "k_fraction=0.5"], "give k or k_fraction, not both"),
-        (["--top-p", 0.5, "--set", "generation.top_p=0.9"], "--top-p and --set generation.top_p: give one of them"),
         (["--set", "num_beams=no"], "`generation.num_beams`: input should be a valid integer, got 'no'"),
-        (["--set", "top_q=0.9"], "--set top_q=0.9: neither a key of presets nor a setting of methods; did you mean `"),
-        (["--set", "vcd.role=x"], "neither a key of presets nor a setting of methods"),
     ],
 )
 def test_what_cannot_be_set_is_refused_before_a_model_is_loaded(refused, options, message):
@@ -240,10 +216,8 @@ def test_none_switches_a_presets_cut_off_off(record, tmp_path):
     ("section", "message"),
     [
         ("{nothing: {}}", "no method named 'nothing'"),
-        ("{vcd: {noise: 1}}", "method 'vcd' has no setting 'noise'"),
         ("{sira: {alpha: 1}}", "alpha of method sira belongs in `sira`"),
         ("{vcd: {noise_step: null}}", "noise_step of method vcd must be a whole number"),
-        ("[vcd]", "methods"),
     ],
 )
 def test_a_bad_section_of_a_preset_is_named(refused, tmp_path, section, message):
@@ -276,12 +250,6 @@ def test_names_of_python_are_no_settings(name):
         METHODS["vcd"].with_values(**{name: 1})
     with pytest.raises(SettingsError, match=f"no setting named '{name}'"):
         presets.find("demo").with_values(**{name: 1})
-
-
-def test_whole_numbers_make_the_same_method_as_floats():
-    assert json.dumps(METHODS["vcd"].with_settings(alpha=2).settings()) == json.dumps(
-        METHODS["vcd"].with_settings(alpha=2.0).settings()
-    )
 
 
 def test_a_setting_of_ones_own():

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.data.records.record import Answer
 from sira_cli.models.look.entries import NOTHING_LEFT
-from sira_cli.models.look.second_look import SecondLook, Verify
+from sira_cli.models.look.second_look import Verify
 from sira_cli.models.schemas.boxes import FORMS
 from sira_cli.models.schemas.schema import Schema, built_in
 from sira_cli.runs.events import Failed, Finished
@@ -173,13 +173,6 @@ def test_lists_are_closed_before_the_limit(demo, schema, limit):
         assert schema.accepts(demo.processor.tokenizer.decode(tokens).encode())
 
 
-@pytest.mark.parametrize("asked", ["tags", "labels"])
-def test_lists_of_the_bundled_model_are_complete(asked):
-    lvlm = load("demo", max_new_tokens=128)
-    records = [event.record for event in run_pictures(lvlm, PICTURES, schema=asked) if isinstance(event, Finished)]
-    assert [(record.status, record.finish_reason) for record in records] == [("ok", "stop")] * len(PICTURES)
-
-
 def test_the_prompt_is_the_users_the_schemas_or_the_presets(demo):
     plain = {"type": "integer", "maximum": 9, "minimum": 0}
     own = {**plain, "x-prompt": "How many?"}
@@ -248,42 +241,22 @@ def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tags", "--schema", "labels"], "--tags labels: has no list of tags"),
         (["--schema", "labels:3"], "--schema labels: has no list of tags"),
         (
             ["--schema", "nowhere.json"],
             "expected a file of a JSON schema, or alt+description, caption+tags, labels, objects, tags",
         ),
-        (["--schema", "labels", "--prefix", "ohwx "], "leave out --prefix"),
         (
             ["--tags", "--set", "max_sentences=2"],
             "which stay as they are: leave out --set max_sentences",
         ),
-        (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
-        (["--tags", "--words"], "but --tags makes tags"),
         (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),
-        (
-            ["--schema", "tags", "--set", "num_beams=2"],
-            "leave out --set num_beams",
-        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sira, options, message):
     code, out, err = sira("caption", PICTURES[0], "-p", "demo", *options)
     assert (code, out) == (2, "")
     assert message in err
-
-
-def test_answers_are_of_a_schema_too(sira, tmp_path):
-    (tmp_path / "yes.json").write_text(
-        '{"type": "object", "properties": {"dog": {"type": "boolean"}}, '
-        '"required": ["dog"], "additionalProperties": false}'
-    )
-    code, out, err = sira(
-        "ask", PICTURES[0], "Is there a dog?", "-p", "demo", "--schema", tmp_path / "yes.json", "--json"
-    )
-    assert code == 0, err
-    assert json.loads(out)["data"] in ({"dog": True}, {"dog": False})
 
 
 def claims(result):
@@ -392,29 +365,6 @@ def test_json_of_which_nothing_is_left_has_a_warning(demo, monkeypatch, more, wa
     assert result.data == {"tags": [], "seen": {"objects": []}, **more}
     assert json.loads(result.text) == result.data
     assert result.warnings == warnings
-
-
-def test_a_run_looks_twice_as_the_library_does(demo, monkeypatch, tmp_path):
-    plan(monkeypatch, '["laptop", "clock", "cat"]')
-    events = run_pictures(demo, PICTURES, schema="tags", verify="rewrite", batch_size=2, output=tmp_path / "a.jsonl")
-    for event in list(events)[1:]:
-        expected = demo.caption(event.picture.location, schema="tags", verify="rewrite")
-        assert event.record.data == expected.data
-        assert event.record.draft == expected.draft
-    low = demo.caption(PICTURES[0], schema={"type": "integer", "minimum": 10}, verify="flag")
-    assert low.objects == []
-
-
-def test_colours_are_looked_at_in_tags(demo, monkeypatch):
-    plan(monkeypatch, '["orange cat", "laptop"]')
-    result = demo.caption(PICTURES[0], schema="tags", verify=Verify(claims="objects,colors"))
-    assert [claim["thing"] for claim in result.objects] == ["cat", "laptop"]
-    (color,) = result.claims
-    assert (color["thing"], color["value"]) == ("cat", "orange")
-    assert result.text[slice(*color["spans"][0])] == "orange"
-    image = Image.open(PICTURES[0]).convert("RGB")
-    said = SecondLook(demo, Verify(claims="objects,colors")).check(image, "There is an orange cat.")
-    assert color["support"] == pytest.approx(said.claims[0].support, abs=1e-4)
 
 
 def test_in_other_languages_a_short_string_is_an_object(demo, monkeypatch):

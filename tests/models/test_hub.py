@@ -129,16 +129,6 @@ def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", **environ
     return process.stdout.strip()
 
 
-def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
-    endpoint, requests = hub
-    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
-    assert requests == ["HEAD /"]
-    assert ask(tmp_path, endpoint, "", what="state", HF_HUB_OFFLINE="1") == "offline mode"
-    assert requests == ["HEAD /"]
-    nobody = "http://127.0.0.1:9"
-    assert ask(tmp_path, nobody, "", what="state").startswith(f"{nobody} cannot be reached (")
-
-
 def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp_path):
     endpoint, requests = hub
     announced, found = ask(tmp_path, endpoint, "owner/model").splitlines()
@@ -329,8 +319,3 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_missing_folder(model):
     with pytest.raises(ModelNotFoundError, match=f"model folder {model} does not exist"):
         find_checkpoint(model)
-
-
-def test_neither_folder_nor_id():
-    with pytest.raises(ModelNotFoundError, match="neither a folder nor a model id"):
-        find_checkpoint("a/b/c")

@@ -172,10 +172,7 @@ FAST = ("-p", "demo", "--max-new-tokens", 24)
 OPTIONS = {
     ("--prefix", "ohwx, "): {"text_settings": {"prefix": "ohwx, "}},
     ("--set", "suffix= (drawn)"): {"text_settings": {"suffix": " (drawn)"}},
-    ("--set", "text.max_sentences=1"): {"text_settings": {"max_sentences": 1}},
-    ("--set", "complete_sentences=yes"): {"text_settings": {"complete_sentences": True}},
     ("--set", "generation.repetition_penalty=1.5"): {"repetition_penalty": 1.5},
-    ("--set", "no_repeat_ngram_size=2"): {"no_repeat_ngram_size": 2},
 }
 
 

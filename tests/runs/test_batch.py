@@ -359,7 +359,7 @@ def brief():
     return load("demo", max_new_tokens=2)
 
 
-@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("place", [0, 2])
 def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_alone(brief, scenes, monkeypatch, place):
     for path in sorted(scenes.glob("*.jpg"))[5:]:
         path.unlink()

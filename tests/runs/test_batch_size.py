@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +21,11 @@ from sira_cli.models.loading.presets import resolve
 from sira_cli.models.many import picture_task, runner
 from sira_cli.models.many.batch_size import check_batch_size, largest_batch, usual_batch_size
 from sira_cli.models.many.request import Request
-from sira_cli.pictures import picture
 from sira_cli.pictures.sources import located
 from sira_cli.runs import ray_run
-from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.events import Halved
 from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.ray_run import Captioner, RayRun, Work
+from sira_cli.runs.ray_run import RayRun, Work
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -90,24 +86,6 @@ def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, mon
     assert largest_batch(demo, None, "caption") == 1
 
 
-def test_the_largest_of_the_first_pictures_decides(demo, pictures, monkeypatch):
-    seen = []
-    monkeypatch.setattr(picture_task, "largest_batch", lambda lvlm, inputs, task, groups: seen.append(inputs) or 4)
-    monkeypatch.setattr(picture, "decode_picture", lambda *file, decode=picture.decode_picture: decode(*file))
-    sizes = []
-    prepare = demo.prepare
-    monkeypatch.setattr(
-        demo,
-        "prepare",
-        lambda images, *rest, **more: sizes.append([image.size for image in images]) or prepare(images, *rest, **more),
-    )
-    run = LocalRun(demo, Request("ask", PROMPT), batch_size="auto")
-    assert len(records(run, pictures)) == 9
-    assert len(seen) == 1  # once in a run
-    assert sizes[0] == [(384, 384)]
-    assert sorted(map(len, sizes[1:])) == [4, 4]
-
-
 def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, monkeypatch):
     """Memory that ends at three pictures is made up, and a choice that is wrong."""
     monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: 8)
@@ -132,14 +110,6 @@ def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, mo
         handle.remove()
 
 
-def test_one_picture_needs_no_choice_and_pictures_that_are_none_make_none(demo, pictures, monkeypatch):
-    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: pytest.fail("nothing to choose"))
-    run = LocalRun(demo, Request("caption", PROMPT), batch_size="auto")
-    assert [one["status"] for one in records(run, pictures[:2])] == ["error", "ok"]
-    monkeypatch.undo()
-    assert run.batch_size == 1
-
-
 def test_what_is_usual_on_a_device(demo, monkeypatch):
     """No GPU here: the rule is asked about a device by its name, and a run by a stand-in for the rule."""
     assert [usual_batch_size(torch.device(name)) for name in ("cuda", "cuda:1", "cpu", "mps")] == ["auto", "auto", 1, 1]
@@ -154,13 +124,7 @@ def test_what_is_usual_on_a_device(demo, monkeypatch):
     assert not LocalRun(beams, Request("caption", PROMPT), batch_size="auto")._runner._undecided
 
 
-def test_a_check_looks_at_one_picture_at_a_time_whatever_the_memory(demo):
-    request, preset, method = CheckRequest.under(demo.preset, demo.decoder, None)
-    run = LocalRun(demo.under(method, preset), request, batch_size="auto")
-    assert run._task.largest_batch(None, 0) == 8
-
-
-@pytest.mark.parametrize("wrong", [0, -1, "8", "Auto", 2.0, True])
+@pytest.mark.parametrize("wrong", [0, "8"])
 def test_other_batch_sizes_are_refused(demo, wrong):
     with pytest.raises(SettingsError, match=r"`batch_size=` .*: expected a whole number from 1 on, or auto"):
         check_batch_size(wrong)
@@ -180,17 +144,6 @@ def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
     for wrong in ("0", "many", "-1"):
         code, _, err = sira(*command, "-b", wrong)
         assert (code, "auto" in err) == (2, True)
-
-
-def test_each_worker_of_ray_finds_its_own(monkeypatch):
-    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: 5)
-    loading = {"method": "sira", "device": "cpu", "quantization": None, "offline": True, "trust_remote_code": False}
-    preset = resolve("demo").with_settings(max_new_tokens=4)
-    worker = Captioner(Work(preset, loading, Request("caption", PROMPT), "auto", os.getcwd()))  # noqa: PTH109
-    assert worker._run.batch_size == 1
-    named = {"id": ["a", "b"], "name": ["a", "b"], "done": ["", ""], "error": ["", ""], "number": [0, 1]}
-    found = worker(named | {"picture": [pickle.dumps(located(str(path))) for path in EXAMPLES[:2]]})
-    assert [json.loads(facts)["batch_size"] for facts in found["facts"]] == [5, 5]
 
 
 @pytest.mark.parametrize("gpus", [0, 2])

@@ -150,9 +150,7 @@ def test_a_caption_that_cannot_be_put_into_a_prompt_fails_alone(sira, scenes):
     ("options", "message"),
     [
         (["--claims", "numbers"], "--claims 'numbers': expected some of objects, colors"),
-        (["--language", "xx"], "--language 'xx': expected de, en, es"),
         (["--language", "de", "--fix", "rewrite", "--fixed", "x", "-o", "y.jsonl"], "give --objects a list"),
-        (["--language", "de", "--objects", "none.txt"], "none.txt: cannot be read"),
     ],
 )
 def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, options, message):

