@@ -1,4 +1,4 @@
-"""Let a model answer a part of a benchmark under a method: a run about its pictures, kept in a file of records."""
+"""Let a model answer a part of a benchmark under a method: a run over its pictures, kept in a file of records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PartFile(RecordFile):
         self.settings: EvalSettings | None = None  # known when the model is loaded
 
     def append(self, picture: Picture, result: Result) -> None:
-        """Add a line."""
+        """Append a record."""
         assert self.settings is not None
         record = {**result.to_record(), "id": picture.id, "part": self._part.name, **asdict(self.settings)}
         self.ledger.append(record)
@@ -55,7 +55,7 @@ class PartFile(RecordFile):
             job: the part's.
 
         Raises:
-            SettingsError: it holds others.
+            SettingsError: the file holds answers of other settings.
         """
         self.settings = EvalSettings.of(lvlm)
         now = LocalRun(lvlm, job.request).blank().configuration() | asdict(self.settings)
@@ -91,7 +91,7 @@ class PartRun:
         *,
         retry_errors: bool = False,
     ) -> None:
-        """Prepare it.
+        """Prepare the run.
 
         Args:
             part: of the benchmark.
@@ -107,7 +107,7 @@ class PartRun:
         self._settings: dict[str, Any] = {}
 
     def take(self, lvlm: Lvlm) -> None:
-        """Take a loaded model, under any method; the runs of an evaluation share its weights.
+        """Use a loaded model, under any method; the runs of an evaluation share its weights.
 
         Raises:
             SettingsError: the file holds answers of other settings, or a prompt cannot be asked.
@@ -117,13 +117,13 @@ class PartRun:
         self._settings = self.file.configure(self._lvlm, self.job)
 
     def events(self, batch_size: BatchSize | None = None) -> Generator[PictureEvent | Halved, None, None]:
-        """Ask, and yield events. Asks that an earlier run has answered in the file are skipped.
+        """Ask, and yield events. Asks that are answered in the file already are skipped.
 
         Args:
             batch_size: pictures decoded together, as for `Runner`.
 
         Raises:
-            SettingsError: something is left to do, without a model.
+            SettingsError: without a model, something is left to do.
             SiraError: about the model or the settings, or the file cannot be written.
         """
         if self._lvlm is None and not all_named(self.job):
@@ -153,7 +153,7 @@ class PartRun:
 
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:
-    """Return the pictures to ask about, one for each unit; a file is read once for questions that follow each other."""
+    """Return the pictures to ask about, one for each unit; a file is read once for consecutive questions."""
     folder, reads = images.resolve(), Kept[bytes](KEPT)
     found = []
     for ask in units(part, shard):
@@ -164,7 +164,7 @@ def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None 
 
 
 def units(part: Part, shard: Shard | None = None) -> Sequence[Ask]:
-    """Return the asks to decode, each once: one of each unit, about the shard's pictures."""
+    """Return the asks to decode, one per unit, about the shard's pictures."""
     asks: dict[str, Ask] = {}
     for ask in part.asks:
         asks.setdefault(ask.unit, ask)

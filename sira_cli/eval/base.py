@@ -45,7 +45,7 @@ class Part:
         name: unique within the benchmark; part of file names.
         task: `ask` puts the prompt into the preset's template of questions.
         asks: in the order of the benchmark's files.
-        groups: those with figures of their own: POPE's splits, the dimensions of AMBER's questions.
+        groups: groups with their own figures: POPE's splits, the dimensions of AMBER's questions.
         settings: generation settings that replace the preset's, such as max_new_tokens.
     """
 
@@ -94,20 +94,20 @@ class Benchmark(ABC):
         return self.figures(group, total)
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
-        """Return the means of groups that are meaningful: the groups of each, by its name."""
+        """Return the meaningful means over groups: the groups of each mean, by its name."""
         return {}
 
     def compared(self, part: Part) -> bool:
-        """Return whether answers are right or wrong, so that methods can be compared by them."""
+        """Return whether each answer is right or wrong, so that methods can be compared in pairs."""
         return True
 
     def denominators(self, group: str) -> Denominators:
-        """Return the figures of a group that are shares in percent, each with the counts that it divides by."""
+        """Return the figures of a group that are shares in percent, each with the counts in its denominator."""
         return {}
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one method's answers of other tools: by part and ask.
+        """Read one method's answers from other tools, by part and ask.
 
         Raises:
             DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message
@@ -126,7 +126,7 @@ class Benchmark(ABC):
         """
 
     def reduce(self, part: Part, text: str) -> str:
-        """Return the part that counts of an answer by sira; the script's users would have cleaned it before scoring."""
+        """Return the part of sira's answer that counts; users of the script clean answers before scoring."""
         return text
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
@@ -134,7 +134,7 @@ class Benchmark(ABC):
         yield from ()
 
     def stand_ins(self) -> dict[str, str]:
-        """Return, by part, why its figures differ from those of a published script; equal parts are absent."""
+        """Return by part why figures differ from those of a published script; parts with equal figures are left out."""
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -28,8 +28,8 @@ class Asking:
         wording: `official`: in the words of its authors. `ours`: ending in `base.ONE_WORD`, as POPE here.
         limit: maximum number of pictures, or of groups of pictures, per file or subset.
         options: the benchmark's other options, by name.
-        sources: files of answers to be scored; empty if a model is asked.
-        max_new_tokens: length limit of a run's texts in tokens, if it is given.
+        sources: files of answers to score; empty if a model is asked.
+        max_new_tokens: length limit of a run's texts in tokens, if given.
     """
 
     wording: Wording = "official"
@@ -50,7 +50,7 @@ class Card:
         figures: the figures' names.
         files: in the data folder, all of them needed.
         holds: the data folder's content in words; default: the files.
-        pictures: the folder of the pictures, in the data folder; empty if the pictures are another data set's.
+        pictures: folder of the pictures inside the data folder; empty if they belong to another data set.
         size: of the download: files, and pictures.
         licence: of the files; "none stated" where the authors state none.
         url: where the files are.
@@ -62,8 +62,8 @@ class Card:
         folder: the data folder in a folder of benchmarks; default: the name.
         note: further remarks.
         command: the command line, if it is an option of another benchmark.
-        judged: a judge elsewhere has to read the answers.
-        main: the groups that `sira eval all` shows, if the benchmark has them; empty: all.
+        judged: whether an external judge has to read the answers.
+        main: the groups that `sira eval all` shows; empty: all.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Card:
         """Return the data of a benchmark with several files: a folder stands for its .json files.
 
         Raises:
-            SettingsError: such a folder has none, or a benchmark with one folder is given none or several.
+            SettingsError: the folder has no such files, or a benchmark with one folder is given none or several.
         """
         if not self.several:
             if len(paths) != 1:
@@ -132,7 +132,7 @@ class Card:
         """Return the benchmark's files in a data folder.
 
         Raises:
-            SettingsError: one is missing, or it is not a folder.
+            SettingsError: a file is missing, or the path is not a folder.
         """
         if not folder.is_dir():
             raise SettingsError(f"{folder}: is not a folder: expected the folder with {self.content}")

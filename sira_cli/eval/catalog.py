@@ -1,4 +1,4 @@
-"""All benchmarks of `sira eval`: `--list` and the table of the documents are made from this."""
+"""All benchmarks of `sira eval`, the source of `--list` and of the table in the documents."""
 
 from __future__ import annotations
 

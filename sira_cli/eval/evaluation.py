@@ -81,8 +81,8 @@ class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
     Attributes:
-        not_run: methods whose answers are another's, from which they cannot differ.
-        answers: every method's, in the order of the methods, once the events are over; those of a shard are not all.
+        not_run: methods that reuse another's answers, because they cannot differ.
+        answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
     """
 
     def __init__(
@@ -104,16 +104,15 @@ class Evaluation:
             benchmark: with its questions read.
             images: the folder of the pictures.
             methods: by name, preset and method; see `methods_of`.
-            output: the folder that keeps the answers, so that the same evaluation goes on where it stopped; None: a
-                temporary one.
+            output: folder of the answers, with which a stopped evaluation continues; None: a temporary one.
             overwrite: start again.
             retry_errors: ask again where an earlier run failed.
             batch_size: pictures decoded together, as for `Runner`.
             shard: ask only about this part of the pictures.
-            settings: of generation, instead of a part's own.
+            settings: generation settings that replace a part's own.
 
         Raises:
-            SettingsError: a setting cannot be followed.
+            SettingsError: a method cannot follow a setting.
             PictureError: none of the pictures is there.
         """
         for preset, method in methods.values():
@@ -172,11 +171,11 @@ class Evaluation:
             yield [run.file.path for runs in self._runs.values() for run in runs]
 
     def nothing_left(self, *, dtype: str | None = None, trust_remote_code: bool = False) -> bool:
-        """Return whether an earlier run has answered everything, so that no model is needed.
+        """Return whether an earlier run answered everything, so that no model is needed.
 
         Args:
             dtype: precision of the weights; None or `auto`: that of the earlier run.
-            trust_remote_code: whether the model's Python files belong to it.
+            trust_remote_code: whether the model's own Python files are part of it.
         """
         from sira_cli.runs.nothing_left import all_named, nothing_left
 

@@ -15,7 +15,7 @@ _ESCAPES = str.maketrans(
 
 
 def to_csv(report: EvalReport) -> str:
-    """Write a line per group and method, and more lines for differences to the first method and the paper's figures.
+    """Write a line per group and method, then lines for differences to the first method and for the paper's figures.
 
     Columns hold figures and 95 % intervals; `source` identifies the lines.
     """
@@ -47,9 +47,9 @@ def _numbers(figures: Mapping[str, Figure], names: list[str]) -> list[str]:
 
 
 def to_latex(report: EvalReport) -> str:
-    r"""Write a tabular per part (package `booktabs`), a block of rows per group, the best of each block in bold.
+    r"""Write a LaTeX tabular per part (package `booktabs`), a block of rows per group, the best of each block bold.
 
-    Below each method stands its difference to the first one, with McNemar's p. ± is half a 95 % interval.
+    Below each method follows its difference to the first one, with McNemar's p. ± is half a 95 % interval.
     """
     return "\n\n".join(_tabular(report, part) for part in dict.fromkeys(row.part for row in report.rows)) + "\n"
 

@@ -40,11 +40,11 @@ def find_benchmarks(
     Args:
         folder: laid out as above.
         limit: maximum number of questions per file (POPE), or of pictures, per file or subset.
-        cards: those that have to be there; empty: all that are there, without those that need a judge.
+        cards: benchmarks that must exist in the folder; empty: all that exist, except those that need a judge.
         options: of each benchmark, by its name; checked (`catalog.options_of_each`).
 
     Raises:
-        SettingsError: it holds no benchmark, a file is missing, or a benchmark needs a judge.
+        SettingsError: the folder holds no benchmark, a file is missing, or a benchmark needs a judge.
         DataError: a file cannot be read.
         PictureError: a benchmark has no pictures.
     """
@@ -88,7 +88,7 @@ def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
     """Return the folder of a benchmark's pictures.
 
     Raises:
-        PictureError: it holds none of them.
+        PictureError: the folder holds none of them.
     """
     own = folder / card.name / card.pictures
     images = own if card.pictures and own.is_dir() else folder / "images"
@@ -98,7 +98,7 @@ def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
 
 
 def _defaults(card: Card, folder: Path) -> dict[str, str]:
-    """Return options that a benchmark in a folder has unless they are given: AMBER's word vectors may be missing."""
+    """Return default options of a benchmark in a folder: AMBER's word vectors may be missing."""
     if card.name == "pope" and any((folder / "repope").glob("*.json")):
         return {"repope": str(folder / "repope")}
     return {"similarity": "auto"} if card.name == "amber" else {}

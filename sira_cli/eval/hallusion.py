@@ -1,7 +1,7 @@
 """HallusionBench (Guan et al. 2024): the same questions about a picture and its changed copies, counted together.
 
-Answers become yes, no or neither by the words in them, as VLMEvalKit does it without a judge. The authors let GPT-4
-compare an answer with a reference; everything after that is their utils.py.
+The words of an answer make it yes, no or neither, as in VLMEvalKit without a judge. The authors let GPT-4 compare
+answers with references; all later steps follow their utils.py.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Figured(Question):
 
     @property
     def supplement(self) -> bool:
-        """Whether it can be answered without a picture (category VS), and is asked without one."""
+        """Whether the question needs no picture (category VS), and is asked without one."""
         return self.key[0] == "VS" and self.key[3] == "0"
 
 
 def extracted(text: str) -> str:
-    """Return `yes` or `no` if one of them is a word of an answer, and nothing if none or both: VLMEvalKit's yorn.py."""
+    """Return `yes` or `no` if the answer has just one of these words, else an empty string, as VLMEvalKit's yorn.py."""
     lower = text.lower()
     glued = re.search(r"\d,\d", lower) is not None
     said = lower
@@ -74,7 +74,7 @@ class Hallusion(YesNo):
         return extracted(text)
 
     def right(self, question: Question, text: str) -> bool:
-        """Return whether an answer counts: without a picture one that is neither yes nor no does, in category VS."""
+        """Return whether an answer counts; in category VS without a picture, neither yes nor no also does."""
         said = self.said(question, text)
         return said == question.expected or (not said and isinstance(question, Figured) and question.supplement)
 
@@ -116,8 +116,8 @@ class Hallusion(YesNo):
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the figures of evaluation.py, all in percent.
 
-        LH, VI and mixed (language hallucination, visual illusion) compare an answer with that about the set's first
-        figure: of VS they need the questions without a picture.
+        LH, VI and mixed (language hallucination, visual illusion) compare an answer with the one about the set's first
+        figure; in VS they need the questions without a picture.
         """
         causes = sum(total[name] for name in CAUSES)
         shares = {
@@ -157,7 +157,7 @@ class Hallusion(YesNo):
         return super().find({"id": "_".join(parts[:2] + parts[3:])} if len(parts) == 6 else row, path)
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one file; one that answers all questions, also those without a picture, makes a second part."""
+        """Read one file; if it answers also the questions without a picture, these make a second part."""
         texts = super().read(paths)
         whole = type(self)(self._everything, self._everything)
         if len(self._asked) < sum(each.visual != "0" for each in self._everything):
@@ -179,12 +179,12 @@ class Hallusion(YesNo):
         return about | truth | {"filename": f"./{question.picture}", "model_prediction": text}
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer of a part with what it was taken for."""
+        """Yield each answer of a part, and how it was read."""
         everything = self._everything if part.name == EVERYTHING else self._asked
         yield from YesNo.details(type(self)(everything, everything), part, texts)
 
     def stand_ins(self) -> dict[str, str]:
-        """Name the reading of answers: the authors' is done by GPT-4."""
+        """Return how answers are read: the authors use GPT-4."""
         return {part.name: "answers read by their words (VLMEvalKit), not by GPT-4" for part in self.parts}
 
 
@@ -223,9 +223,10 @@ def _whole(questions: Sequence[Figured], right: Mapping[tuple[str, ...], bool], 
 
 
 def _cause(question: Figured, said: Mapping[tuple[str, ...], str], questions: Sequence[Figured]) -> str:
-    """Return the reason that utils.py gives for a wrong answer: LH, VI, mixed; nothing for one that is not wrong.
+    """Return the reason that utils.py gives for a wrong answer: LH, VI, mixed; an empty string for a right one.
 
-    There GPT-4 says whether it repeats the answer about the first figure (`same`); here, if both are yes or both no.
+    There GPT-4 decides whether an answer repeats the one about the first figure (`same`); here both must be yes, or
+    both no.
     """
     first = next((each for each in questions if each.key[3] == "0" and each.key[4] == question.key[4]), None)
     now = _correctness(question, said)
@@ -278,7 +279,7 @@ def _questions(path: Path, asking: Asking) -> list[Figured]:
 
 
 def _shared(questions: Sequence[Figured]) -> str:
-    """Return the picture that stands for a set: its first one."""
+    """Return the first picture of a set, which identifies it."""
     return next((each.picture for each in questions if each.picture), "")
 
 

@@ -1,4 +1,4 @@
-"""HaloQuest (Wang et al. 2024): 608 open questions, many without an answer; Gemini says elsewhere which are right."""
+"""HaloQuest (Wang et al. 2024): 608 open questions, many without an answer, judged externally by Gemini."""
 
 from __future__ import annotations
 

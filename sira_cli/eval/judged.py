@@ -1,4 +1,4 @@
-"""Benchmarks of open questions whose answers a judge reads, a large language model elsewhere.
+"""Benchmarks of open questions whose answers an external judge reads, a large language model.
 
 sira asks, writes the answers in the form that the judge's script reads (`--export official`), and sums up the judge's
 file when it is given to `--answers`. It asks no judge itself.
@@ -31,7 +31,7 @@ class Open:
         id: unique within the benchmark.
         picture: file name in the folder of images.
         text: as in the benchmark's file, and as it is asked.
-        groups: those besides `judged` that count its verdict.
+        groups: groups besides `judged` that count its verdict.
         row: the whole row of the file.
     """
 
@@ -61,7 +61,7 @@ class Judged(Benchmark):
 
     @abstractmethod
     def judge(self, verdict: str) -> tuple[bool, Counts]:
-        """Return whether a verdict finds an answer right, and what figures are made of."""
+        """Return whether a verdict finds an answer right, and the counts for figures."""
 
     @abstractmethod
     def shares(self, total: Mapping[str, float]) -> dict[str, float]:
@@ -72,7 +72,7 @@ class Judged(Benchmark):
         """Return the verdict in a row of the judge's file; None in a row of answers.
 
         Raises:
-            DataError: it is neither.
+            DataError: the row is neither.
         """
 
     @abstractmethod
@@ -84,11 +84,11 @@ class Judged(Benchmark):
             number: its place in the file, from 0.
 
         Raises:
-            DataError: it is about none.
+            DataError: the row is about no question.
         """
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count verdicts; of answers without any, only words."""
+        """Count verdicts, or the words of answers without any."""
         tallies = {group: Tally() for group in part.groups}
         for question in self.questions:
             if (text := texts.get(question.id)) is None:
@@ -111,11 +111,11 @@ class Judged(Benchmark):
         return self.shares(total) if group != ALL else {"words": ratio(total["words"], total["answers"])}
 
     def denominators(self, group: str) -> Denominators:
-        """Return the counts that the shares of verdicts divide by."""
+        """Return the counts in the denominators of shares."""
         return dict.fromkeys(self.rates if group != ALL else (), ("verdicts",))
 
     def compared(self, part: Part) -> bool:
-        """Return whether a judge has read the answers: others are neither right nor wrong."""
+        """Return whether a judge has read the answers: without one, they are neither right nor wrong."""
         return part.name == JUDGED
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -161,7 +161,7 @@ class Judged(Benchmark):
                 yield about | {"answer": text}
 
     def stand_ins(self) -> dict[str, str]:
-        """Say that answers are not judged."""
+        """Return the remark that answers are not judged."""
         return {self.name: "not judged: only the length of the answers, which a judge elsewhere has to read"}
 
 

@@ -1,4 +1,4 @@
-"""MME (Fu et al. 2023): two yes/no questions about each picture, one of each answer, in up to fourteen subsets."""
+"""MME (Fu et al. 2023): two yes/no questions about each picture, one with each answer, in up to fourteen subsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Mme(YesNo):
     name = "mme"
 
     def said(self, question: Question, text: str) -> str:
-        """Read an answer as parse_pred_ans: yes or no, if that is in the first four characters."""
+        """Read an answer as parse_pred_ans: yes or no, if its first four characters contain it."""
         start = text.lower()[:4]
         return "yes" if "yes" in start else "no" if "no" in start else ""
 
@@ -54,9 +54,8 @@ class Mme(YesNo):
         return tallies
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return accuracy and accuracy+ in percent, means over a total's subsets, and the sum of both as the score.
-
-        accuracy+: the share of pictures with both answers right.
+        """Return accuracy, accuracy+ (pictures with both answers right) in percent, as means over a total's subsets,
+        and their sum as the score.
         """
         subsets = _subsets(group)
         accuracy = sum(ratio(total[f"{each} right"], 2 * total[f"{each} pictures"]) for each in subsets)
@@ -87,7 +86,7 @@ class Mme(YesNo):
         return found
 
     def rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield rows, also those of a file of results: picture, question, label and answer, with tabs between."""
+        """Yield rows, also of the script's files: picture, question, label and answer, separated by tabs."""
         if path.suffix != ".txt":
             yield from super().rows(path)
             return
@@ -115,7 +114,7 @@ def _subsets(group: str) -> tuple[str, ...]:
 
 
 def _named(question: Question) -> str:
-    """Return subset and picture, without the folder between them."""
+    """Return subset and picture of an id, without the folder between them."""
     return f"{question.group}/{question.picture.rpartition('/')[2]}"
 
 

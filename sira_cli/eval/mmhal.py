@@ -1,4 +1,4 @@
-"""MMHal-Bench (Sun et al. 2023): 96 open questions that GPT-4 rates from 0 to 6; asked, exported and summed up here."""
+"""MMHal-Bench (Sun et al. 2023): 96 open questions; GPT-4 rates answers from 0 to 6, outside sira."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MmHal(Judged):
     rates = ("hallucination", "unclear")
 
     def judge(self, verdict: str) -> tuple[bool, Counts]:
-        """Return the rating as summarize_gpt_mmhal.py reads it: 0 where none is named, or several."""
+        """Return the rating as summarize_gpt_mmhal.py reads it: 0 if none or several are named."""
         found = [rating for rating in RATINGS if f"rating: {rating}" in verdict.lower()]
         rating = found[0] if len(found) == 1 else 0
         return rating >= NO_HALLUCINATION, {
@@ -36,7 +36,7 @@ class MmHal(Judged):
         }
 
     def shares(self, total: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean rating, and in percent hallucinations, and verdicts without a clear rating."""
+        """Return the mean rating, and in percent hallucinations and verdicts without a clear rating."""
         rates = {name: 100 * ratio(total[name], total["verdicts"]) for name in self.rates}
         return {"rating": ratio(total["rating"], total["verdicts"])} | rates
 
@@ -53,7 +53,7 @@ class MmHal(Judged):
         return text
 
     def find(self, where: str, row: Mapping[str, Any], number: int) -> str:
-        """Find a question by the place of its row: the authors' script also goes by it."""
+        """Find a question by the number of its row, as the authors' script does."""
         if number >= len(self._known):
             raise DataError(f"{where}: too many rows: MMHal-Bench has {len(self._known)} questions")
         question = self._known[number]

@@ -23,12 +23,12 @@ KINDS = {  # by `Question_Type`: the two answers, and the words that ask for one
 
 
 class NaturalBench(YesNo):
-    """NaturalBench's questions, four that belong together after each other."""
+    """NaturalBench's questions, in consecutive groups of four."""
 
     name = "naturalbench"
 
     def said(self, question: Question, text: str) -> str:
-        """Read an answer as extract_answer does: it is the first of the two words, in any case."""
+        """Read an answer as extract_answer does: the first of the two words, ignoring case."""
         words = next(words for words, _ in KINDS.values() if question.expected in words)
         places = {word: re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in words}
         found = [(place.start(), word) for word, place in places.items() if place is not None]
@@ -37,7 +37,7 @@ class NaturalBench(YesNo):
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count right answers, questions and pictures with both answers right, and groups with all four.
 
-        A group of which an answer is missing is left out.
+        A group with a missing answer is left out.
         """
         tally = Tally()
         for four in fours(self.questions):
@@ -59,7 +59,7 @@ class NaturalBench(YesNo):
         return {GROUP: tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return Acc, Q_Acc, I_Acc and G_Acc as get_scores, and the share of yes (or A), of which half is true."""
+        """Return Acc, Q_Acc, I_Acc and G_Acc as get_scores, and the share of yes (or A), which ideally is a half."""
         shares = {
             "Acc": ratio(total["right"], total["answers"]),
             "Q_Acc": ratio(total["questions"], 2 * total["groups"]),
@@ -85,7 +85,7 @@ class NaturalBench(YesNo):
 
 
 def fours(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
-    """Yield the questions that belong together."""
+    """Yield the questions in groups of four."""
     for start in range(0, len(questions), FOUR):
         yield questions[start : start + FOUR]
 

@@ -13,10 +13,10 @@ class Option:
 
     Attributes:
         name: as in `--option NAME=VALUE`.
-        help: its meaning, in a line.
+        help: its meaning, in one line.
         choices: the values that it takes; empty: any text.
         default: the value without it, as it is shown.
-        asks: it changes the questions, so it has no effect on answers in files.
+        asks: whether it changes the questions, so that it cannot apply to answers in files.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Option:
         """Check a value.
 
         Raises:
-            SettingsError: it is not among the choices.
+            SettingsError: the value is not among the choices.
         """
         if self.choices and value not in self.choices:
             raise SettingsError(f"`{self.name}=` {value}: expected {', '.join(self.choices)}")

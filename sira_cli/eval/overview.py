@@ -24,7 +24,7 @@ LEFT_OUT = ("neither", "words", "length")  # of the page; the JSON has them
 
 @dataclass(frozen=True)
 class Cost:
-    """The mean cost of an answer: tokens, and seconds on the machine that decoded it, its share of a batch."""
+    """The mean cost of an answer: its tokens, and its share of a batch's seconds on the machine that decoded it."""
 
     seconds: float
     tokens: float
@@ -46,7 +46,7 @@ class Sheet:
     Attributes:
         methods: their labels, in the order of the cells.
         cost: seconds and tokens per answer, as cells.
-        notes: why figures are not the official ones, and failures.
+        notes: reasons why figures are not official, and failures.
     """
 
     card: Card
@@ -66,7 +66,7 @@ class Overview:
     costs: dict[str, dict[str, Cost]]
 
     def sheets(self) -> Iterator[Sheet]:
-        """Yield each benchmark's part of the page: means over groups where there are any, else the main groups."""
+        """Yield each benchmark's part of the page: means over groups if it has any, else its main groups."""
         for name, report in self.reports.items():
             methods = [method for method in report.settings if method not in report.not_run]
             costs = (self.costs[name].get(method) for method in methods)
@@ -119,7 +119,7 @@ def _lines(report: EvalReport, methods: list[str]) -> Iterator[Line]:
 
 
 def costs_in(folder: Path, methods: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, Cost]:
-    """Return the mean cost of the answers that a run has kept in a folder, by method; those without are left out."""
+    """Return the mean cost of a run's stored answers by method; methods without answers are left out."""
     found = {}
     for method in methods:
         files = [path for part in parts if (path := folder / f"{method}-{part}.jsonl").exists()]

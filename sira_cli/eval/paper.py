@@ -1,10 +1,10 @@
 """The paper's figures, printed next to measured ones: POPE with its decomposition, CHAIR and AMBER.
 
-POPE's precision, recall, FPR and yes-rate add nothing to accuracy and F1: in every row of the paper they are those that
-these two, as printed, imply for as many yes-questions as no-questions (recall = F1 (1 - accuracy) / (1 - F1)). Rounding
-makes recall uncertain by up to 0.12 points, and few of them are shares of POPE's 1,500 questions.
+POPE's precision, recall, FPR and yes-rate add nothing to accuracy and F1: every row of the paper has the values that
+the printed accuracy and F1 imply for equally many yes- and no-questions (recall = F1 (1 - accuracy) / (1 - F1)).
+Rounding makes recall uncertain by up to 0.12 points, and few values are shares of POPE's 1,500 questions.
 
-Some rows do not compare with greedy decoding of the model they stand for; each of these has a mark.
+Rows that do not compare with greedy decoding of their model have a mark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> 
 def paper_mark(preset_or_model: str, benchmark: str, group: str, method: str) -> str:
     """Return the mark of a row that does not compare with greedy decoding of the model; empty for rows that do.
 
-    Such rows are sampled and from another paper, or another model's, or probably a slip: see `notes`.
+    Such rows are sampled results of another paper, of another model, or probably a slip: see `notes`.
     """
     figures = _row(_results()["models"], preset_or_model, benchmark, group, method) or {}
     return str(figures.get(MARK, ""))
@@ -95,7 +95,7 @@ def paper_models() -> dict[str, str]:
 
 
 def find_model(names: Sequence[str]) -> str:
-    """Return the paper's model that one of some names stands for: its preset's name, or its Hugging Face id.
+    """Return the paper's model for one of some names: a preset's name or a Hugging Face id.
 
     Raises:
         SettingsError: the paper has none of them.
@@ -109,7 +109,7 @@ def find_model(names: Sequence[str]) -> str:
 
 
 def pope_group(stem: str) -> str:
-    """Return the paper's name of the split in a question file of that name, without its ending.
+    """Return the paper's name for the split of a question file, from the file name without its ending.
 
     `coco_pope_random` is `coco random`; other names stay as they are.
     """

@@ -1,7 +1,7 @@
-"""PhD (Liu et al. 2025): five tasks in four modes, each asked once where yes is true and once where no is.
+"""PhD (Liu et al. 2025): five tasks in four modes, each with one question answered by yes and one by no.
 
-Its authors publish the questions and the index, but no script that reads answers: here the first word decides, with
-straight apostrophes inside it, as in the rule `strict` of POPE.
+Its authors publish the questions and the index, but no script that reads answers: here the first word decides, as in
+POPE's rule `strict`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Phd(Recalls):
         return {"mode": mode, "image_id": number.lstrip("0") or "0", "question": question.text}
 
     def official(self, question: Question, text: str) -> dict[str, Any]:
-        """Return a row in the terms of the authors' file; they have no format of answers."""
+        """Return a row with the authors' fields; they define no format of answers."""
         return {"id": question.id, **self._asked(question), "truth": question.expected, "answer": text}
 
     def stand_ins(self) -> dict[str, str]:
-        """Name the reading of answers, which the authors do not publish."""
+        """Return how answers are read, which the authors do not publish."""
         return {self.name: "answers read by their first word: the authors publish no script"}
 
 
@@ -81,7 +81,7 @@ def _read(folder: Path, asking: Asking) -> Phd:
 
 
 def _questions(path: Path, trained: set[str], asking: Asking) -> Iterator[Question]:
-    """Yield the questions of a file; pictures of COCO that are not in `trained` are in val2014, as the authors look."""
+    """Yield the questions of a file; COCO pictures missing in `trained` are in val2014, as in the authors' code."""
     for number, (where, row) in enumerate(read_rows(path)):
         image, task = text_of(where, row, "image_id"), text_of(where, row, "task")
         if not image.isdecimal():

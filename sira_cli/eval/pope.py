@@ -59,11 +59,11 @@ class Pope(Benchmark):
             rule: how an answer becomes yes or no.
             suffix: text after each question in the prompt.
             limit: maximum number of questions per file.
-            repope: RePOPE's files: further groups, of the same answers under its labels.
+            repope: RePOPE's files: more groups, with the same answers under its labels.
 
         Raises:
-            SettingsError: no such rule, two files have the same name, or two of RePOPE are of one split.
-            DataError: a file cannot be read, or one of RePOPE has other questions.
+            SettingsError: no such rule, two files with the same name, or two RePOPE files for one split.
+            DataError: a file cannot be read, or a RePOPE file has other questions.
         """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {', '.join(RULES)}")
@@ -113,7 +113,7 @@ class Pope(Benchmark):
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`.
 
-        Files of lmms-eval and VLMEvalKit are also read (`answers.harness`), with all splits in one file or not.
+        Files of lmms-eval and VLMEvalKit are also read (`answers.harness`), with or without all splits in one file.
         """
         if len(paths) == 1 and holds_splits(paths[0]):
             paths = [*paths] * len(self._paths)
@@ -128,7 +128,7 @@ class Pope(Benchmark):
         return {"pope": texts}
 
     def _matched(self, paths: Sequence[Path]) -> list[tuple[str, Path]]:
-        """Pair splits with files of answers: by name if all answers are named after the questions, else in order."""
+        """Pair splits with files of answers: by name if all files are named after the questions, else in order."""
         questions = list(self._paths.values())
         if len({*paths}) == 1:
             return [(split, paths[0]) for split in self._paths]
@@ -200,7 +200,7 @@ class Pope(Benchmark):
         return written
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer with the rule's reading of it."""
+        """Yield each answer, and how the rule reads it."""
         for group in part.groups:
             for _, question, text in self._answered(group, texts):
                 yes = RULES[self.rule](text, question.expected)
@@ -215,7 +215,7 @@ class Pope(Benchmark):
                 yield row | {"label": truth, "answer": text, "taken_for": said, "right": said == truth}
 
     def stand_ins(self) -> dict[str, str]:
-        """Name the rule `strict`, which no published script has."""
+        """Return the remark that no published script has the rule `strict`."""
         return {"pope": "rule strict"} if self.rule == "strict" else {}
 
     def facts(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Pope(Benchmark):
         return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
 
     def _answered(self, group: str, texts: Texts) -> Iterator[tuple[str, PopeQuestion, str]]:
-        """Yield the ids, questions and answers of a group, as far as they are answered."""
+        """Yield the id, question and answer of every answered question of a group."""
         split, questions = self._groups[group]
         for question in questions:
             if (text := texts.get(id_ := _id(split, question))) is not None:

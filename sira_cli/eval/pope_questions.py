@@ -1,4 +1,4 @@
-"""The question files of POPE, and of those with its format."""
+"""Question files of POPE, and of benchmarks with its format."""
 
 from __future__ import annotations
 

@@ -32,17 +32,18 @@ class MethodRow:
     Attributes:
         part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`.
         answered: number of asks that count.
-        failed: number of the others, whose pictures failed under this method or another: methods are compared on
-            the same pictures.
-        counts: sums over pictures, of which figures are ratios; empty for a mean.
+        failed: number of asks left out, because this or another method failed on their pictures: methods are compared
+            on the same pictures.
+        counts: sums over pictures, the terms of the figures' ratios; empty for a mean.
         figures: percentages, except `words`, `length` and `rating`, with 95 % intervals over pictures.
-        differences: of the figures to those of the first method, paired; empty for the first method, or where it has
-            no answers.
-        paper: the figures that the paper gives, if it was asked for them and has any.
-        paper_mark: set if these do not compare with greedy decoding of the model; a key of the report's `notes`.
+        differences: paired differences to the first method's figures; empty for the first method, or where it has no
+            answers.
+        paper: the paper's figures, if they were asked for and exist.
+        paper_mark: set if the paper's figures do not compare with greedy decoding of the model; a key of the report's
+            `notes`.
         published: the figures that the model's authors print, if the paper's were asked for.
         label: the method's name in tables; it marks sampled answers.
-        p: of McNemar's test against the first method; None where they were not compared.
+        p: p value of McNemar's test against the first method; None if they were not compared.
     """
 
     part: str
@@ -61,7 +62,7 @@ class MethodRow:
 
     @property
     def printed(self) -> dict[str, dict[str, float]]:
-        """The figures that others print: `paper` with its mark, and those of the model's authors."""
+        """Published figures: `paper` with its mark, and those of the model's authors."""
         found = {} if self.paper is None else {", ".join(filter(None, ["paper", self.paper_mark])): self.paper}
         return found | ({} if self.published is None else {AUTHORS: self.published})
 
@@ -74,10 +75,10 @@ class EvalReport:
         benchmark: its name.
         stand_ins: by part, why its figures differ from those of a published script.
         facts: the rule, language data and their versions, files.
-        settings: of each method, as far as they are known; the others are compared with the first method.
+        settings: of each method, as far as known.
         not_run: methods whose answers are taken from another one, because they cannot differ.
         paper: the model whose figures in the paper are shown for comparison, if any.
-        notes: of marks in the rows: why these figures of the paper do not compare, and sources.
+        notes: explanations of the marks in the rows, and sources.
         intervals: how they were made.
     """
 
@@ -183,7 +184,7 @@ class EvalReport:
         return said + [f"{mark}: {text}" for mark, text in self.notes.items()]
 
     def remarks(self) -> list[str]:
-        """Return the lines below the tables: `how`, and what else decides the figures."""
+        """Return the lines below the tables: `how`, and other facts that decide the figures."""
         said, labels = self.how(), self.labels
         several = {row.method: row.counts["captions"] / row.answered for row in self.rows if "captions" in row.counts}
         said += [
@@ -236,7 +237,7 @@ def _notes(rows: Sequence[MethodRow]) -> dict[str, str]:
 
 
 def _of_others(model: str, *where: str) -> dict[str, Any]:
-    """Return the fields of a row that others print: benchmark, group and method; none without a model of the paper."""
+    """Return the fields of published rows, by benchmark, group and method; none without a model of the paper."""
     if not model:
         return {}
     mark = paper_mark(model, *where)
@@ -262,6 +263,6 @@ def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first
 
 
 def _sizes(benchmark: Benchmark, part: Part) -> dict[str, int]:
-    """Count the asks of each group: all that can be answered."""
+    """Count the asks of each group."""
     everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
     return {group: len(tally.right) for group, tally in everything.items()}

@@ -1,4 +1,4 @@
-"""Settings that have to be equal in all answers of a method, so that its figures are those of one method."""
+"""Settings that must be equal in all answers of a method, so that its figures describe one method."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """Settings that decide a text, besides those in every record of sira. A file of answers has one value of each.
+    """Settings that decide a text and are not in every record of sira. A file of answers has one value of each.
 
     Attributes:
-        settings: a hash over all that is left of the preset and the method, without the length, which differs from
-            part to part.
+        settings: a hash over all other settings of preset and method, except the length, which differs between parts.
     """
 
     beta: float | None
@@ -76,6 +75,6 @@ def _number(value: Any) -> float:
 
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that are equal in all records of a method, from one record; None: it has no value."""
+    """Return the settings that are equal in all records of a method, from one record; None for missing ones."""
     other = {name: record[name] for name in _COVERED if record.get(name)}
     return {name: record.get(name) for name in SAME} | other

@@ -1,4 +1,4 @@
-"""Benchmarks that are lists of closed questions, each with one true answer: what all of them share."""
+"""Base of the benchmarks that are lists of closed questions, each with one true answer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Question:
         text: as in the benchmark's files.
         prompt: as it is asked.
         expected: the true answer: `yes`, `no`, or a letter.
-        group: that has figures of its own.
-        together: questions of one `together` are one unit of intervals, and make figures together; the picture,
-            unless given.
+        group: a group with its own figures.
+        together: questions with the same value are one unit of intervals and figures; default: the picture.
     """
 
     id: str
@@ -69,24 +68,24 @@ class YesNo(Benchmark):
 
     @abstractmethod
     def said(self, question: Question, text: str) -> str:
-        """Return the answer that the official script takes a text for; empty if for none."""
+        """Return the answer that the official script reads in a text; empty without one."""
 
     def right(self, question: Question, text: str) -> bool:
         """Return whether an answer is the true one."""
         return self.said(question, text) == question.expected
 
     def answered(self, texts: Texts, group: str = "") -> Iterator[tuple[Question, str]]:
-        """Yield the questions of a group, or all, that have answers, and the answers."""
+        """Yield the answered questions of a group, or of all groups, with their answers."""
         for question in self.questions:
             if (not group or question.group == group) and (text := texts.get(question.id)) is not None:
                 yield question, text
 
     def count(self, tally: Tally, picture: str, question: Question, text: str, counts: Mapping[str, float]) -> None:
-        """Add counts of an answer to those of a picture, and how long it is, and whether it is right.
+        """Add an answer's counts, its length and whether it is right to those of a picture.
 
         Args:
-            tally: gets them.
-            picture: its key; questions that are drawn together share one.
+            tally: receives the counts.
+            picture: key of the picture; questions that are drawn together share one.
             question, text: the answer.
             counts: the same keys for every answer of a group.
         """
@@ -97,7 +96,7 @@ class YesNo(Benchmark):
         tally.right[question.id] = self.right(question, text)
 
     def find(self, row: Mapping[str, Any], path: Path) -> str | None:
-        """Return the id of the question that a row of another tool answers; None for no question of ours."""
+        """Return the id of the question that another tool's row answers; None if it is not one of these."""
         given = str(row.get("id", row.get("question_id")))
         return given if given in self._known else None
 
@@ -132,7 +131,7 @@ class YesNo(Benchmark):
                 yield where, path, row
 
     def rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield where every row of a file of answers stands, and the row."""
+        """Yield the place and the content of every row of a file of answers."""
         yield from read_answer_rows(path, self.own)
 
     def official(self, question: Question, text: str) -> dict[str, Any]:
@@ -147,7 +146,7 @@ class YesNo(Benchmark):
         return [target]
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer with what it was taken for."""
+        """Yield each answer, and how it was read."""
         for question, text in self.answered(texts):
             about = {"group": question.group, "id": question.id, "image": question.picture, "question": question.text}
             said, right = self.said(question, text), self.right(question, text)
@@ -157,7 +156,7 @@ class YesNo(Benchmark):
 def shared_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return `neither` in percent and the mean number of `words`, which every benchmark shows last.
 
-    `neither`: answers that the benchmark's rule takes for nothing.
+    `neither`: answers that the benchmark's rule cannot read.
     """
     return {
         "neither": 100 * ratio(total["neither"], total["answers"]),
@@ -171,5 +170,5 @@ def harmonic_mean(one: float, other: float) -> float:
 
 
 def ours(text: str) -> str:
-    """Return a question as POPE's are asked here."""
+    """Return the prompt of a question, in sira's form for POPE."""
     return text + ONE_WORD

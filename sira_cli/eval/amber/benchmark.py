@@ -41,7 +41,7 @@ class Amber(Benchmark):
     Attributes:
         parts: `generative` and `discriminative`, or one of them.
         annotations: by ask.
-        lexicon: the words that count in captions.
+        lexicon: its vocabulary for captions.
         reduced: whether answers from elsewhere are also reduced (see `reduce`).
     """
 
@@ -70,7 +70,7 @@ class Amber(Benchmark):
         Args:
             data: the folder, or AMBER's repository; query/query_all.json replaces a missing file of a part.
             language: finds nouns.
-            similarity: compares them with annotated words.
+            similarity: compares nouns with annotated words.
             parts: the parts to ask.
             suffix: after each question.
             prompt: asks for captions; None: the queries' own text.
@@ -96,7 +96,7 @@ class Amber(Benchmark):
         """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups.
 
         Raises:
-            SettingsError: no question is about it.
+            SettingsError: no question is in this dimension.
         """
         parts = []
         for part in self.parts:
@@ -148,8 +148,8 @@ class Amber(Benchmark):
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the script's figures, rounded as it rounds, in percent.
 
-        Beside them, not rounded: for captions `words`, their mean length; for questions `yes` and `neither`, the shares
-        of answers that are exactly Yes, and neither Yes nor No.
+        Also, not rounded: for captions `words`, the mean length; for questions `yes` and `neither`, the shares of
+            answers that are exactly Yes, and of those that are neither Yes nor No.
         """
         return figures_of(group, total)
 
@@ -212,7 +212,7 @@ class Amber(Benchmark):
 
     @functools.cached_property
     def _about(self) -> dict[str, list[Ask]]:
-        """Everything that is asked about a picture."""
+        """Queries about each picture."""
         asked: dict[str, list[Ask]] = {}
         for ask in (ask for part in self.parts for ask in part.asks):
             asked.setdefault(ask.picture, []).append(ask)
@@ -264,7 +264,7 @@ class Amber(Benchmark):
         return bare if bare in ("Yes", "No") else text
 
     def stand_ins(self) -> dict[str, str]:
-        """Name the replacements of official parts for captions; questions need no language."""
+        """Return the replacements of official parts for captions; questions need no language."""
         used = [] if self.language.official else ["nouns without NLTK's data"]
         used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
         return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}

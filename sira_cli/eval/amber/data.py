@@ -30,7 +30,7 @@ class Annotated:
 
     @property
     def part(self) -> PartName:
-        """The part that it belongs to; everything except a caption is a question, as in the script."""
+        """Part of the query; every query but a caption is a question, as in the script."""
         return "generative" if self.kind == "generative" else "discriminative"
 
 

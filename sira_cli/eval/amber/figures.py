@@ -43,7 +43,7 @@ DENOMINATORS: dict[PartName, Denominators] = {
 
 
 def groups_of(annotated: Annotated) -> tuple[str, ...]:
-    """Return the groups that an answer is counted in."""
+    """Return the groups that count an answer."""
     return DIMENSIONS.get(annotated.kind, OTHERWISE)
 
 
@@ -53,7 +53,7 @@ def is_right(annotated: Annotated, response: str) -> bool:
 
 
 def caption_counts(annotated: Annotated, judged: Judged, text: str) -> Counts:
-    """Count everything about a caption that figures need."""
+    """Return the counts of a caption."""
     return {
         "answers": 1,
         "clean answers": int(not judged.hallucinated),
@@ -68,7 +68,7 @@ def caption_counts(annotated: Annotated, judged: Judged, text: str) -> Counts:
 
 
 def answer_counts(annotated: Annotated, response: str) -> Counts:
-    """Count everything about an answer to a question that figures need; the positive class is `no`."""
+    """Return the counts of an answer to a question; the positive class is `no`."""
     no = annotated.truth == ("no",)
     return {
         "answers": 1,

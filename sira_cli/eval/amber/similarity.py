@@ -1,4 +1,4 @@
-"""Which words AMBER takes for the same thing: by spaCy's vectors, as its script, by a table, or equal words only."""
+"""Tests of whether two words name the same thing: by spaCy's vectors, as AMBER's script, by a table, or by equality."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Similarity(ABC):
 
     Attributes:
         name: `exact`, or the name of a spaCy pipeline.
-        official: whether it is the one of AMBER's script.
+        official: whether AMBER's script uses it.
     """
 
     name: str
@@ -56,9 +56,9 @@ class EqualWords(Similarity):
 
 
 class SimilarityTable(Similarity):
-    """Similarities that are ready: a JSON object of words, each an object of other words with a number.
+    """Prepared similarities: a JSON object of words, each with an object that gives other words a number.
 
-    Pairs count in both directions; words of which the table has no pair are similar only if they are equal.
+    Pairs count in both directions; pairs missing in the table are similar only if equal.
     """
 
     official = False
@@ -132,7 +132,7 @@ def find_similarity(choice: str = "spacy") -> Similarity:
             folder; or a `.json` file of similarities.
 
     Raises:
-        SettingsError: spaCy or the pipeline is not there, cannot be loaded, or has no word vectors.
+        SettingsError: spaCy or the pipeline is missing, cannot be loaded, or has no word vectors.
         DataError: the file cannot be read, or is not in the format of `SimilarityTable`.
     """
     if choice == "auto":

@@ -18,7 +18,7 @@ class Judged:
         mentions: nouns of AMBER's vocabulary, in the caption's order, repeats included.
         hallucinated: the mentions that are not in the picture.
         covered: annotated words of the picture that are mentioned.
-        cognitive: annotated words that models like to make up, and that are mentioned.
+        cognitive: mentioned words that are annotated as typical hallucinations.
     """
 
     mentions: tuple[str, ...]
@@ -32,7 +32,7 @@ class Lexicon:
     """AMBER's vocabulary.
 
     Attributes:
-        relation: for each word that pictures are annotated with, other words that name the same thing.
+        relation: for each annotated word, other words that name the same thing.
         safe: words that are never counted as hallucinated, whatever the picture shows.
     """
 
@@ -45,7 +45,7 @@ class Lexicon:
         return frozenset(self.relation).union(*self.relation.values())
 
     def judge(self, nouns: Sequence[str], truth: Sequence[str], hallu: Sequence[str], similar: Likeness) -> Judged:
-        """Sort a caption's nouns.
+        """Sort a caption's nouns into mentions, hallucinations and covered words.
 
         Quirks of the script that change figures: a safe word stays among the mentions. If several words name the same
         object, only the first is covered, so a word that is annotated twice is covered at most once. An annotated

@@ -1,8 +1,8 @@
-"""Which column of a row from elsewhere holds the model's answer: none that may hold the label.
+"""Find the column with the model's answer in another tool's row; a column that may hold the label never counts.
 
-A column can hold the answer if it is named `text`, or if a word of its name says so (ANSWERS) and none says otherwise
-(LABELS, ABOUT): `response`, `model_answer`, `predicted`. `answer` and `caption` count only where they are the
-benchmark's own name for it, and no other column could hold the answer; elsewhere they hold the label.
+A column can hold the answer if it is named `text`, or if its name contains a word of ANSWERS and none of LABELS or
+ABOUT: `response`, `model_answer`, `predicted`. `answer` and `caption` count only if the benchmark's own format uses
+them for answers, and no other column could hold the answer; otherwise they hold the label.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def answer_in(where: str, row: Mapping[str, Any], columns: tuple[str, ...]) -> A
     """Return the content of the columns that could hold the answer.
 
     Raises:
-        DataError: they differ.
+        DataError: the columns differ.
     """
     first, *others = columns
     if other := next((name for name in others if row[name] != row[first]), ""):
@@ -63,7 +63,7 @@ def answer_of(where: str, row: Mapping[str, Any]) -> str:
     """Return the answer in a row of `read_answer_rows`.
 
     Raises:
-        DataError: it has none.
+        DataError: the row has no answer.
     """
     if "text" not in row:
         label = next((f": {name} is taken for the label" for name in ("answer", "caption") if name in row), "")
@@ -75,14 +75,14 @@ class SameColumns:
     """Checks that the rows of a file have the same columns of answers."""
 
     def __init__(self) -> None:
-        """Know no row yet."""
+        """Begin without a row."""
         self._first: tuple[str, tuple[str, ...]] | None = None
 
     def check(self, where: str, columns: tuple[str, ...]) -> None:
         """Compare a row with the first one.
 
         Raises:
-            DataError: other columns of it could hold the answer.
+            DataError: other columns of this row could hold the answer.
         """
         first, expected = self._first = self._first or (where, columns)
         if {*columns} != {*expected}:
@@ -101,7 +101,7 @@ def _is_answer(name: str) -> bool:
 
 
 def _is_unknown(name: str, value: Any) -> bool:
-    """Return whether a column could hold answers under another name, such as that of the model."""
+    """Return whether a column of another name, such as the model's, could hold answers."""
     if isinstance(value, bool | int | float | dict):
         return False
     words = _words(name)

@@ -1,4 +1,4 @@
-"""Answers as lmms-eval and VLMEvalKit save them, in the terms of the benchmarks' own files of answers.
+"""Answers saved by lmms-eval and VLMEvalKit, converted to the benchmarks' own format.
 
 lmms-eval (`--log_samples`) writes `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`,
 the prompt in `input`, and ids inside the metrics or inside `doc`. VLMEvalKit writes `MODEL_DATASET.xlsx`, or .tsv or
@@ -26,14 +26,14 @@ Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
 
 
 def read_answer_rows(path: Path, own: str = "") -> Iterator[Placed]:
-    """Yield where every row of a file of answers stands, and the row, with the model's answer in `text`.
+    """Yield the place and the content of every row of a file of answers, with the model's answer in `text`.
 
     A row without an answer has no `text`. Rows of the two harnesses hold only `text`, `categories` (which no other row
     has) and, as far as they are known, `question`, `question_id`, `image_id`, `Index` and `image`.
 
     Args:
         path: of the file.
-        own: the benchmark's own name for the answer, if that may be the label elsewhere: see `columns`.
+        own: the benchmark's own name for the answer, if other tools may use it for the label: see `columns`.
 
     Raises:
         DataError: the file cannot be read, a row holds no single answer, or it is not clear which column holds it.
@@ -56,7 +56,7 @@ def read_answer_rows(path: Path, own: str = "") -> Iterator[Placed]:
 
 
 def holds_splits(path: Path) -> bool:
-    """Return whether a file of a harness answers several files of questions."""
+    """Return whether a harness's file answers several files of questions."""
     rows = (row for _, row in read_answer_rows(path))
     first = next(rows, {})
     if "categories" not in first:
@@ -67,10 +67,10 @@ def holds_splits(path: Path) -> bool:
 
 
 def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -> list[Placed]:
-    """Return the rows that answer the questions of a split; all of them, if no harness wrote them.
+    """Return the rows that answer the questions of a split; all rows if no harness wrote them.
 
-    Where rows name several categories, these are the rows whose category is a word of the split's name. Where ids begin
-    again and again, each time a block begins, and it is the block that holds the split's questions.
+    If rows name several categories, these are the rows whose category is a word of the split's name. If ids start
+    again, the rows form blocks, and these are the block with the split's questions.
 
     Args:
         rows: of one file.
@@ -92,7 +92,7 @@ def _asks(row: Mapping[str, Any], questions: Mapping[str, str]) -> bool:
 
 
 def _blocks(rows: Sequence[Placed]) -> list[list[Placed]]:
-    """Begin a new block with every id that the block has already."""
+    """Divide rows into blocks: a repeated id begins a new block."""
     blocks: list[list[Placed]] = [[]]
     seen: set[str] = set()
     for where, row in rows:
@@ -146,7 +146,7 @@ def _table(path: Path) -> Iterator[Placed]:
 
 
 def _sheet(path: Path) -> Iterator[Sequence[Any]]:
-    """Yield the rows of the first sheet, as wide as its head; texts that begin with = are no formulas."""
+    """Yield the rows of the first sheet, as wide as its header; texts that begin with = are not formulas."""
     try:
         from openpyxl import load_workbook
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Which file of questions a file of answers belongs to, judged by its name, and which files are one method's."""
+"""Match files of answers to files of questions and to methods, by their names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
-    """Return the file of questions whose name is in that of a file of answers; None unless there is exactly one.
+    """Return the only file of questions whose name occurs in a file name of answers; None unless there is exactly one.
 
-    Only words that not all files of questions share count: `random` and `popular` in
-    `coco_pope_random.json` and `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
+    Only words that differ between files of questions count: `random` and `popular` in `coco_pope_random.json` and
+    `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
     the first.
     """
     words = {path: {*_words(path)} for path in questions}

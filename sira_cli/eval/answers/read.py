@@ -75,7 +75,7 @@ def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bo
     Args:
         benchmark: with its questions.
         sources: from `find_files`.
-        controls: greedy's answers also stand for greedy+apc, if their decoding makes the two equal.
+        controls: greedy's answers also stand for greedy+apc, if both decode the same answers.
 
     Raises:
         DataError: as `read_answers`.
@@ -91,7 +91,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     """Read one method's answers.
 
     Raises:
-        DataError: they do not match the benchmark's questions; the message names file and row.
+        DataError: the answers do not match the benchmark's questions; the message names file and row.
     """
     if source.own:
         return _own(benchmark, source)
@@ -158,7 +158,7 @@ class _Units:
                 known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
 
     def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
-        """Look a record up by its id; without one, as in records of `sira caption`, by its picture and prompt."""
+        """Look up a record by its id, or, as in records of `sira caption`, by picture and prompt."""
         if "id" in row:
             part = str(row.get("part"))
             if part not in self._units:

@@ -10,7 +10,7 @@ from sira_cli.eval.base import Benchmark, Part
 
 @dataclass(frozen=True)
 class FailedAnswer:
-    """A picture about which a method could not be asked, and why."""
+    """A picture about which a method gave no answer, and the reason."""
 
     method: str
     part: str
@@ -44,7 +44,7 @@ class Answers:
         texts: by part and ask; those that failed are missing.
         failures: the asks that failed.
         settings: settings that decided the answers, as far as they are known.
-        taken_from: the method whose answers these are, if this one was not run because it cannot differ.
+        taken_from: the method whose answers were reused, because this one cannot differ.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Answers:
         return replace(self, name=name, failures=failures, settings=settings, taken_from=self.name)
 
     def add(self, benchmark: Benchmark, part: Part, found: UnitTexts) -> None:
-        """Give every ask of a part the text of its unit, as far as it counts."""
+        """Give every ask of a part the part of its unit's text that counts."""
         texts = {unit: benchmark.reduce(part, text) for unit, text in found.texts.items()}
         self.texts[part.name] = {ask.id: texts[ask.unit] for ask in part.asks if ask.unit in texts}
         failed = {ask.picture: found.errors[ask.unit] for ask in part.asks if ask.unit in found.errors}

@@ -71,7 +71,7 @@ class Chair(Benchmark):
             annotations: the user's files, or a table that is ready.
             ids: of the images.
             rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
-            language: one with the needs of the rule.
+            language: a language that has what the rule needs.
             lengths: of the captions in tokens, one part per length; empty: captions of unknown length are scored.
             prompt: asks for a caption.
 
@@ -117,8 +117,8 @@ class Chair(Benchmark):
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count by image, in the part's only group.
 
-        Where an image has several captions, all count, as the official script counts rows; right or wrong, for the
-        paired test, is the first.
+        If an image has several captions, all count, as the official script counts rows; the paired test takes the
+        first.
         """
         tally = Tally()
         for ask, _, caption in self._captions(part, texts):
@@ -132,8 +132,8 @@ class Chair(Benchmark):
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens.
 
-        The steps are in the order of the official script, so that floats are equal to the last digit: its Len is in
-        hundreds of tokens, and everything is multiplied by 100 where it is printed.
+        The steps follow the official script, so that floats are equal to the last digit: its Len is in hundreds of
+        tokens, and everything is multiplied by 100 when printed.
         """
         return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 
@@ -144,8 +144,8 @@ class Chair(Benchmark):
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length (see `chair.rows`), from all files together.
 
-        Captions of other images are left out. If an image has several captions, the second has the id
-        of the ask followed by `#2`, and so on.
+        Captions of other images are left out. The second caption of an image gets the id of the ask followed by `#2`,
+        and so on.
         """
         (part,) = self.parts
         captions = read_captions(paths)
@@ -189,7 +189,7 @@ class Chair(Benchmark):
             }
 
     def stand_ins(self) -> dict[str, str]:
-        """Name the replacements of missing NLTK data, and of COCO's annotations."""
+        """Return the replacements of missing NLTK data, and of COCO's annotations."""
         used = [] if self._language.official else ["words without NLTK's data"]
         used += ["ground truth from a table"] if isinstance(self._annotations, TruthTable) else []
         return {part.name: ", ".join(used) for part in self.parts if used}

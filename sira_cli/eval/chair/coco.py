@@ -151,7 +151,7 @@ class _Content:
             raise DataError(f"{path}: expected a JSON object, as in COCO's files")
 
     def names(self, ids: Collection[int]) -> dict[int, str]:
-        """Return the file names of those of some images that are in this file."""
+        """Return the file names of the given images that are in this file."""
         if "images" not in self._content:
             return {}
         rows = self._rows("images", id=int, file_name=str)
@@ -190,7 +190,7 @@ class _Content:
 
 
 def image_of(text: str) -> int | None:
-    """Return the image that a number or a file name of COCO names, with or without folders; None if it is neither."""
+    """Return the image of a number or of a COCO file name, with or without folders; None if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)

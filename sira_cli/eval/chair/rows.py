@@ -1,4 +1,4 @@
-"""Other files that CHAIR reads besides COCO's: captions from elsewhere, and lists of images."""
+"""Files that CHAIR reads besides COCO's: captions of other tools, and lists of images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     one without mentions.
 
     Args:
-        paths: shards of the images, or each with another caption of them.
+        paths: shards of the images, or files that each add a caption per image.
 
     Raises:
         DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has more
@@ -58,12 +58,12 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
 def answered(
     sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
 ) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless these are given.
+    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless given.
 
     Args:
         sources: each method's captions.
         lengths: of the benchmark; empty: all that the files have.
-        images: of the benchmark, each with its place; None: those that the files have, the first `limit` of them.
+        images: of the benchmark, each with its place; None: those that the files have, at most `limit`.
 
     Raises:
         SettingsError: the files' captions do not have these lengths, or not one length each.
@@ -96,7 +96,7 @@ def read_ids(path: Path) -> dict[int, str]:
     """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names.
 
     Raises:
-        DataError: the file cannot be read or holds nothing, an entry is neither, or one is there twice.
+        DataError: the file cannot be read or holds nothing, an entry is neither, or occurs twice.
     """
     places: dict[int, str] = {}
     for where, entry in entries(path):

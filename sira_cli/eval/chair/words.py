@@ -14,8 +14,8 @@ from sira_cli.language import CHAIR_WORDS
 def read_synonyms(text: str) -> dict[str, str]:
     """Read every word of the list with the head of its line, which is the category's name in COCO.
 
-    Lines are split at a comma and exactly one space: " motor bike" and " cheesecake", which have two before them, keep
-    one, so no word of a caption ever equals them. Nor does one equal iPhone, as captions are lower-cased.
+    Lines are split at a comma and exactly one space, so " motor bike" and " cheesecake", which follow two spaces, keep
+    one and never match a caption. iPhone never matches either, because captions are lower-cased.
     """
     lines = [line.strip().split(", ") for line in text.splitlines()]
     return {word: line[0] for line in lines for word in line}
@@ -63,9 +63,9 @@ class Mentions:
 def mentions(tokens: Sequence[str]) -> Mentions:
     """Apply the rule to the lemmas or singulars of a caption.
 
-    Pairs are merged greedily from left to right. With a toilet, a seat is not a chair. `places`
-    are where words began before merging, but looked up by their number after the seat was dropped: after a dropped
-    seat they are too low, as in the official script.
+    Pairs are merged greedily from left to right. With a toilet, a seat is not a chair. `places` are positions before
+    merging, but looked up by the position after seats were dropped: after a dropped seat they are too low, as in the
+    official script.
     """
     merged: list[str] = []
     starts: list[int] = []

@@ -52,7 +52,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
 
 
 def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_size: int) -> list[tuple[float, bool]]:
-    """Return the loss of a given answer to each request, and whether the method would decode this answer.
+    """Return each request's loss for a given answer, and whether the method would decode this answer.
 
     The loss is the mean of `-log p` over the answer's tokens under the method's logits, with temperature 1. lmms-eval
     (api/task.py) picks the choice with the least loss, and its other models return the mean loss.
@@ -105,7 +105,7 @@ def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def _until(answer: Answer, stops: Sequence[str]) -> Answer:
-    """Return an answer whose text ends before the first of some strings."""
+    """Cut an answer's text before the first of some strings."""
     places = [place for stop in stops if (place := answer.text.find(stop)) >= 0]
     return replace(answer, text=answer.text[: min(places)].strip(), finish_reason="stop") if places else answer
 

@@ -1,4 +1,4 @@
-"""The entry point `lmms_eval.models`: says where the classes of the model `sira` are, without importing them."""
+"""The entry point `lmms_eval.models`: names the classes of the model `sira` without importing them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
 
 
 class SiraModel(_Model):
-    """Gets messages: what lmms-eval takes unless it is told otherwise."""
+    """Gets messages, the default of lmms-eval."""
 
     is_simple = False
 

@@ -30,7 +30,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Request:
-    """One request: what the model sees, and what is wanted.
+    """One request: the model's input, and the settings of its text.
 
     Attributes:
         name: the task and the document, for messages.
@@ -57,8 +57,7 @@ def request_of(
         generation: the task's `generation_kwargs`.
 
     Raises:
-        SettingsError: there is no picture; a part or a setting is of another kind; or the last message is not the
-            user's.
+        SettingsError: no picture, a part or a setting of another kind, or a last message that is not the user's.
     """
     system: list[str] = []
     turns: list[Turn] = []
@@ -88,7 +87,7 @@ def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wan
     """Return the settings of a text from a task's `generation_kwargs`; those that are missing are the preset's.
 
     Raises:
-        SettingsError: one would change the text, and sira does not have it.
+        SettingsError: sira lacks a setting that would change the text.
     """
     given = {key: value for key, value in generation.items() if value is not None}
     sampled = given.get("do_sample", True) and given.get("temperature", float(given.get("do_sample", False))) > 0

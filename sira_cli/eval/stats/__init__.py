@@ -1,9 +1,9 @@
-"""The one place where figures are made: POPE's and CHAIR's, their intervals, their differences, paired tests.
+"""All statistics: the figures of POPE and CHAIR, intervals, differences, paired tests.
 
 tally        counts by picture
 pope, chair  counts of an answer or a caption, and the figures of their sums
 influence    how much each picture moves a figure
-intervals    Wilson's of an effective number of answers, of shares and of paired differences
+intervals    intervals of shares (Wilson, with an effective number of answers) and of paired differences
 wilson       the interval of a share of independent answers
 compared     figures of several methods over the same pictures, with differences
 mcnemar      a paired test

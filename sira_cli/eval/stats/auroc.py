@@ -39,7 +39,7 @@ def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray
 
 
 def _ahead(positive: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Return for each word the share of the other kind that it is on the right side of, ties counted half: `[N]`."""
+    """Return for each word the share of the other kind that it is ranked correctly against, ties half: `[N]`."""
     _, values = np.unique(score, return_inverse=True)
     ups, downs = (np.bincount(values[kind], minlength=values.max() + 1) for kind in (positive, ~positive))
     below = (downs.cumsum() - downs / 2) / downs.sum()

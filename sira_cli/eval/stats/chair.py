@@ -1,4 +1,4 @@
-"""CHAIR (Rohrbach et al. 2018): the counts of a caption, and their figures."""
+"""CHAIR (Rohrbach et al. 2018): the counts of a caption, and the figures made from them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class MethodFigures:
 
     @classmethod
     def mean(cls, groups: Sequence[MethodFigures]) -> MethodFigures:
-        """Return means over groups, of the methods that are in all; a picture may be in several groups."""
+        """Return means over groups for methods that are in all groups; a picture may be in several."""
         names = [name for name in groups[0].estimates if all(name in group.estimates for group in groups)]
         pictures = sorted({picture for group in groups for picture in group.pictures})
         places = [np.searchsorted(pictures, group.pictures) for group in groups]
@@ -76,7 +76,7 @@ class MethodFigures:
         return {key: estimate.figure() for key, estimate in self.estimates[name].items()}
 
     def differences(self, name: str, first: str) -> dict[str, Figure]:
-        """Return a method's figures less those of the first, paired; empty for the first, or without it."""
+        """Return a method's figures minus the first method's, paired; empty for the first, or if it is missing."""
         if name == first or first not in self.estimates:
             return {}
         others = self.estimates[first]
@@ -84,7 +84,7 @@ class MethodFigures:
 
 
 def _among(size: int, places: np.ndarray, estimate: Estimate) -> Estimate:
-    """Return the same estimate among `size` pictures, its own at the given places."""
+    """Extend an estimate to `size` pictures; its own are at the given places."""
 
     def spread(values: np.ndarray) -> np.ndarray:
         wide = np.zeros(size)

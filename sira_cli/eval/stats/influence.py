@@ -1,4 +1,4 @@
-"""How much each picture moves figures that are made from sums of counts: their linear parts (the delta method)."""
+"""The influence of each picture on figures made from sums of counts, to first order (the delta method)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def estimates(
 
 
 def _slopes(total: Mapping[str, float], figures: Figures) -> np.ndarray:
-    """Return how fast each figure grows with each count, `[names, figures]`; 0 for a count that no picture has."""
+    """Return the derivative of each figure with respect to each count, `[names, figures]`; 0 for a count that no
+    picture has.
+    """
     rows, none = [], np.zeros(len(figures(total)))
     for name, count in total.items():
         if not count:

@@ -1,8 +1,8 @@
 """Figures and their 95 % intervals over pictures: of shares, of means, and of paired differences.
 
-Answers about one picture are alike, so pictures are the units. A share has Wilson's interval of the effective number of
-answers (Kish 1965): as many independent answers as would scatter like these pictures. The scatter of few wrong answers
-is uncertain itself, so one prior answer is added that scatters as if all answers about a picture were equal; where all
+Answers about one picture are alike, so pictures are the units. A share has Wilson's interval for an effective number of
+answers (Kish 1965): the number of independent answers that would scatter like these pictures. The scatter of few wrong
+answers is uncertain, so one prior answer is added that scatters as if all answers about a picture were equal; if all
 answers are right, the effective number is the number of pictures. A paired difference is the share of gains less the
 share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008). `python -m tools.coverage`
 measures how often intervals hold the true value.
@@ -69,7 +69,7 @@ class Estimate:
     share: Share | None = None
 
     def figure(self) -> Figure:
-        """Return the value with its interval; without any answers it has no width."""
+        """Return the value with its interval, which has no width without answers."""
         if self.share is None:
             return _mean(self.value, self.influence)
         if not self.share.answers:
@@ -79,7 +79,7 @@ class Estimate:
         return Figure(self.value, 100 * low, 100 * high)
 
     def minus(self, other: Estimate) -> Figure:
-        """Return the difference to the same figure of other answers about the same pictures, with its interval."""
+        """Return the difference, with its interval, to the same figure of other answers about the same pictures."""
         value, influence = self.value - other.value, self.influence - other.influence
         if self.share is None or other.share is None:
             return _mean(value, influence)
@@ -98,7 +98,7 @@ class Estimate:
 
 
 def mean(estimates: list[Estimate]) -> Estimate:
-    """Return the mean of figures of different answers about the same N pictures."""
+    """Return the mean of figures from different answers about the same N pictures."""
     shares = [each.share for each in estimates if each.share is not None]
     share = None
     if len(shares) == len(estimates):
@@ -123,7 +123,7 @@ def _average(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _mean(value: float, influence: np.ndarray) -> Figure:
-    """Return a figure that is not a share, with Student's interval; one picture says nothing about the scatter."""
+    """Return a figure that is not a share, with Student's interval; with one picture it has no width."""
     pictures = len(influence)
     if pictures < 2:
         return Figure(value, value, value)
@@ -132,7 +132,7 @@ def _mean(value: float, influence: np.ndarray) -> Figure:
 
 
 def _effective(part: float, influence: np.ndarray, share: Share, prior: float) -> float:
-    """Return how many independent answers would say as much about a share, from 0 to 1; at least one is given."""
+    """Return the effective number of independent answers for a share from 0 to 1; at least one."""
     pictures = int(np.count_nonzero(share.weight))
     if pictures < 2:
         return 1.0

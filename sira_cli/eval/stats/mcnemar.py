@@ -1,4 +1,4 @@
-"""Whether two methods differ on the same questions: McNemar's exact test."""
+"""McNemar's exact test: whether two methods differ on the same questions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compare_pairs(group: str, tallies: Mapping[str, Tally], names: Iterable[str]
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the two-sided p value: how likely chance alone splits the discordant answers at least as unequally.
+    """Return the two-sided p value: the chance that random assignment splits the discordant answers as unequally.
 
     Args:
         only_first: answers that only the first method has right.

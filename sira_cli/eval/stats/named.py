@@ -39,12 +39,12 @@ def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
 
 
 def named_figures(groups: Mapping[str, MethodFigures], method: str) -> dict[str, Figure]:
-    """Put a method's figures of all groups into one mapping; the groups' names begin the figures' names."""
+    """Combine a method's figures of all groups in one mapping; figure names begin with the group's name."""
     return {f"{group}{name}": each for group, it in groups.items() for name, each in it.figures(method).items()}
 
 
 def named_differences(groups: Mapping[str, MethodFigures], method: str, first: str) -> dict[str, Figure]:
-    """Do the same for the differences to the first method's figures."""
+    """Combine the differences to the first method's figures, as `named_figures` does."""
     return {
         f"{group}{name}": each for group, it in groups.items() for name, each in it.differences(method, first).items()
     }

@@ -45,7 +45,9 @@ def strict(answer: str, expected: bool = True) -> bool | None:
 
 
 def repope(answer: str, expected: bool = True) -> bool | None:
-    """Read an answer as compute_answer of RePOPE and DASH-B: yes if that is in it, else no if that is, else None."""
+    """Read an answer as compute_answer of RePOPE and DASH-B: yes if it contains yes, else no if it contains no, else
+    None.
+    """
     lower = answer.lower()
     return True if "yes" in lower else False if "no" in lower else None
 
@@ -60,10 +62,10 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
 
 
 def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, rule: str = "official") -> None:
-    """Count an answer: as the rule reads it, and as `neither` where its first word is neither yes nor no.
+    """Count an answer as the rule reads it, and as `neither` if its first word is neither yes nor no.
 
     Args:
-        tally: gets the counts.
+        tally: receives the counts.
         picture: the question's picture.
         ask: the question's id.
         text: the answer.
@@ -84,7 +86,7 @@ def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return accuracy, precision, recall and F1 as evaluate.py, FPR as the paper's appendix, in percent; and `words`.
 
     Unanswered questions (rule `strict`) are wrong: they count in the denominators of accuracy, recall, FPR and yes.
-    Unread answers (rule `repope`) are in none of them.
+    Unread answers (rule `repope`) count in none of these.
     """
     tp, fp, tn, fn, unanswered_yes, unanswered_no = (total[cell] for cell in CELLS)
     answers = tp + tn + fp + fn + unanswered_yes + unanswered_no

@@ -1,4 +1,4 @@
-"""Counts by picture, of which figures are ratios of sums."""
+"""Counts by picture; figures are ratios of their sums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tally:
 
 
 def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
-    """Leave out pictures that failed under any method; methods without any answers do not count here.
+    """Leave out pictures that failed under any method, except methods without any answers.
 
     Args:
         tallies: by method.
@@ -47,5 +47,5 @@ def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[st
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return the quotient; 0 where the whole is 0."""
+    """Return the quotient; 0 if `whole` is 0."""
     return part / whole if whole else 0.0

@@ -11,8 +11,8 @@ def wilson(share: float, trials: float) -> tuple[float, float]:
     """Return the 95 % interval of a share, both from 0 to 1; it has a width at 0 and 1.
 
     Args:
-        share: of the trials.
-        trials: their number, independent of each other; above 0.
+        share: share of successful trials.
+        trials: number of independent trials, above 0.
     """
     squared = Z**2 / trials
     middle = (share + squared / 2) / (1 + squared)
