@@ -64,7 +64,7 @@ class Admission:
     """Reads requests, within the number of places and the limit of bytes."""
 
     def __init__(self, limits: Limits, queue: WaitingQueue, downloads: Downloads | None) -> None:
-        """Open it.
+        """Open the admission.
 
         Args:
             limits: of one request.
@@ -76,14 +76,14 @@ class Admission:
         self._unfinished: Counter[str] = Counter()  # bodies, by address
 
     def close(self) -> None:
-        """Wait until all reading has ended."""
+        """Wait until all requests are read."""
         self._readers.shutdown()
 
     def admit(self, request: Request) -> PendingRequest:
-        """Let a request come in of which only headers are known.
+        """Admit a request of which only the headers are known.
 
         Raises:
-            RequestError: it is refused, or too many wait.
+            RequestError: the request is refused, or too many wait.
         """
         if not (says_json(request.headers) or _is_ollama_client(request)):
             message = "expected a body of type application/json: send the header Content-Type: application/json"
@@ -162,7 +162,7 @@ class Admission:
         return received
 
     async def apart(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run in one of a few threads a function that is slow or copies a request's bytes."""
+        """Run a slow function, or one that copies a request's bytes, in one of a few threads."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
 
     def _too_many_bytes(self) -> RequestError:
@@ -170,6 +170,6 @@ class Admission:
 
 
 def _is_ollama_client(request: Request) -> bool:
-    """Return whether a request may leave out its type: some of Ollama's clients do, and pages of other sites cannot."""
+    """Return whether a request may lack its content type: some Ollama clients omit it, other sites' pages cannot."""
     foreign = any(name in request.headers for name in ("content-type", "origin", "sec-fetch-site"))
     return request.url.path.startswith(OLLAMA) and not foreign

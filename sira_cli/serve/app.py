@@ -3,7 +3,7 @@
 request --> Host, key --> a place in the queue --> protocol --> a Job --> the decoder's thread
                                                             pieces <--'     (an asyncio queue per request)
 
-And a page at `/` that uses it (`serve/page`), with `/settings` and `/report`.
+A page at `/` uses the server (`serve/page`), with `/settings` and `/report`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Server:
         return HTMLResponse(page, headers=UNKEPT)
 
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
-        """Answer a request of any protocol: each is that of a chat in other words."""
+        """Answer a request of any protocol; each is translated to a chat."""
         pending = self._admit(request)
         read = await self._admission.read(pending, functools.partial(_read, protocol))
         if read[1] is None:
@@ -191,7 +191,7 @@ class Server:
         """Give a request a place.
 
         Raises:
-            RequestError: it is refused, or too many wait.
+            RequestError: the request is refused, or too many wait.
         """
         self._check_key(request)
         return self._admission.admit(request)
@@ -199,7 +199,7 @@ class Server:
     async def _begin(
         self, pending: PendingRequest, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
     ) -> tuple[Job, Answering]:
-        """Queue a request; from then on its messages no longer hold the pictures.
+        """Queue a request, and remove the pictures from its messages.
 
         Args:
             pending: the request.
@@ -296,7 +296,7 @@ class Server:
 
 
 def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest] | tuple[OllamaRequest, None]:
-    """Return the request in a body, and the chat that it asks for, if it asks for one."""
+    """Return the request in a body, and its chat, if it asks for one."""
     asked = protocol.read(body)
     if isinstance(asked, OllamaRequest) and asked.is_empty():
         return asked, None

@@ -12,7 +12,7 @@ SECONDS = 30.0  # for the headers of a request, and for the rest of a body whose
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a request that the client has begun is not complete in time.
+    """A connection that is closed if a request that has begun does not arrive in time.
 
     Headers and bodies may trickle in for ever, and uvicorn limits only the time without data. The body
     of a request that waits for its answer is limited where it is read.
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: a client that asks for a websocket is answered as by HTTP, and no package is missing."""
+        """Do not warn: a client that asks for a websocket gets an HTTP answer, and no package is missing."""
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one."""
@@ -51,7 +51,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop waiting."""
         super().connection_lost(exc)
         self._stop()
 

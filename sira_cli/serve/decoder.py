@@ -167,7 +167,7 @@ class Decoder:
                 del self._slots[key]
 
     def _failed(self, jobs: list[Job], error: Exception) -> None:
-        """Retry jobs that failed together, each by itself; a single job has failed."""
+        """Retry jobs that failed together one by one; fail a single job."""
         if len(jobs) == 1:
             jobs[0].tell(error)
             return
@@ -187,7 +187,7 @@ class Decoder:
         """Return the model under the job's method and settings.
 
         Raises:
-            SiraError: the model cannot be decoded under these settings.
+            SiraError: the model cannot decode under these settings.
         """
         if job.key not in self._under:
             self._under[job.key] = Prepared(self._lvlm.under(job.method, job.preset), job)

@@ -62,7 +62,7 @@ class Downloads:
             self._metrics.downloads.dec()
 
     async def _fetch(self, urls: Sequence[str], unwanted: threading.Event) -> dict[str, bytes]:
-        """Wait for a free thread; it is free again when it has ended, even if its client is gone."""
+        """Download in a free thread, which is occupied until it ends, even if its client is gone."""
         self._waiting += 1
         try:
             await self._free.acquire()

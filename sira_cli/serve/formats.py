@@ -1,4 +1,4 @@
-"""The format of a text that a request asks for: words, any JSON object, or JSON that follows a schema."""
+"""The requested format of a text: words, any JSON object, or JSON that follows a schema."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_of_text(self, most: int) -> Schema | None:
-        """Return the schema that the text follows, untried; None: the text is words.
+        """Return the schema that the text must follow, not tested yet; None for plain text.
 
         Args:
             most: characters of a schema.
 
         Raises:
-            SettingsError: it cannot be followed.
+            SettingsError: the schema cannot be followed.
         """
         if self.type == "text":
             return None
@@ -58,9 +58,10 @@ class ResponseFormat(BaseModel):
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose objects have the listed keys only, unless it joins or says more about one.
+    """Return a schema whose objects have only their listed keys, unless it combines schemas or says more about an
+    object.
 
-    Clients of all protocols send schemas made from classes, which do not mention other keys: open ones need never end.
+    Clients send schemas made from classes, which do not mention other keys; open objects might never end.
     """
     schema = copy.deepcopy(schema)
     objects = [part for part in _parts(schema) if "properties" in part]

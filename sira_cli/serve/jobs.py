@@ -32,7 +32,7 @@ Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Text that is final, the log-probabilities of its tokens if requested, and reasoning."""
+    """Final text, its reasoning, and if requested the log-probabilities of its tokens."""
 
     text: str
     logprobs: list[Logprob]
@@ -54,11 +54,11 @@ class Job:
 
     Attributes:
         pictures: the prompt's pictures.
-        prompt: used verbatim; one text, or several turns.
+        prompt: one text, or several turns; used verbatim.
         longest_prompt: maximum number of tokens.
         preset, method: every setting in force.
         stops: strings that end the text.
-        schema: the text follows it.
+        schema: schema that the text follows.
         task: `caption` or `ask`.
         top_logprobs: number of alternatives per token; None: no log-probabilities.
         words: score the words.
@@ -134,7 +134,7 @@ class Job:
 
 @contextmanager
 def _about(param: str) -> Iterator[None]:
-    """Name the key of a request in errors about its value."""
+    """Name a request's key in errors about its value."""
     try:
         yield
     except SettingsError as error:
@@ -155,7 +155,7 @@ def settings_of(
 
     Raises:
         RequestError: the text would be too long; an unknown method or setting, or a wrong value.
-        SettingsError: settings that are valid alone do not go together.
+        SettingsError: settings that are valid alone exclude each other.
     """
     with _about("sira.method"):
         chosen = preset.method(find(request.sira.method or method).name)
@@ -191,7 +191,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
         prompts: the preset's; without words, a picture is to be captioned.
 
     Raises:
-        RequestError: it is not a conversation about pictures.
+        RequestError: the request is not a conversation about pictures.
     """
     turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in request.turns()]
     if request.sira.task == "ask":
@@ -202,7 +202,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
 
 
 def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -> Schema | None:
-    """Return the schema that the text of a request follows, untried.
+    """Return the schema for the text of a request, not tested yet.
 
     Args:
         request: the client's request.
@@ -210,7 +210,7 @@ def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -
         most: characters of a schema.
 
     Raises:
-        SiraError: it cannot be followed, or does not fit the other settings.
+        SiraError: the schema cannot be followed, or does not fit the other settings.
     """
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
@@ -324,7 +324,7 @@ class JobText:
 
 
 def _shown_as(data: bytes, logprob: Logprob) -> Logprob:
-    """Return a log-probability with the bytes of its token that are in the text, also among its alternatives."""
+    """Return a log-probability, and those of alternatives, with the bytes of their tokens that are in the text."""
     shown = {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
     top = [other | shown if other["bytes"] == logprob["bytes"] else other for other in logprob["top_logprobs"]]
     return logprob | shown | {"top_logprobs": top}

@@ -44,27 +44,27 @@ class Limits:
 
     @property
     def begun(self) -> int:
-        """Pixels of the pictures of texts that begin together; those of the next ones are opened meanwhile."""
+        """Pixels of pictures whose texts begin together; the next pictures are opened meanwhile."""
         return 2 * self.pixels
 
 
 def check_parts(body: bytes, most: int) -> None:
-    """Check, before a body is parsed, that it does not have too many parts.
+    """Check the number of parts of a body, before it is parsed.
 
     Raises:
-        RequestError: it has too many.
+        RequestError: the body has too many.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > most:
         raise too_large(f"the body has more than {most:,} commas and brackets", param=None)
 
 
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
-    """Check, before anything else is done with it, that the text of a request is not too long.
+    """Check first that the text of a request is not too long.
 
     A pass over a prompt takes time quadratic in its length, and all requests wait for it.
 
-    The messages are counted, and the settings (`role`), in pieces, up to the limit: at their borders some tokens more
-    than there are, while the pictures' tokens and the template's are not counted.
+    Messages and settings (`role`) are counted in pieces, up to the limit: this overcounts at borders of pieces, and
+    leaves out the tokens of pictures and template.
 
     Args:
         chat: the request's content.
@@ -72,7 +72,7 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
         most: tokens of a prompt.
 
     Raises:
-        RequestError: it is too long.
+        RequestError: the text is too long.
     """
     count = 0
     settings = [value for value in chat.sira.settings().values() if isinstance(value, str)]

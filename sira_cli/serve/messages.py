@@ -65,7 +65,7 @@ class Message(RoleMessage):
         return [part.url for part in self.content if part.type == "image_url"]
 
     def parts(self) -> tuple[str | None, ...]:
-        """Return its texts, with None for each picture; empty if the pictures come before all words, or after them."""
+        """Return its texts, with None for each picture; empty if all pictures come before or after the words."""
         content = () if isinstance(self.content, str) else self.content
         parts = [part.text if part.type == "text" else None for part in content if part.type != "text" or part.text]
         seen = [number for number, part in enumerate(parts) if part is None]

@@ -9,7 +9,7 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Numbers of one server, in a registry of their own."""
+    """The counters of one server, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -35,5 +35,5 @@ class Metrics:
         )
 
     def text(self) -> str:
-        """Return them in Prometheus' format."""
+        """Return the counters in Prometheus' format."""
         return generate_latest(self._registry).decode()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RequestMiddleware:
     """Refuses requests with a foreign `Host`, and closes the resources of a request.
 
-    A page whose name is rebound to this machine keeps its own name in `Host`.
+    `Host` exposes a page whose name was rebound to this machine.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None, metrics: Metrics) -> None:

@@ -1,6 +1,7 @@
 """Ollama's `/api/chat` and `/api/generate`, translated to and from `/v1/chat/completions`.
 
-Many captioners know no other protocol. No tools, no prompts without the model's template, no memory of earlier answers.
+Many captioners speak only this protocol. Not supported: tools, prompts without the model's template, memory of earlier
+answers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OllamaOptions(Options):
     repeat_penalty: float | None = None
 
     def chat(self) -> dict[str, Any]:
-        """Return them as keys of a chat."""
+        """Return the options as keys of a chat."""
         more = self.__pydantic_extra__ or {}
         return {
             **{name: more.get(name) for name in CHAT_OPTIONS},
@@ -65,7 +66,7 @@ class OllamaMessage(RoleMessage):
 
 
 class OllamaRequest(Options):
-    """The keys that both requests have; subclasses have the messages and the form of the text in answers."""
+    """The keys of both requests; subclasses add the messages and the form of the answer's text."""
 
     streamed: ClassVar[str] = "application/x-ndjson"
 
@@ -103,7 +104,7 @@ class OllamaRequest(Options):
         return ChatRequest.read(chat).chat()
 
     def is_empty(self) -> bool:
-        """Whether nothing is asked: so clients load a model, or unload it."""
+        """Whether nothing is asked, as clients do to load or unload a model."""
         raise NotImplementedError
 
     def loaded(self) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class OllamaRequest(Options):
         raise NotImplementedError
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
-        """Return the keys of an answer with a text, and with the thought before it, if there is one."""
+        """Return the keys of an answer with a text and, if there is one, the thought before it."""
         raise NotImplementedError
 
     def _format(self) -> dict[str, Any]:
@@ -165,7 +166,7 @@ class OllamaRequest(Options):
         }
 
     def _end(self, reason: str, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the keys of the end: times in nanoseconds, `load_duration` being all that was not decoding."""
+        """Return the keys at the end: times in nanoseconds; `load_duration` is the time without decoding."""
         total, decoding = time.monotonic_ns() - self._began, round(answer["sira"]["decoding_seconds"] * 10**9)
         return {
             "done": True,
@@ -223,10 +224,10 @@ class OllamaGenerate(OllamaRequest):
         return not self.prompt and not self.images
 
     def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the system's message, if any, and the prompt with its pictures, and forget these.
+        """Return the system message, if any, and the prompt with its pictures, and forget them.
 
         Raises:
-            RequestError: the prompt is to be used in another way than the model's template has it.
+            RequestError: the prompt is not meant for the model's template.
         """
         for name in ("suffix", "template", "raw", "context"):
             if getattr(self, name):

@@ -14,8 +14,8 @@ LOOK = 0.1  # seconds between checks for free memory
 class Opener:
     """Opens the pictures of the next requests while texts are decoded.
 
-    Many small files may hold many pixels. So files wait, and the pixels of open pictures are limited, those that texts
-    under way still need included; the next one is opened once there is room.
+    Small files may hold many pixels. So the pixels of open pictures are limited, including those that running texts
+    still need, and the next file waits until there is room.
     """
 
     def __init__(

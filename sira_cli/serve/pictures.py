@@ -1,4 +1,4 @@
-"""The pictures of a request: from URLs to waiting bytes, and late to samples."""
+"""The pictures of a request: URLs become bytes that wait, and samples only when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sira_cli.serve.protocol import RequestError
 
 
 class Received:
-    """The pictures of a request: their files, and while they are open, their samples. Safe in threads.
+    """The pictures of a request: files, and samples while they are open. Safe in threads.
 
     Attributes:
         sha256: hash of the picture's bytes; for several, of their hashes.
@@ -44,7 +44,7 @@ class Received:
         return self._images is not None
 
     def open(self) -> Sequence[Image.Image]:
-        """Return the pictures in RGB, in order; they are open from then on.
+        """Open the pictures, and return them in RGB, in order.
 
         Raises:
             PictureError: one is damaged.
@@ -56,14 +56,14 @@ class Received:
             return images
 
     def opened(self) -> OpenedPicture:
-        """Return the pictures as one that is open, likewise."""
+        """Open the pictures, and return them as one opened picture."""
         first, *more = self.open()
         return OpenedPicture("", first, self.sha256, more=tuple(more))
 
     def close(self) -> None:
         """Release the samples' memory; they are opened again if needed.
 
-        The event loop calls it, so it does not wait for a thread that opens them now.
+        The event loop calls this, so it does not wait for a thread that is opening them.
         """
         self._images = None
 
@@ -81,7 +81,7 @@ def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]
         downloaded: the files at those URLs that are on the web.
 
     Raises:
-        RequestError: they are too large, or one is damaged or not accessible.
+        RequestError: the pictures are too large, or one is damaged or not accessible.
         PictureError: one is not a picture.
     """
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
@@ -106,7 +106,7 @@ def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> 
         downloaded: the files at URLs of the web.
 
     Raises:
-        RequestError: it is not accessible, damaged, or too large.
+        RequestError: the picture is not accessible, damaged, or too large.
     """
     if url in downloaded:
         if len(downloaded[url]) > most_bytes:

@@ -57,7 +57,7 @@ class Prepared:
         self._answering = {job.verify: FinalAnswers(lvlm, job.verify, words=job.words)}
 
     def _answers(self, job: Job) -> FinalAnswers:
-        """Return the answers for a job: those with one key may differ in a second look that decodes nothing."""
+        """Return the answers for a job: jobs with one key may differ in a second look that decodes nothing."""
         if job.verify not in self._answering:
             self._answering[job.verify] = FinalAnswers(self.lvlm, job.verify, words=job.words)
         return self._answering[job.verify]
@@ -68,7 +68,7 @@ class Prepared:
         Raises:
             PictureError: the image processor refuses a picture.
             RequestError: a prompt is too long.
-            SettingsError: a text is to follow a schema, and the model cannot.
+            SettingsError: a text must follow a schema, and the model cannot.
         """
         hashes = [job.pictures.sha256 for job in jobs]
         if any(job.schema for job in jobs):
@@ -98,7 +98,7 @@ class Prepared:
 
         Raises:
             GoneError: all clients are gone.
-            SiraError: they cannot be decoded.
+            SiraError: the jobs cannot be decoded.
         """
         with _while_wanted(self.lvlm.model, jobs):
             if jobs[0].trace is not None:
@@ -113,7 +113,7 @@ class Prepared:
                     self._answer(part)
 
     def _rewrite(self, answering: FinalAnswers, jobs: Sequence[Job]) -> None:
-        """Report texts only when final: sentences that are removed later must not be shown before."""
+        """Rewrite texts, and report them only when final: sentences to be removed must not be shown."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
         answers = answering.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
@@ -155,8 +155,8 @@ class Prepared:
 
         Args:
             row: the text.
-            token: what was picked.
-            logits: `[V]` it was picked from; None: unknown.
+            token: the picked token.
+            logits: `[V]` that decided it; None: unknown.
         """
         if row.done:
             return

@@ -46,7 +46,7 @@ class RequestError(SiraError):
 
     Attributes:
         status: of HTTP.
-        param: the part of the request that is wrong, if it is one.
+        param: the wrong part of the request, if it can be named.
         code: error code for programs.
     """
 
@@ -61,7 +61,7 @@ class RequestError(SiraError):
 
         Args:
             path: path of the request.
-            keys: the protocol's words for the beginning of a message about a chat, the longer ones first.
+            keys: the protocol's names for keys of a chat at the start of a message, the longest first.
         """
         message = renamed(for_clients(str(self)), keys)
         if path.startswith(OLLAMA):
@@ -78,7 +78,7 @@ class RequestError(SiraError):
 
 
 class Options(BaseModel):
-    """A part of a request in which null stands for a key that is left out: many clients send all keys."""
+    """A part of a request, where null means a missing key: many clients send all keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,7 +92,7 @@ class Options(BaseModel):
         """Read a request from its body or from another request.
 
         Raises:
-            RequestError: it is not a valid request.
+            RequestError: the request is not valid.
         """
         try:
             return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
@@ -132,7 +132,7 @@ class SiraOptions(Options):
         """Check that second-look keys come with a second look, and that no file is named.
 
         Raises:
-            RequestError: it is not, or one is.
+            RequestError: they do not, or a file is named.
         """
         if "calibration" in self.settings():
             raise RequestError(
@@ -203,7 +203,7 @@ class ChatRequest(Options):
         return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
     def chat(self) -> Self:
-        """Return the request, which is a chat, checked.
+        """Check the request, which is a chat already, and return it.
 
         Raises:
             RequestError: this server cannot answer it as asked.
@@ -212,7 +212,7 @@ class ChatRequest(Options):
         return self
 
     def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer, which is that of a chat."""
+        """Return the answer unchanged: it is that of a chat."""
         return answer
 
     async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
@@ -225,7 +225,7 @@ class ChatRequest(Options):
         """Check that all requested features are supported.
 
         Raises:
-            RequestError: one is not.
+            RequestError: a feature is not supported.
         """
         if self.n != 1:
             raise RequestError("n: one text per request; send the request several times, with other seeds", param="n")
@@ -295,7 +295,7 @@ class ChatRequest(Options):
         """Return the locations of the pictures, in order.
 
         Raises:
-            RequestError: no picture, or one in a message that is not the user's.
+            RequestError: no picture, or a picture in a message that is not the user's.
         """
         found = [(message.role, message.pictures()) for message in self.messages]
         wrong = ""
@@ -310,7 +310,7 @@ class ChatRequest(Options):
 
 
 def for_clients(message: str) -> str:
-    """Return a message of the library with its parameters, `name=`, as keys of a request or options of `sira serve`.
+    """Replace the parameters in a message of the library, `name=`, by keys of a request or options of `sira serve`.
 
     The middle of a long message is left out.
     """
@@ -320,13 +320,13 @@ def for_clients(message: str) -> str:
 
 
 def renamed(text: str, keys: Mapping[str, str]) -> str:
-    """Return a text whose beginning, if it is one of the keys as a whole word, has another name."""
+    """Rename a key at the start of a text, if it stands there as a whole word."""
     key = next((key for key in keys if re.match(rf"{re.escape(key)}(?!\w)", text)), "")
     return keys.get(key, "") + text[len(key) :]
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, its middle left out where it has more than `most` characters: parts of a request may be long."""
+    """Shorten a text to `most` characters by leaving out its middle: parts of a request may be long."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 

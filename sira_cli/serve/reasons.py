@@ -1,4 +1,4 @@
-"""Errors of the library that checks requests (pydantic), for clients that know JSON and not its types."""
+"""Errors of pydantic, which checks requests, reworded for clients that know JSON but not its types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def place_of(parts: Sequence[int | str]) -> str:
-    """Return a place in a request as JSON has it: `messages[0].content[1].image_url`."""
+    """Return a place in a request in JSON's notation: `messages[0].content[1].image_url`."""
     place = ""
     for part in parts:
         if isinstance(part, int):
@@ -36,7 +36,7 @@ def place_of(parts: Sequence[int | str]) -> str:
 
 
 def reason_of(message: str) -> str:
-    """Return a reason of the library that checks requests, in the words of JSON."""
+    """Return a reason from pydantic in the terms of JSON."""
     for pattern, words in _WORDS.items():
         message = re.sub(pattern, words, message)
     return message

@@ -1,4 +1,4 @@
-"""The events of `/v1/responses` with `stream`: a chat's chunks, as the items of a response grow by them."""
+"""The events of `/v1/responses` with `stream`, made from a chat's chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OutputItem:
     """A thought or a message of a response.
 
     Attributes:
-        kind: which of them.
+        kind: `reasoning` or `message`.
         number: the response's id, without prefix.
         text: so far.
         logprobs: of its tokens.
@@ -51,7 +51,7 @@ class ResponseEvents:
     """Turns the chunks of one chat into events."""
 
     def __init__(self, respond: Callable[..., dict[str, Any]]) -> None:
-        """Begin.
+        """Begin without events.
 
         Args:
             respond: `ResponseRequest.respond`.

@@ -1,6 +1,6 @@
 """OpenAI's newer protocol, `/v1/responses`, translated to and from `/v1/chat/completions`.
 
-Some clients use only this one (PhotoPrism). No tools, no memory of earlier responses.
+Some clients use only this protocol (PhotoPrism). Not supported: tools, memory of earlier responses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOGPROBS = "message.output_text.logprobs"  # in `include`
 
 
 class InputPart(BaseModel):
-    """A piece of a message; one of the assistant has `output_text`, as it was answered."""
+    """A piece of a message; `output_text` is an earlier answer of the assistant."""
 
     type: Literal["input_text", "output_text", "input_image"]
     text: str | None = None
@@ -136,7 +136,7 @@ class ResponseRequest(Options):
         sira: dict[str, Any] | None = None,
         error: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the response as it is now.
+        """Return the current response.
 
         Args:
             answer: of the chat, or a part of it: its id, time and model are used.

@@ -46,7 +46,7 @@ class ServedModel:
         """Check that a name, if one is given, is the model's.
 
         Raises:
-            RequestError: it is not.
+            RequestError: the name is another one.
         """
         if name is not None and name not in self.names:
             has = " or ".join(map(repr, self.names))
@@ -75,7 +75,7 @@ class ServedModel:
         return {"models": [{**self._tag(name), "modified_at": self._time} for name in self.names]}
 
     def running(self) -> dict[str, Any]:
-        """Return Ollama's list of models in memory, which the model never leaves."""
+        """Return Ollama's list of models in memory: always this model."""
         more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": self._size, "context_length": self._context}
         return {"models": [{**self._tag(name), **more} for name in self.names]}
 
@@ -126,5 +126,5 @@ class ServedModel:
 
 
 def short_name(name: str) -> str:
-    """Return a name of Ollama's without the tag that it has if none is given."""
+    """Return an Ollama name without its default tag."""
     return name.removesuffix(":latest")

@@ -34,7 +34,7 @@ class JobSlots:
         """Let the texts of some jobs join the others.
 
         Args:
-            jobs: from now on their texts are under way.
+            jobs: jobs whose texts begin now.
             inputs: from `Prepared.inputs`.
         """
         lvlm = self._prepared.lvlm

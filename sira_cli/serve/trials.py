@@ -1,7 +1,6 @@
-"""Trials of clients' schemas: apart from all other work, one process at a time.
+"""Trials of clients' schemas, in a separate process, one at a time.
 
-A trial takes up to two seconds of a processor. Requests without a schema, or with one that is known to be cheap, do not
-wait for it.
+A trial takes up to two seconds. Requests without a schema, or with one known to be cheap, do not wait for it.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Trials:
 
         Args:
             pending: the request; while its schema waits, it does not count among the requests that wait.
-            schema: the same schema is tried once, however many ask for it.
+            schema: schema to try; several requests for one schema share a trial.
 
         Raises:
-            RequestError: it cannot be followed, or too many wait.
+            RequestError: the schema cannot be followed, or too many wait.
             SiraError: the process cannot be started.
         """
         while (same := self._under_way.get(schema.grammar)) is not None:

@@ -31,7 +31,7 @@ class Caller(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may bring another request."""
+        """Whether its connection may bring another request."""
         ...
 
 
@@ -53,10 +53,10 @@ class RefusedTurn:
 
 
 class QueuePlace:
-    """The place of one request, from admission to its answer. All its methods may be called again."""
+    """The place of one request, from admission to its answer. Repeated calls of its methods do no harm."""
 
     def __init__(self, queue: WaitingQueue, size: int) -> None:
-        """Take it; see `WaitingQueue.enter`."""
+        """Take the place; see `WaitingQueue.enter`."""
         self._queue, self._size, self._enters = queue, 0, False
         self.enter()
         self.hold(size)
@@ -72,7 +72,7 @@ class QueuePlace:
         self._enters = False
 
     def hold(self, size: int) -> None:
-        """Count `size` bytes as held, instead of those until now."""
+        """Replace the number of held bytes by `size`."""
         self._queue.held += size - self._size
         self._size = size
 
@@ -105,11 +105,11 @@ class WaitingQueue:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether no more bytes are held than may be."""
+        """Whether the held bytes are within the limit."""
         return self.held <= self._most_bytes
 
     def enter(self, host: str, caller: Caller | None, size: int) -> QueuePlace:
-        """Let a request come in.
+        """Admit a request.
 
         Args:
             host: of the client.
@@ -125,7 +125,7 @@ class WaitingQueue:
         return QueuePlace(self, size)
 
     def check(self, host: str, caller: Caller | None, size: int) -> RefusedTurn | None:
-        """Check that a request may come in, and return the turn that its client has. Arguments as for `enter`.
+        """Check that a request may enter, and return its client's turn. Arguments as for `enter`.
 
         Raises:
             BusyError: as `enter`; the client has its turn from now on.
@@ -145,8 +145,8 @@ class WaitingQueue:
     def _turn_of(self, host: str, caller: Caller | None, now: float) -> RefusedTurn | None:
         """Return the turn that a client has.
 
-        As long as a connection is open, its client comes by it. Clients that open a new one for each request cannot be
-        told from others of their host but by the time at which they come.
+        A client with an open connection is known by it. Clients that open a new one per request can be told from others
+        of their host only by the time of their request.
         """
         known = (turn for turn in self._turns if caller is not None and turn.caller is caller)
         others = (

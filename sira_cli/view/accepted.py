@@ -52,11 +52,11 @@ class AcceptedXmp:
             )
 
     def write(self, item: CaptionItem, now: Version, new: Version) -> None:
-        """Write a text that is accepted now, or that it no longer is.
+        """Write that a text is accepted, or no longer accepted.
 
         Raises:
             DataError: the sidecar cannot be read.
-            SiraError: it cannot be written.
+            SiraError: the sidecar cannot be written.
         """
         if ACCEPTED not in (now.decision, new.decision):
             return
@@ -76,7 +76,7 @@ class AcceptedXmp:
 
 
 def _described(item: CaptionItem, new: Version) -> Described:
-    """Return the description in a record with a text that somebody has decided about, or of the text alone."""
+    """Return the XMP description of a reviewed text, with its record if it has one."""
     reviewed = new.decision == ACCEPTED
     if not is_record(item.values):
         return Described(new.text, facts={"reviewed": "yes" if reviewed else "no"})

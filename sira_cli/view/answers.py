@@ -24,7 +24,7 @@ class PageAnswers:
         self._next_count = 0.0
 
     def now(self) -> dict[str, Any]:
-        """Return counts of captions; `records` and `changes` differ if there is something new."""
+        """Return counts of captions; `records` and `changes` change whenever something new exists."""
         live, captions, compared = self._live, self._captions, self._compared
         total, decided, missing = self._figures()
         return {
@@ -113,7 +113,7 @@ class PageAnswers:
         return found
 
     def differences(self, numbers: Iterable[int]) -> list[list[list[str]]]:
-        """Return stretches of some items' texts: `[both]`, or `[of the other, of this one]`.
+        """Return the stretches of some items' texts: `[common]`, or `[other's, this one's]`.
 
         Raises:
             GoneError: one no longer exists.

@@ -41,7 +41,7 @@ class Change(BaseModel):
 
     Attributes:
         seen: the version that it shows.
-        shown: the text that it shows; None: whichever it is.
+        shown: the text that it shows; None: any.
         text, decision: the new values; None: unchanged.
         undo: undo the last change instead.
         redo: repeat the change that was undone last.
@@ -287,7 +287,7 @@ async def _read(request: Request, kind: type[Body]) -> Body:
     """Return a request's body.
 
     Raises:
-        HTTPException: it is too large, or not what is expected.
+        HTTPException: the body is too large, or malformed.
     """
     if not says_json(request.headers):
         raise HTTPException(415, "expected a body of type application/json")

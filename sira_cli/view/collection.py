@@ -47,7 +47,7 @@ class Collection:
     """
 
     def __init__(self, source: Path, reading: Reading, start: Path) -> None:
-        """Make one without captions; `catch_up` reads them.
+        """Make an empty collection; `catch_up` reads the captions.
 
         Args:
             source: the file or folder.
@@ -91,7 +91,7 @@ class Collection:
 
         Raises:
             DataError: nothing in it can be read.
-            SettingsError: it is not a source of captions, or holds no pictures.
+            SettingsError: the path is not a source of captions, or holds no pictures.
         """
         found = cls.open(source, **settings)
         found.catch_up()
@@ -102,7 +102,7 @@ class Collection:
         """Read new captions on disk; return whether there were any. Edited texts must then be applied again.
 
         Raises:
-            DataError, SettingsError: it cannot be read; earlier captions are kept.
+            DataError, SettingsError: the source cannot be read; earlier captions are kept.
         """
         with self._one_at_a_time:
             if not self._reading.is_changed():
@@ -253,7 +253,7 @@ class Collection:
             return True
 
     def _picture(self, image: str) -> Picture:
-        """Return a picture that a line names, also one inside a data set, whose names are relative to its folder."""
+        """Return the picture that a line names; names of pictures in a data set are relative to its folder."""
         picture = recorded(image, self._start)
         container = _container_above(Path(picture.location)) if picture.is_missing() else None
         if container is None:

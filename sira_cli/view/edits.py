@@ -57,7 +57,7 @@ class Edits:
 
     Attributes:
         path: the file; created by the first change.
-        history: of all its lines; another one when another file has taken its place.
+        history: of all its lines; replaced when another file takes the log's place.
     """
 
     def __init__(self, path: str | Path, *, sidecars: str | None = None, xmp: AcceptedXmp | None = None) -> None:
@@ -141,7 +141,7 @@ class Edits:
     def _go(
         self, item: CaptionItem, seen: int, action: Action, steps: Callable[[str], Sequence[Version]], what: str
     ) -> State:
-        """Go to the last of some steps of a picture's history."""
+        """Apply the last of some steps of a picture's history."""
         with self._changing(item, seen) as (file, now):
             found = steps(item.id)
             if not found:
@@ -154,7 +154,7 @@ class Edits:
 
         Raises:
             DataError: it is not a log.
-            SettingsError: a picture has no place for a text file, or two have the same.
+            SettingsError: a picture can have no text file, or two share one.
             SiraError: something cannot be written.
         """
         self.refresh()
@@ -199,7 +199,7 @@ class Edits:
             yield file
 
     def _end_last_line(self, file: Any) -> None:
-        """End a last line that lacks nothing but its end, as some editors leave it."""
+        """Complete a last line that lacks only its newline, as some editors leave it."""
         file.seek(self._end)
         tail = file.read().rpartition(b"\n")[2]
         with suppress(ValueError):
@@ -277,7 +277,7 @@ class Edits:
             file.write(f"{text}\n".encode())
 
     def _lacks_sidecar(self, item: CaptionItem, new: Version) -> bool:
-        """Return whether a text file is to be written: not for rejected captions."""
+        """Return whether a text file must be written: not for rejected captions."""
         return self._sidecars is not None and new.decision != "rejected" and self._in_sidecar(item) != new.text
 
     def _in_sidecar(self, item: CaptionItem) -> str | None:
@@ -290,7 +290,7 @@ class Edits:
         return data.decode("utf-8-sig", "backslashreplace").strip()
 
     def _find_sidecar(self, file: Any, item: CaptionItem) -> None:
-        """Log the text of a file that another program has changed: it is the newest version."""
+        """Log the text of a file that another program changed, as the newest version."""
         there, now = self._in_sidecar(item), self.state(item)
         known = {
             now.text,

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
     """A caption's fields in the table.
 
     Attributes:
-        name, method, nth: its identity; an entry with the same three replaces it. `nth` None: one more of the name.
+        name, method, nth: its identity; an entry with the same three replaces it. `nth` None: one more with this name.
         image: the picture's name in its file.
         file, start, size: the line that it comes from: number of the file, first byte, bytes.
         said: the searched text, in lower case.
@@ -106,14 +106,14 @@ class Index:
     """A table of captions. Thread-safe."""
 
     def __init__(self) -> None:
-        """Make an empty one."""
+        """Make an empty table."""
         self._lock = threading.RLock()
         self._table = _new_table()
         self._place = 0
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the table for a change. If that fails (full disk), the table is then empty: it has no journal."""
+        """Yield the table for a change. If that fails (full disk), the table is emptied, as it has no journal."""
         with self._lock:
             try:
                 self._table.execute("BEGIN")
@@ -129,7 +129,7 @@ class Index:
 
         Args:
             entries: the captions.
-            anew: all others are gone, until they are added again.
+            anew: treat all other captions as gone until they are added again.
         """
         with self._writing() as table:
             if anew:

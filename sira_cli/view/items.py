@@ -68,7 +68,7 @@ class CaptionItem:
 
     @property
     def warnings(self) -> list[str]:
-        """Reasons to check it."""
+        """Reasons to check the caption."""
         return warnings_of(self.values)
 
     @property
@@ -113,7 +113,7 @@ def things_of(values: Mapping[str, Any], text: str) -> list[NamedObject]:
 
 
 def _threshold(entry: Mapping[str, Any], verify: Mapping[str, Any]) -> float:
-    """Return the threshold of a claim, `THRESHOLD` if the record has none that can be read."""
+    """Return the threshold of a claim; `THRESHOLD` if the record has none, or an unreadable one."""
     try:
         return threshold_of(entry, verify)
     except (TypeError, ValueError, KeyError, AttributeError):

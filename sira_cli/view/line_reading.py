@@ -28,7 +28,7 @@ class _File:
     Attributes:
         path: the file.
         stamp: the file's state when it was read.
-        end: where the next line begins.
+        end: first byte of the next line.
         last: the line before.
         torn: whether the next line is incomplete.
     """
@@ -45,10 +45,10 @@ class _File:
         return int(self.stamp[2]) if self.stamp else 0
 
     def open(self) -> BinaryIO:
-        """Open it.
+        """Open the file.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the file cannot be read.
         """
         try:
             return self.path.open("rb")
@@ -56,7 +56,7 @@ class _File:
             raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def goes_on(self) -> bool:
-        """Return whether the file is as it was when it was read, or has more at its end."""
+        """Return whether the file is unchanged since it was read, except for additions at its end."""
         now = stamp(self.path)
         if now == self.stamp:
             return True
@@ -67,7 +67,7 @@ class _File:
             return file.read(len(self.last)) == self.last
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the unread lines, and where each begins. The last one must be complete."""
+        """Yield the unread complete lines, and the first byte of each."""
         with self.open() as file:
             self.stamp, self.torn = stamp_of(os.fstat(file.fileno())), False
             file.seek(self.end)
@@ -92,7 +92,7 @@ class LineReading(Reading):
     """Files of lines of JSON, read one after the other, which stay on disk."""
 
     def __init__(self, find: Callable[[], list[Path]], image_column: str | None, text_column: str | None) -> None:
-        """Args: how the files are found, and which columns count (None: the first usual name that a row has)."""
+        """Args: function that finds the files, and the columns (None: the first usual name that a row has)."""
         self._find, self._columns = find, (image_column, text_column)
         self._files: dict[int, _File] = {}
         self._former: dict[int, _File] = {}  # entries that were not read again yet are found there
@@ -106,11 +106,11 @@ class LineReading(Reading):
         return self._find() != self._paths or any(stamp(each.path) != each.stamp for each in self._files.values())
 
     def begins_anew(self) -> bool:
-        """Return whether anything but adding lines was done."""
+        """Return whether there were other changes than added lines."""
         return self._find() != self._paths or not all(each.goes_on() for each in self._files.values())
 
     def read(self) -> Iterator[Entry | None]:
-        """Yield lines; only those that are new, if nothing else has changed."""
+        """Yield all lines, or only new ones if nothing else has changed."""
         if self.begins_anew():
             paths = self._find()
             for path in paths:
@@ -133,7 +133,7 @@ class LineReading(Reading):
 
     @property
     def done(self) -> float:
-        """Share of the bytes that were read."""
+        """Share of the bytes read so far."""
         total = sum(each.size for each in self._files.values())
         return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
 
@@ -171,7 +171,7 @@ class LineReading(Reading):
         return self._open[file]
 
     def forget(self) -> None:
-        """Request that all is read again."""
+        """Request a new reading of everything."""
         self._paths = None
 
 

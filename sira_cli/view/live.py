@@ -57,7 +57,7 @@ class Live:
         self._wanted.set()
 
     def look(self) -> None:
-        """Have the thread look at the disk, unless it just did, and wait for it a moment."""
+        """Let the thread look at the disk, unless it just did, and wait a moment for it."""
         if self._thread.is_alive() and time.monotonic() >= self._next:
             self._done.clear()
             self._wanted.set()

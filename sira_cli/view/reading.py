@@ -20,7 +20,7 @@ class Reading(ABC):
 
     @abstractmethod
     def is_changed(self) -> bool:
-        """Return whether it must be read, or read again."""
+        """Return whether it must be read (again)."""
 
     @abstractmethod
     def begins_anew(self) -> bool:
@@ -40,13 +40,13 @@ class Reading(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Request that all is read again: the items could not be kept."""
+        """Request a new reading of everything: the items could not be kept."""
 
     def overlook(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Treat the state on disk as read: the reader itself has changed it."""
 
     def raw(self, file: int, start: int, size: int) -> bytes | None:
-        """Return the bytes of an entry's line; None if it was not made of a line."""
+        """Return the bytes of an entry's line; None if the source has no lines."""
         return None
 
     @property
@@ -66,13 +66,13 @@ class WholeReading(Reading):
     def __init__(
         self, find: Callable[[], Sequence[CaptionLine | CaptionItem | None]], sign: Callable[[], Signature]
     ) -> None:
-        """Args: how they are found, and what changes if they do."""
+        """Args: function that finds the captions, and function whose result changes when they do."""
         self._find, self._sign = find, sign
         self._signature: Signature | None = None
         self._kept: dict[int, Sequence[CaptionLine | CaptionItem | None]] = {}  # by the number of the reading
 
     def is_changed(self) -> bool:
-        """Return whether it was changed."""
+        """Return whether the source was changed."""
         return self._signature is None or self._sign() != self._signature
 
     def begins_anew(self) -> bool:
@@ -80,7 +80,7 @@ class WholeReading(Reading):
         return True
 
     def read(self) -> Iterator[Entry | None]:
-        """Yield all of it."""
+        """Yield all items."""
         signature, found = self._sign(), self._find()
         number = max(self._kept, default=0) + 1
         self._kept = {number: found, **{last: kept for last, kept in self._kept.items() if last == number - 1}}
@@ -102,7 +102,7 @@ class WholeReading(Reading):
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return a stamp that differs after a change of a file: device, number, size, time."""
+    """Return a stamp that changes with the file: device, number, size, time."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -115,7 +115,7 @@ def stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def signature_of(*paths: Path, recursive: bool = False) -> Signature:
-    """Return a stamp that differs after a change of files or folders; records and logs in folders do not count."""
+    """Return a stamp that changes with files or folders; records and logs in folders do not count."""
     found: list[object] = []
     for path in paths:
         if not path.is_dir():

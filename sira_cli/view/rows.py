@@ -77,7 +77,7 @@ def is_lines(path: Path) -> bool:
 
 
 def read_rows(path: Path, image_column: str | None, text_column: str | None) -> list[CaptionLine | None]:
-    """Return the rows of a file of captions that is read as a whole; None for one that cannot be read.
+    """Return the rows of a file of captions that is read as a whole; None for unreadable rows.
 
     Args:
         path: .jsonl with one array, .json, .csv, .tsv, or a table of records.

@@ -27,7 +27,7 @@ class Thumbnails:
     """The pictures of a collection, made small. Thread-safe."""
 
     def __init__(self, captions: Collection, kept: int = _KEPT) -> None:
-        """Args: the collection, and how many bytes are kept."""
+        """Args: the collection, and the maximum number of cached bytes."""
         self._captions, self._most = captions, kept
         self._made: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._size = 0
@@ -41,7 +41,7 @@ class Thumbnails:
             side: longest side, in pixels.
 
         Raises:
-            PictureError: it cannot be opened.
+            PictureError: the picture cannot be opened.
             GoneError: the item no longer exists.
         """
         key = (number, side)

@@ -21,7 +21,7 @@ SEEDS = tuple(OUTCOMES)
 
 
 def examples_for(preset: Preset) -> list[dict[str, str]]:
-    """Return the name of each example picture for a model, and words for the place that it shows and its outcome."""
+    """Return the example pictures for a model: name, the place shown, and the outcome."""
     if preset.model != BUNDLED:
         return []
     words = {seed: f"{held_out(seed).place}: {outcome}" for seed, outcome in OUTCOMES.items()}

@@ -1,4 +1,4 @@
-"""The files of the page, and the headers that keep it to itself."""
+"""The files of the page, and the headers that isolate it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_page(app: FastAPI) -> None:
 
 
 def policy() -> str:
-    """Return the page's content security policy: nothing from elsewhere, and no text ever becomes code.
+    """Return the page's content security policy: nothing from other servers, and no text becomes code.
 
     It includes the report's style and script: a report is opened as a `blob:`, to which this policy also applies.
     """

@@ -23,7 +23,7 @@ def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
         limits: of a request, by name: `bytes`, `pixels`, `tokens`.
 
     Returns:
-        Among others the methods with their settings and the values in force, where degrees of doubt begin
+        Among others the methods with their settings and current values, the borders of degrees of doubt
         (`sira_cli.analysis.doubt`), and pictures to try.
     """
     return {
