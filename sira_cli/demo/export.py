@@ -139,7 +139,7 @@ def file_name(scene: Scene) -> str:
 
 
 def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
-    """Return the questions of each split: yes and no by turns."""
+    """Return the questions of each split, alternating yes and no."""
     about = Questions().about
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     for scene in scenes:
@@ -161,7 +161,7 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
-    """Return boxes of the objects that COCO has a category for. CHAIR cannot count others: they are left out.
+    """Return the boxes of objects that have a COCO category. CHAIR cannot count others.
 
     Args:
         scenes: to write.
@@ -199,10 +199,9 @@ def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
 
 
 def _references(scene: Scene) -> Iterator[str]:
-    """Return a caption as the bundled model learned them, and a list of all objects with their colours.
+    """Return a caption like those that the bundled model learned, and a list of all objects with their colours.
 
-    CHAIR takes the colour orange for the fruit. With the colours in a reference, it is not a hallucination to say truly
-    that something is orange.
+    CHAIR takes the colour orange for the fruit. With colours in a reference, a true "orange" is not a hallucination.
     """
     yield caption(scene, np.random.default_rng([scene.seed, scene.broken, 4]))
     phrases = []

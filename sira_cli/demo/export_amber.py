@@ -61,7 +61,7 @@ def expected(scene: Scene) -> list[str]:
 
 
 def _attributes(scene: Scene) -> Iterator[Row]:
-    """Ask for the colour and the number of one object, and the action of an object in the air: each for yes and no."""
+    """Ask about colour and number of one object, and the action of one in the air, once for yes and once for no."""
     rng = np.random.default_rng([scene.seed, scene.broken, 5])
     name = str(rng.choice(list(scene.objects)))
     things = scene.objects[name]
@@ -99,7 +99,7 @@ def _relations(scene: Scene) -> Iterator[Row]:
 def _relation() -> dict[str, list[str]]:
     """Return every object with the words that also mean it.
 
-    AMBER compares single nouns, so a name of two words never matches there, in its own data neither.
+    AMBER compares single nouns, so names of two words never match, as in its own data.
     """
     return {name: [*kind.synonyms, kind.plural] for name, kind in OBJECTS.items()}
 

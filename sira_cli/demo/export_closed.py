@@ -39,7 +39,7 @@ def _faint(scene: Scene, question: str) -> bool:
 
 
 def dash_b(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> tuple[dict[str, str], dict[str, Scene]]:
-    """Return DASH-B's lists, and its pictures by path: each scene for a present object, and a typical absent one."""
+    """Return DASH-B's lists, and its pictures by path: each scene with a present and a typical absent object."""
     lists: dict[str, dict[str, list[str]]] = {"pos": {}, "neg": {}}
     pictures = {}
     for scene in scenes:
@@ -51,7 +51,7 @@ def dash_b(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> tuple[
 
 
 def naturalbench(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[str, str]:
-    """Return NaturalBench's questions: of two scenes in turn, about an object of each that the other lacks."""
+    """Return NaturalBench's questions about pairs of scenes: an object of each that the other lacks."""
     rows: list[dict[str, Any]] = []
     for pair in zip(scenes[::2], scenes[1::2], strict=False):
         own = [

@@ -28,7 +28,7 @@ FileName = Callable[[Scene], str]
 
 
 def hallusion(scenes: Sequence[Scene], file_name: FileName) -> dict[str, str]:
-    """Return HallusionBench's questions: of two scenes in turn, about the same objects; the second is a changed one."""
+    """Return HallusionBench's questions about pairs of scenes: the same objects; the second scene counts as changed."""
     rows: list[dict[str, Any]] = []
     for number, pair in enumerate(zip(scenes[::2], scenes[1::2], strict=False)):
         names = dict.fromkeys([*list(pair[0].objects)[: NAMES - 1], *pair[1].objects])
@@ -44,9 +44,9 @@ def hallusion(scenes: Sequence[Scene], file_name: FileName) -> dict[str, str]:
 
 
 def phd(scenes: Sequence[Scene]) -> tuple[dict[str, str], dict[str, Scene]]:
-    """Return PhD's questions, and its pictures by path: of scenes with untypical objects, against common sense.
+    """Return PhD's questions, and its pictures by path; scenes with untypical objects are those against common sense.
 
-    Its names of pictures are COCO's, which end in .jpg; these are PNG files all the same, as scenes are lossless.
+    Its pictures have COCO's names, which end in .jpg, but are PNG files, because scenes are lossless.
     """
     rows: list[dict[str, Any]] = []
     pictures = {}
@@ -63,7 +63,7 @@ def phd(scenes: Sequence[Scene]) -> tuple[dict[str, str], dict[str, Scene]]:
 
 
 def mmhal(scenes: Sequence[Scene], file_name: FileName) -> dict[str, str]:
-    """Return MMHal-Bench's template: one question per scene, of four kinds by turns."""
+    """Return MMHal-Bench's template: one question per scene, alternating four kinds."""
     rows = []
     for number, scene in enumerate(scenes):
         name, things = next(iter(scene.objects.items()))
@@ -83,7 +83,7 @@ def mmhal(scenes: Sequence[Scene], file_name: FileName) -> dict[str, str]:
 
 
 def haloquest(scenes: Sequence[Scene], file_name: FileName) -> dict[str, str]:
-    """Return HaloQuest's table: of each scene a question of each of its three kinds."""
+    """Return HaloQuest's table: three questions per scene, one of each kind."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["", *COLUMNS])

@@ -1,10 +1,10 @@
-"""The language of the drawn captions, strictly: sentences that it does not have are broken.
+"""The strict language of the drawn captions: any other sentence is broken.
 
     The image shows a park.
     There is a dog on the left and two cats.
     There are also three birds, which are red.
 
-Articles fit their nouns, verbs and relative clauses their numbers.
+Articles fit nouns; verbs and relative clauses fit numbers.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _SENTENCE = re.compile(r"[^.]*\.?")
 
 
 def broken_sentences(text: str) -> list[str]:
-    """Return the sentences of a caption that are no sentences of the drawn language."""
+    """Return the sentences of a caption that are not in the drawn language."""
     sentences = [sentence for match in _SENTENCE.findall(text) if (sentence := match.strip())]
     right = (_is_about_objects if number else _is_place for number in range(len(sentences)))
     return [sentence for sentence, fits in zip(sentences, right, strict=True) if not fits(sentence)]
 
 
 def is_broken(text: str) -> bool:
-    """Return whether a caption has a broken sentence, or none at all."""
+    """Return whether a caption has a broken sentence, or no sentence."""
     return not text.strip() or bool(broken_sentences(text))
 
 
 def instances(scene: Scene, text: str) -> tuple[int, int]:
-    """Count the instances of the scene's kinds of objects that a caption names, and those of them that do not exist."""
+    """Count the instances that a caption names of the scene's kinds of objects, and those that do not exist."""
     named: dict[str, int] = {}
     for match in _NOUN.finditer(text):
         ((_, _, name),) = mentions(match[2])

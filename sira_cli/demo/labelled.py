@@ -1,4 +1,4 @@
-"""Labelled questions about validation scenes, with the places of the objects that they ask about."""
+"""Labelled questions about validation scenes, with the places of their objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, scene_picture
 
 
 def labelled_questions(limit: int) -> LabelledQuestions:
-    """Return the first questions about validation scenes: yes and no by turns, each no of another of POPE's splits.
+    """Return the first questions about validation scenes: yes and no alternate, and each no is from the next POPE
+    split.
 
     Args:
         limit: maximum number.

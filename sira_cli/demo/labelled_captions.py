@@ -21,10 +21,10 @@ BATCH = 25
 def scene_report(
     lvlm: Lvlm, count: int, false_alarms: float, on_progress: Callable[[int], None] = lambda done: None
 ) -> SupportReport:
-    """Find the threshold between supported and not on the first validation scenes, as the model captions them.
+    """Find the threshold of support on the model's captions of the first validation scenes.
 
     Args:
-        lvlm: the bundled model under the decoder whose captions are looked at.
+        lvlm: the bundled model under the decoder that writes the captions.
         count: number of scenes.
         false_alarms: the allowed share of real objects below the threshold.
         on_progress: called with the number of scenes that are done.
@@ -56,7 +56,7 @@ def captioned_scenes(
 
 
 def described(lvlm: Lvlm, scenes: Sequence[Scene]) -> Iterator[tuple[Scene, Image.Image, str]]:
-    """Yield scenes, each drawn and with the model's caption."""
+    """Yield scenes, each with its picture and the model's caption."""
     for batch in batches(scenes, BATCH):
         images = [render(scene)[0] for scene in batch]
         answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))

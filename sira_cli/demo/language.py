@@ -66,7 +66,7 @@ def questions(
     """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
 
     The others ask for a colour, a number, a position and the kind of place: one of each. No yes/no question is about an
-    object of `unasked`; a scene of nothing else gets no question with the answer yes.
+    object of `unasked`; a scene with only such objects gets no question with answer yes.
     """
     present = [name for name in scene.objects if name not in unasked]
     absent = [name for name in OBJECTS if name not in scene.objects and name not in unasked]
@@ -111,7 +111,7 @@ def article(noun: str) -> str:
 def mentions(text: str) -> list[tuple[int, int, str]]:
     """Find every mention of an object in a text: start, end and the object's name.
 
-    Singular, plural and synonyms count, whole words only, the longest match first, case aside.
+    Singular, plural and synonyms count: whole words, the longest match first, ignoring case.
     """
     return [(match.start(), match.end(), _LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
 
@@ -135,9 +135,9 @@ def _salience(things: list[SceneObject]) -> float:
 def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """Return a sentence that names groups of objects.
 
-    Every sentence about objects begins with There, so that "is there more?" is one choice between two tokens.
-    With many openings greedy decoding would stop early: each of them is less probable than the end. For the
-    same reason an object's name comes before its colour: the object is decided at one token.
+    Every sentence about objects begins with There, so that one choice between two tokens decides whether the text ends.
+    With many openings, each would be less probable than the end, and greedy decoding would stop early. For the same
+    reason a name precedes its colour: one token decides the object.
     """
     verb = "are" if len(groups[0]) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""

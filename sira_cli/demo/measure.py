@@ -53,10 +53,10 @@ def measure(
 
     Args:
         methods: the bundled model under each; the others are compared with the first.
-        scenes: to caption and to ask about.
-        questions: None measures captions only.
+        scenes: scenes to caption and to ask about.
+        questions: questions to ask; None: only captions are measured.
         on_progress: called with the number of scenes that are done.
-        units: keeps the texts, begun; those in it are not decoded again.
+        units: opened file of texts; texts in it are not decoded again.
     """
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
@@ -136,7 +136,7 @@ def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequen
 
 
 def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
-    """Decode texts together, or one after the other under a method that takes one at a time."""
+    """Decode texts together, or one by one if the method takes one at a time."""
     answering, texts = FinalAnswers(lvlm), list[str]()
     for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):
         inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])

@@ -27,12 +27,12 @@ class SceneReport:
     """The measurements. Intervals are 95 % intervals over scenes; differences are paired.
 
     Attributes:
-        scenes: their number.
+        scenes: number of scenes.
         settings: by method, those that decide the outcome: k, alpha, ...
         figures: by method; `mean accuracy` and the like are means over the splits.
-        differences: by method without the first, each figure less that of the first method.
-        outcomes: by method without the first, number of captions that name `fewer`, `more` or `as many` absent objects
-            than the first method does.
+        differences: by method except the first, each figure minus the first method's.
+        outcomes: by method except the first, numbers of captions that name `fewer`, `more` or `as many` absent objects
+            than the first method's.
     """
 
     scenes: int
@@ -125,7 +125,7 @@ def read_figures(folder: Path = BUNDLED_FOLDER) -> dict[str, Any]:
 def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
     """Write the files that `read_figures` reads.
 
-    In two files: figures.json is a part of the fingerprint of the bundled model, which old records hold.
+    There are two files, because figures.json is part of the bundled model's fingerprint, which old records hold.
     """
     more = {"outcomes": report.outcomes, "by_doubt": {name: row["by_doubt"] for name, row in words.items()}}
     rest = {name: {key: value for key, value in row.items() if key != "by_doubt"} for name, row in words.items()}

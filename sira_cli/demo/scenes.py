@@ -1,7 +1,7 @@
 """Scenes of the drawn world: their exact contents, and their pictures.
 
-Everything follows from a seed. Evidence is weak now and then, as in photographs: an object may be small, faint, or
-mostly hidden by another one. It still counts as in the picture.
+A seed decides everything. As in photographs, evidence is sometimes weak: an object may be small, faint, or mostly
+hidden by another. It still counts as in the picture.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SceneObject:
 
     @property
     def where(self) -> Where:
-        """The third of the picture that its middle is in."""
+        """The third of the picture that holds its middle."""
         thirds: tuple[Where, ...] = ("left", "middle", "right")
         return thirds[min(2, int(3 * (self.box[0] + self.box[2]) / 2 / SIDE))]
 
@@ -141,7 +141,7 @@ def _pick_color(rng: np.random.Generator, name: str) -> str:
 def _put(
     rng: np.random.Generator, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float
 ) -> None:
-    """Add an object where it leaves the others visible; a hidden one goes under an earlier one."""
+    """Add an object where the others stay visible; a hidden object is put under an earlier one."""
     kind = OBJECTS[name]
     scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
     strength = float(rng.uniform(0.12, 0.35)) if weakness == "faint" else 1.0
@@ -170,7 +170,7 @@ def _put(
 
 
 def _visible(things: list[SceneObject]) -> list[SceneObject]:
-    """Keep objects of which enough is visible, judged by their boxes."""
+    """Keep objects that are visible enough, judged by their boxes."""
     covered = np.zeros((SIDE, SIDE), bool)
     kept: list[SceneObject] = []
     for thing in reversed(things):
@@ -235,7 +235,7 @@ class ScenePicture(Picture):
     scene: Scene | None = None
 
     def read(self) -> bytes:
-        """Draw it, as a PNG file."""
+        """Draw the scene as a PNG file."""
         assert self.scene is not None
         file = io.BytesIO()
         render(self.scene)[0].save(file, "png", compress_level=1)

@@ -46,10 +46,10 @@ class Kind:
     Attributes:
         plural: plural of its name.
         size: width and height, as shares of the picture's side.
-        colors: those it comes in; the first is the commonest.
+        colors: its possible colours, the commonest first.
         where: it stands on the `ground`, hangs on the `wall` or flies in the `air`.
-        glyph: how it is drawn.
-        synonyms: other words for it in questions and captions from elsewhere.
+        glyph: its shapes.
+        synonyms: other words for it in questions and captions of other sources.
     """
 
     plural: str
@@ -65,9 +65,9 @@ class Place:
     """A kind of place.
 
     Attributes:
-        objects: how probable each typical object is. This is the prior that a model learns.
+        objects: probability of each typical object: the prior that a model learns.
         above, below: colours of the wall or sky, and of the floor or ground.
-        horizon: where they meet, from the top, as a share of the height.
+        horizon: the border between them, from the top, as a share of the height.
         marks: other parts of the background; not objects.
     """
 
