@@ -1,4 +1,4 @@
-"""Two files of records about the same pictures: their differences, picture by picture and in sum.
+"""Two files of records about the same pictures: their differences, per picture and in total.
 
 comparison = compare("captions-greedy.jsonl", "captions-sira.jsonl")
 print(comparison.equal, "of", len(comparison.pairs), "texts are equal")
@@ -105,7 +105,7 @@ class Pairs(Sequence[Pair]):
     """Records of the same pictures in both files, read on access."""
 
     def __init__(self, a: Records, b: Records) -> None:
-        """Lay records side by side; both have the same length."""
+        """Combine records in pairs; both sides have the same length."""
         self._a, self._b = a, b
 
     def __len__(self) -> int:
@@ -189,12 +189,12 @@ class Comparison:
 
     @property
     def equal(self) -> int:
-        """How many pictures have the same text in both."""
+        """Number of pictures with the same text in both."""
         return len(self.pairs) - len(self._sums.changed)
 
     @property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """The settings that differ: their values in both; parts of settings by name, such as `verify.mode`."""
+        """Settings that differ, with both values; nested ones by name, such as `verify.mode`."""
         a, b = flat(self.a.settings), flat(self.b.settings)
         names = dict.fromkeys([*a, *b])
         return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
@@ -206,22 +206,22 @@ class Comparison:
 
     @property
     def finish_reasons(self) -> dict[str, tuple[int, int]]:
-        """How texts ended, of the pictures that both have."""
+        """Finish reasons of the pictures that both have."""
         a, b = self._sums.finish_reasons
         return {reason: (a[reason], b[reason]) for reason in sorted(a | b)}
 
     @property
     def words(self) -> dict[str, tuple[int, int]]:
-        """Words in only one text of a picture: the number of texts of the first, and of the second.
+        """Words in only one text of a picture: the number of such texts in the first file, and in the second.
 
-        The words whose numbers differ most come first.
+        Words with the largest difference come first.
         """
         gone, new = self._sums.words
         order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
         return {word: (gone[word], new[word]) for word in order}
 
     def to_record(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return the whole comparison, ready for JSON."""
         return self._head() | {"changed": [pair.to_record() for pair in self.changed]}
 
     def json_parts(self) -> Iterator[str]:
@@ -248,11 +248,11 @@ class Comparison:
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """Compare two files of records.
 
-    A picture is the same in both if it has the same name there; if the files have more pictures in common by path (they
-    lie in different folders) or by content (the pictures were moved), that decides.
+    Pictures are paired by name, or, if that pairs more, by path (files in different folders) or by content (moved
+    pictures).
 
     Raises:
-        DataError: one of them is not a file of records, or they have no picture in common.
+        DataError: one file is not a file of records, or they have no picture in common.
     """
     first, second = Path(a), Path(b)
     found = aligned(RecordFile(first), RecordFile(second))

@@ -1,4 +1,4 @@
-"""Words of a text to doubt: content words of a low grounding.
+"""Doubtful words of a text: content words of low grounding.
 
 `analysis.page` and the terminal colour words by it.
 """
@@ -15,7 +15,7 @@ _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 def doubt(grounding: float) -> int:
-    """Return the degree of doubt, 0 (none) to 4, that a word's grounding asks for."""
+    """Return the degree of doubt for a word's grounding, 0 (none) to 4."""
     return sum(grounding < step for step in STEPS)
 
 

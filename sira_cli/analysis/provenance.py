@@ -1,4 +1,4 @@
-"""Reports as JSON, and which model they are of."""
+"""Reports as JSON, and the model that they are about."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sira_cli.models.lvlm import Lvlm
 
 
 class Report:
-    """Measurements that are written as one JSON object; subclasses are dataclasses."""
+    """Measurements written as one JSON object; subclasses are dataclasses."""
 
     def as_json(self, schema: str, **changed: Any) -> str:
         """Return the report as one JSON object, between its schema and sira's version.
 
         Args:
             schema: such as `sira.sweep/1`.
-            **changed: fields that JSON holds in another form; None leaves a field out.
+            **changed: fields with another form in JSON; None leaves a field out.
         """
         record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}  # type: ignore[call-overload]
         left_out = {name for name, value in changed.items() if value is None}

@@ -33,10 +33,10 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file through.
+        """Scan the file.
 
         Raises:
-            DataError: it is not a file of records.
+            DataError: the file is not a file of records.
         """
         if path.suffix.lower() in _TABLES and path.exists():
             raise DataError(f"{path}: is a table: give the records that it was made from, {path.stem}.jsonl next to it")
@@ -91,12 +91,11 @@ class Records(Sequence[Record]):
 def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Numbers] | None:
     """Return the newest records of each picture in both files, and the pairs of the same pictures.
 
-    A picture is the same if it has the same name in both; if more are in common by path (the files lie in different
-    folders) or by content (the pictures were moved), that decides.
+    Pictures are paired by name, or, if that pairs more, by path (files in different folders) or by content (moved
+    pictures).
 
     Returns:
-        The records of both, in the order in which the pictures come first, and the places there of those in common;
-        None if nothing is in common.
+        Both files' records in the order of first occurrence, and the places of pairs in them; None without pairs.
     """
     best: tuple[Records, Records, Numbers, Numbers] | None = None
     for in_a, in_b in zip(a.identities, b.identities, strict=True):

@@ -29,7 +29,7 @@ NOTES = {"opera": "opera: one pass per token, in which a beam's candidates go to
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with the least and the largest value."""
+    """A median with the smallest and the largest value."""
 
     median: float
     low: float
@@ -37,7 +37,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Make it of at least one value."""
+        """Make it from at least one value."""
         return cls(median(values), min(values), max(values))
 
 
@@ -47,7 +47,7 @@ class Measure:
 
     Attributes:
         seconds: over the runs.
-        ratio: to the baseline's; each run's own, which it shares a round with, so that a drifting machine favours none.
+        ratio: ratio to the baseline's run of the same round, so that a drifting machine favours no method.
     """
 
     seconds: Spread
@@ -55,22 +55,22 @@ class Measure:
 
     @classmethod
     def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
-        """Make it of runs and of greedy's; `runs[i]` and `baseline[i]` are of the same round."""
+        """Make it from a method's runs and greedy's; `runs[i]` and `baseline[i]` are of the same round."""
         own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
 
 
 @dataclass(frozen=True)
 class LookCost:
-    """A method with a second look.
+    """The cost of a second look under a method.
 
     Attributes:
         method: its name.
         pictures: number captioned in a round.
         things: mean number of objects in a caption.
         rewritten: captions that `rewrite` changed.
-        caption: seconds of a caption without a second look, the mean of a round.
-        ratios: by mode, the seconds of a round over those without a second look in the same round.
+        caption: mean seconds of a caption without a second look, by round.
+        ratios: by mode, the time of a round divided by the same round's time without a second look.
     """
 
     method: str
@@ -97,13 +97,13 @@ class BenchRow:
 
     Attributes:
         method: its name.
-        compiled: whether its decoding steps are.
-        baseline: of the ratios: `greedy`, or `compiled greedy`.
+        compiled: whether its decoding steps are compiled.
+        baseline: denominator of the ratios: `greedy`, or `compiled greedy`.
         batch: B.
         prompt_tokens, image_tokens: of all B prompts.
         prefill: from the image encoder to the first token; of a method with two passes, both.
-        step: between two tokens of a text, or lengths of a search; a run's figure is the median of its steps. None:
-            there is one token only.
+        step: time between two tokens of a text, or two lengths of a search: the median of a run's steps. None: only one
+            token.
         requests: by number of new tokens, the whole request.
         tokens_per_second: of all B texts, while decoding.
         cache_bytes: keys and values of all streams at the end.
@@ -139,9 +139,9 @@ class BenchRow:
         runs: Mapping[MeasuredMethod, Sequence[Timing]],
         lengths: Sequence[int],
     ) -> BenchRow:
-        """Make it of the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
+        """Make it from the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
 
-        A request of fewer tokens is the beginning of the longest one, so each run serves all lengths.
+        A shorter request is the beginning of the longest one, so each run serves all lengths.
         """
         own, base = runs[decoder], runs[baseline]
         batch, prompt_tokens, image_tokens = sizes
@@ -210,7 +210,7 @@ class BenchReport(TimedOn):
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
         looks: the cost of a second look; empty: not measured.
-        processor_time: whether times are processor time of the process, not elapsed time.
+        processor_time: whether times are the process's processor time instead of elapsed time.
     """
 
     weights: str

@@ -1,4 +1,4 @@
-"""Time one request: until the image encoder was done, and until each token was decoded."""
+"""Time one request: the end of the image encoder, and the end of each token."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Timing:
 
     Attributes:
         encoder: seconds until the (first) image encoder was done.
-        tokens: `[N]` seconds until each token was decoded, encoder included; a search of its own may retract tokens:
-            until its texts first had that many.
+        tokens: `[N]` seconds until each token was decoded, encoder included; for a search that may retract tokens,
+            until its texts first had that length.
         cache_bytes: keys and values at the end, of all streams.
         peak_bytes: largest memory during the request, weights included; None if the system does not report it.
     """
@@ -71,7 +71,7 @@ class Timing:
 
 
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
-    """Make pictures of noise with about `image_tokens` image tokens; several are of mixed sizes.
+    """Make pictures of noise with about `image_tokens` image tokens; several have mixed sizes.
 
     A processor that scales every picture to the same size ignores the number.
     """
@@ -89,7 +89,7 @@ def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]
 
 
 def prompts(prompt: str, count: int) -> list[str]:
-    """Repeat the prompt, more or less often within a batch, so that rows have to be padded."""
+    """Repeat the prompt a different number of times in each row of a batch, so that rows have to be padded."""
     return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
 
 
@@ -101,12 +101,12 @@ def measure(
     Args:
         lvlm: the model under a method.
         inputs: from its `prepare`, on the model's device and in its precision.
-        tokens: at least 1; nothing ends a text before.
-        room: new tokens that a static cache has room for, if more: another room would need another graph.
+        tokens: number of tokens, at least 1; no text ends earlier.
+        room: new tokens that a static cache has room for, if more than `tokens`: each size needs its own graph.
         clock: returns seconds.
 
     Raises:
-        SiraError: the wrong decoder ran: another number of tokens, or caches of other lengths.
+        SiraError: the wrong decoder ran: unexpected numbers of tokens, or cache lengths.
     """
     model = lvlm.model
     no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
@@ -147,7 +147,7 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     A recurrent layer holds a state for each text and stream; a layer that shares another one's keys holds nothing.
 
     Raises:
-        SiraError: one does not.
+        SiraError: a layer does not.
     """
     new = tokens - 1
     prompts, prompt = inputs["input_ids"].shape
@@ -220,10 +220,10 @@ class _Clock(BaseStreamer):
             handle.remove()
 
     def put(self, value: Tensor) -> None:
-        """Note the time. `generate` calls this with the prompt, then with each step's tokens, on the CPU by then.
+        """Note the time. `generate` calls this with the prompt, then with each step's tokens, which are on the CPU.
 
-        A search of its own calls it when its texts are longer than ever before. So the seconds of a shorter request are
-        those after which the search would have ended there.
+        A method's own search calls this when its texts reach a new length, so the times of shorter requests are those
+        at which the search would have ended there.
         """
         if not self._prompt:
             self.tokens.append(self._now() - self._start)

@@ -1,7 +1,7 @@
-"""Models of a real one's shape with random weights: a decoder's cost does not depend on the weights' values.
+"""Models with a real model's shape and random weights: a decoder's cost does not depend on their values.
 
-A shape file holds the sizes that the real checkpoint's config.json holds, and its processor's settings. The tokenizer
-is made here: every word is the same token, and the special ones have their real ids.
+A shape file holds the sizes in the real checkpoint's config.json, and its processor's settings. The tokenizer is made
+here: every word is the same token, and special tokens have their real ids.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def read(name: str) -> dict[str, Any]:
 def load_shape(
     name: str, method: Method, device: str = "auto", *, layers: int | None = None, packed: bool = True, **settings: Any
 ) -> Lvlm:
-    """Make a model of a real one's shape, with random weights.
+    """Make a model with a real model's shape and random weights.
 
     Args:
         name: of the shape; K, alpha, limits of pictures and attention are from the shipped preset of that name.
         method: the decoder.
         device: as for `sira_cli.load`.
         layers: number of decoder layers; default: all of them.
-        packed: pack matrices where `load` does, which it does not if steps are to be compiled.
+        packed: pack matrices as `load` does; it does not if steps will be compiled.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
@@ -79,10 +79,10 @@ def load_shape(
 
 
 def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
-    """Return a shape with its first decoder layers only; as large a share of them as before shares keys.
+    """Return a shape with only its first decoder layers; the same share of layers shares keys.
 
     Raises:
-        SettingsError: it has fewer layers, or the first ones cannot stand alone.
+        SettingsError: the shape has fewer layers, or the first ones cannot stand alone.
     """
     text = shape["config"]["text_config"]
     if not 2 <= layers <= text["num_hidden_layers"]:
@@ -101,7 +101,7 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
 def random_model(
     shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None, packed: bool = False
 ) -> Any:
-    """Make the model, ready to generate. Its numbers are those that bfloat16 has, as in real checkpoints.
+    """Make the model, ready to generate. Its weights are bfloat16 values, as in real checkpoints.
 
     Args:
         shape: as `read` gives it.
@@ -128,7 +128,7 @@ def random_model(
 
 
 def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
-    """Fill a weight with the same random numbers again and again: a minute faster than drawing billions of them."""
+    """Fill a weight by repeating the same random numbers: a minute faster than drawing billions."""
     if norm:
         weights.fill_(1)
         return

@@ -37,15 +37,15 @@ def bench(
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
-    """Time requests of every method on the same model and the same pictures: A B A B ..., each round in the same order.
+    """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order.
 
     Args:
         lvlm: the model under SIRA, with the K and alpha to measure.
         methods: besides greedy, which is always measured.
-        lengths: new tokens; one request is as long as the longest, the others are its beginnings.
+        lengths: numbers of new tokens; one request of the longest length serves all.
         batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
-        image_tokens: of the largest picture, where the model lets pictures have their own size.
+        image_tokens: image tokens of the largest picture, for models that keep a picture's size.
         compile: also measure SIRA and greedy with compiled steps.
         processor_time: count this process's processor time, which other programs lengthen less.
         looked_at: pictures whose captions get a second look; empty: not measured.
@@ -107,7 +107,7 @@ def requests(methods: Sequence[str], compile: bool, batches: int, runs: int, loo
 
 
 def _rewriting(methods: Sequence[str]) -> list[str]:
-    """Return the methods that texts can be rewritten under, greedy first."""
+    """Return the methods that can rewrite texts, greedy first."""
     return [name for name in dict.fromkeys(["greedy", *methods]) if not find(name).own_search]
 
 

@@ -1,4 +1,4 @@
-"""Pictures per second when texts differ in length: batches that wait for their longest text, and slots that do not.
+"""Pictures per second when texts differ in length: static batches, which wait for the longest text, and refilled slots.
 
 All decode the same pictures, in turn, to the same lengths. Pictures are prepared before the clock runs, as a run
 prepares them ahead in threads.
@@ -62,8 +62,8 @@ class ThroughputRow:
     Attributes:
         name: of the contestant.
         pictures_per_second: over the rounds.
-        by_static: speed by that of static batches of SIRA in the same round.
-        by_greedy: speed by that of static batches of greedy in the same round.
+        by_static: speed relative to static batches of SIRA in the same round.
+        by_greedy: speed relative to static batches of greedy in the same round.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ThroughputReport(TimedOn):
 
     Attributes:
         pictures, batch_size, runs: numbers of pictures, of pictures at once, of measured rounds.
-        lengths: tokens of each text, in the order of the pictures; `drawn` where they are not the model's own.
+        lengths: tokens of each text, in the order of the pictures; `drawn`: they are not the model's own.
         rows: of the contestants.
     """
 
@@ -101,7 +101,7 @@ class ThroughputReport(TimedOn):
 
 
 def drawn_lengths(count: int, longest: int) -> list[int]:
-    """Draw lengths of texts as captions have them, the same in every run; in proportion, if so long ones are cut."""
+    """Draw typical lengths of captions, the same in every run; scaled down if `longest` is too small for them."""
     draw, scale = random.Random(0), min(1.0, longest / (MEAN + 2 * DEVIATION))
     return [min(max(round(scale * draw.gauss(MEAN, DEVIATION)), SHORTEST), longest) for _ in range(count)]
 
@@ -193,7 +193,7 @@ def _speed(own: Sequence[float], other: Sequence[float]) -> Spread:
 
 
 def _endless(lvlm: Lvlm, contestant: Contestant, longest: int) -> Lvlm:
-    """Return a contestant's model without tokens that end a text, and with texts of any length up to `longest`."""
+    """Return a contestant's model whose texts do not end before `longest` tokens."""
     preset = lvlm.preset.with_settings(max_new_tokens=longest)
     endless = lvlm.under(find(contestant.method), preset, CompiledSteps(lvlm.model) if contestant.compiled else None)
     endless.ends = EndTokens((), lvlm.ends.padding)

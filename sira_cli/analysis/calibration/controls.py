@@ -1,7 +1,7 @@
-"""The threshold between supported and not, without labels: from things that only the captions of other pictures name.
+"""The threshold of support without labels: from objects that only captions of other pictures name.
 
 Most of these controls are not in the picture. The percentile of their support was fixed on validation scenes, by
-`python -m tools.controls`: of several, the one below whose threshold are about 3 % of the real objects, as with labels.
+`python -m tools.controls`: its threshold leaves about 3 % of the real objects below, as with labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WithControls(Words):
     """
 
     def __init__(self, words: Words, texts: Iterable[str], seed: int = 0) -> None:
-        """Take the captions.
+        """Collect the things in all captions.
 
         Args:
             words: finds the things.
@@ -41,7 +41,7 @@ class WithControls(Words):
             seed: of the choice of controls.
 
         Raises:
-            DataError: there is one caption only, or none has a control.
+            DataError: there is only one caption, or no caption has a control.
         """
         self._words, self._seed = words, seed
         every = list(texts)
@@ -81,7 +81,7 @@ class ControlsReport:
 
     Attributes:
         source: whose support it is.
-        pictures, failed: numbers of captioned pictures that were asked about, and of those that could not be.
+        pictures, failed: numbers of captioned pictures that were asked about, and that failed.
         named, controls: numbers of the things that captions name, and of controls.
         percentile: percentage of controls whose support is below the threshold.
         threshold: below it an object is not supported.
@@ -138,7 +138,7 @@ class ControlsReport:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether controls reach so high that support means little."""
+        """Whether controls have so much support that it means little."""
         return self.below[self.threshold][0] > DOUBTFUL
 
     def to_json(self) -> str:
@@ -152,7 +152,7 @@ def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[
 
 
 def threshold_of(controls: np.ndarray[Any, Any], percentile: float = PERCENTILE) -> float:
-    """Return the lowest threshold, in thousandths, that a percentage of controls is below; 1 if too many reach it."""
+    """Return the lowest threshold, in thousandths, with this percentage of controls below it; 1 if too many reach 1."""
     ordered, most = np.sort(controls), len(controls) * (100 - percentile) / 100
     return next(
         (each / 1000 for each in range(1001) if len(ordered) - np.searchsorted(ordered, each / 1000) <= most), 1.0

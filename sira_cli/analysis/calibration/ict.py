@@ -93,7 +93,7 @@ class Prefill:
 class LastOutputs(Task[Tensor, Tensor]):
     """The outputs of all `o_proj` at the last token of an answer, `[L, d]`, on the CPU.
 
-    All prompts of a run have the same answer, so that the last column holds its last token in each row.
+    All prompts of a run have the same answer, so that its last token is in the last column of each row.
     """
 
     at_once = True
@@ -121,11 +121,11 @@ class LastOutputs(Task[Tensor, Tensor]):
 
 
 class IctTraining:
-    """A calibration of one model in the making.
+    """The making of a model's calibration.
 
     Attributes:
         failures: pictures that failed, each once; their questions are left out.
-        accuracy: by level, how well a probe does at each slice `[L, H]`; after `events`.
+        accuracy: by level, a probe's accuracy at each slice `[L, H]`; after `events`.
         counts: by level, the number of its questions; after `events`.
     """
 
@@ -134,7 +134,7 @@ class IctTraining:
 
         Args:
             questions: at least two, with their labels.
-            lvlm: the loaded model under any method; its weights decide.
+            lvlm: the loaded model, under any method.
             batch_size: prompts in a prefill; fewer when memory is too small.
             seed: of the shuffling before the probe's two folds.
 
@@ -160,7 +160,7 @@ class IctTraining:
         """Ask everything, then find directions layer by layer; yield events.
 
         Raises:
-            SiraError: about the model or the settings; or no picture could be looked at.
+            SiraError: about the model or the settings; or no picture could be opened.
         """
         yield StageStarted("questions", len(self._questions.questions))
         yield from self._ask()
@@ -222,7 +222,7 @@ class IctTraining:
         return Item(about, question.picture, asked, prompt.id)
 
     def _keep(self, prompt: Prefill, item: Item[Tensor]) -> Iterator[FailedPicture]:
-        """Keep o_proj's outputs for a prompt, or report its picture, once."""
+        """Keep o_proj's outputs for a prompt, or report its failed picture once."""
         if item.result is None:
             if item.name not in {failure.picture for failure in self.failures}:
                 self.failures.append(FailedPicture(item.name, item.error))

@@ -1,11 +1,11 @@
 """Which heads look at the image: the calibration of `maskcd`.
 
-For a few dozen pictures the model writes its own caption, greedily and without SIRA. With A the attention weights of
-head h in layer l, and r over the rows of a caption's tokens, its mass on image tokens is, 0 to 1,
+For a few dozen pictures the model writes its own caption, greedily and without SIRA. With the attention weights A of
+head h in layer l, and r over the rows of a caption's tokens, its mass on image tokens, 0 to 1, is
 
     mass[l, h] = mean over pictures of the mean over r of the sum over image columns c of A[r, c]
 
-The rows are those of decoding: of all tokens but the last, from which nothing is predicted.
+The rows are those of all tokens but the last, which predicts nothing.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
 
 
 def _mean(steps: Sequence[Tensor], row: int, tokens: int, item: Item[ImageMass]) -> ImageMass:
-    """Return the mean over the rows of one caption of a batch; the rest of a shorter one is padding.
+    """Return the mean over the rows of one caption in a batch, without padding.
 
     Raises:
         PictureError: the caption has no row, or the masses are not numbers.

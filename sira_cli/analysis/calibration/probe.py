@@ -33,7 +33,7 @@ def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
 def fit(features: Tensor, labels: Tensor) -> Tensor:
     """Fit logistic regressions: the sum of losses + |w|^2 / 2, the bias not penalised (scikit-learn's default, C = 1).
 
-    Newton's method; where a full step does not go down, half of it, and so on.
+    Newton's method; a step that does not reduce the loss is halved until it does.
 
     Args:
         features, labels: as for `two_fold_accuracy`.

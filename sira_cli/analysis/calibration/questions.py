@@ -37,8 +37,7 @@ class LabelledQuestions:
     Attributes:
         questions: each once.
         find: finds a picture by its name.
-        outlines: returns the outlines of the object of a question; empty if its place is unknown. Without a function,
-            no places are known.
+        outlines: returns the outlines of a question's object; empty if its place is unknown. None: no places are known.
         made_from: their sources, as JSON holds them.
         folder: where the pictures are, if they are files.
     """

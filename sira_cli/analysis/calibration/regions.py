@@ -29,7 +29,7 @@ class Regions:
     """Outlines of objects by image and category.
 
     Attributes:
-        outlines: all of an image's, by the image's id.
+        outlines: outlines by the image's id.
         words: names of categories in questions.
         files: the names of the files that were read.
     """
@@ -97,7 +97,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _ids(file: Path, content: Any, wanted: Collection[str]) -> set[int]:
-    """Return the ids of the images of some names, as far as this file lists them."""
+    """Return the ids of the named images that this file lists."""
     if not isinstance(content, dict) or "images" not in content:
         return set()
     rows = _rows(file, content, "images", id=int, file_name=str)

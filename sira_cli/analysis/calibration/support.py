@@ -1,7 +1,7 @@
-"""The threshold between supported and not, from captions with labels: `min_support` of the second look.
+"""The threshold of support (`min_support` of the second look), from captions with labels.
 
-The rule was fixed before anything was measured: the highest threshold, in thousandths, below which at most 3 % of the
-objects in the picture fall. A second look that removes real objects is worse than none.
+The rule was fixed before any measurement: the highest threshold, in thousandths, with at most 3 % of the real objects
+below it, because removing real objects is worse than no second look.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Source:
 
     Attributes:
         model, revision: as records have them.
-        verify: how the second look was done, without its threshold.
+        verify: settings of the second look, without its threshold.
     """
 
     model: str
@@ -77,8 +77,8 @@ class Source:
         """Return the source of a record's support.
 
         Raises:
-            DataError: a server said yes or no only.
-            KeyError, AttributeError: it has no second look.
+            DataError: the server gave no probabilities.
+            KeyError, AttributeError: the record has no second look.
         """
         verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
         if verify.get("source") == "answer":
@@ -199,7 +199,7 @@ def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collec
 
     Args:
         captions: with the support of their objects.
-        objects: returns the objects in a caption's picture: all that captions might name; synonyms and plurals count.
+        objects: returns all objects in a caption's picture that captions may name; synonyms and plurals count.
     """
     labelled = []
     numbers = {name: number for number, name in enumerate(dict.fromkeys(each.file_name for each in captions))}
@@ -270,6 +270,6 @@ def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
 
 
 def _head(name: str) -> str:
-    """Return the word that stands for an object and its synonyms."""
+    """Return the head of an object's synonyms."""
     found = things.shipped().things(f"a {name}")
     return found[0].group if len(found) == 1 else name.strip().lower()

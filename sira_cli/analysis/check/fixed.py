@@ -19,7 +19,7 @@ def check_own(captions: Captions, target: Path, targets: Targets) -> None:
         targets: of this run.
 
     Raises:
-        SettingsError: a file is there that holds something else.
+        SettingsError: an existing file holds something else.
     """
 
     def fixed(picture: Picture) -> str | None:

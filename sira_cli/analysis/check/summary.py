@@ -42,9 +42,9 @@ class Summary:
         threshold: claims with less support are not supported; None: the thresholds in the records.
         captions, failed: checked, and not.
         kinds: numbers of claims by kind, each object or claim once per caption.
-        unrecognised: captions that name nothing that the list of words has.
-        without_probabilities: captions checked by a server that only says yes or no.
-        emptied: captions of which no sentence would be left.
+        unrecognised: captions that name no object of the word list.
+        without_probabilities: captions checked by a server that gives no probabilities.
+        emptied: captions that would lose all sentences.
         doubted: captions with a claim below the threshold, in the order of the records.
     """
 

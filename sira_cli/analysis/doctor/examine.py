@@ -52,7 +52,7 @@ class Examination(Report):
         hub: `reachable`, `offline mode`, or the reason why it cannot be reached.
         speeds: of products in each precision.
         fits: shipped presets, the best way to run each.
-        unknown: shipped presets whose size is not known.
+        unknown: shipped presets of unknown size.
         command: to type next.
     """
 
@@ -72,7 +72,7 @@ class Examination(Report):
 
 
 def examine() -> Examination:
-    """Examine this machine. It takes some seconds: a look at the hub, and a few products of matrices."""
+    """Examine this machine: some seconds for a look at the hub and a few matrix products."""
     machine, hub = Machine.this(), hub_state()
     device = torch.device(machine.device)
     types = (torch.bfloat16, torch.float32) if device.type == "cpu" else (torch.bfloat16,)
@@ -121,7 +121,7 @@ def _precision(preset: Preset, memory: Memory, speeds: Mapping[torch.dtype, Spee
 
 
 def _advised(fits: Mapping[str, PresetFit], hub: str) -> str:
-    """Return the command for the largest model up to the default that fits and is not slow, else for the quickest."""
+    """Return the command for the largest model that fits and is not slow, up to the default; else for the quickest."""
     default = presets.find(presets.DEFAULT)
     usable = [
         fit for preset in downwards(default) if (fit := fits[preset.name]).fits and (fit.downloaded or hub == REACHABLE)

@@ -1,4 +1,4 @@
-"""What this machine is: its device, memory, threads and arithmetic; what is installed, reachable, and stored."""
+"""This machine: device, memory, threads, arithmetic, installed extras, and stored files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Machine:
     """The machine.
 
     Attributes:
-        device: that `--device auto` picks.
+        device: the device that `--device auto` picks.
         chip: its name.
         memory: of the device, for models.
-        threads: that torch uses.
+        threads: number of threads that torch uses.
         cores: physical ones; None: the system does not say.
         load: programs that want to run, on average over the last minute, this one included.
         instructions: of the CPU, as torch uses them.
@@ -78,7 +78,7 @@ class Machine:
 def extras() -> dict[str, list[str]]:
     """Return the extras by name, each with its packages that are missing; empty if `sira` is not an installed package.
 
-    `dev` is for those who change `sira`.
+    `dev` is left out.
     """
     try:
         stated = importlib.metadata.requires(DISTRIBUTION) or []
@@ -106,7 +106,7 @@ class Formats:
 
     Attributes:
         read: those that are read here.
-        not_read: others that people keep among their pictures, each with its remedy, or an empty text.
+        not_read: other common formats, each with its remedy, or an empty text.
     """
 
     read: tuple[str, ...]
@@ -114,7 +114,7 @@ class Formats:
 
     @staticmethod
     def here() -> Formats:
-        """Ask the code that reads pictures."""
+        """Return the formats of this installation."""
         readable = endings()
         return Formats(tuple(sorted(readable)), {each: REMEDIES.get(each, "") for each in sorted(KNOWN - readable)})
 
@@ -129,7 +129,7 @@ class Folder:
 
     @staticmethod
     def of(path: Path) -> Folder:
-        """Measure a folder, which may not exist. Links count as nothing: the hub's cache has many to one file."""
+        """Measure a folder, which may not exist. Links do not count: the hub's cache has many to one file."""
         size = 0
         for where, _, names in os.walk(path):
             for name in names:

@@ -1,4 +1,4 @@
-"""How fast a machine is, by the products that decide a model's time: a matrix with one row, two rows, and many rows.
+"""The speed of a machine, by the products that decide a model's time: a matrix times one row, two rows, many rows.
 
 A decoding step reads every weight once, for one row (the shared layers) or two (the late ones); a prompt takes many
 rows at once. So a few products of one large matrix tell roughly how long a picture takes, without a model.
@@ -23,7 +23,7 @@ SECONDS = 0.3  # for each of the three
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per weight of a product with so many rows.
+    """Seconds per weight of a product with one, two and many rows.
 
     Attributes:
         name: of the precision or quantization.
@@ -69,7 +69,7 @@ def measure_plain(device: torch.device, dtype: torch.dtype) -> Speed:
 
 
 def _timed(work: Callable[[], Tensor]) -> float:
-    """Return the least seconds of some work: other programs can only lengthen it."""
+    """Return the shortest of several times of some work: other programs can only lengthen it."""
     found: list[float] = []
     while len(found) < 2 or sum(found) < SECONDS:
         start = time.perf_counter()

@@ -6,7 +6,7 @@ decoder layer and at the last prompt position, from which the next token is pred
 
     drift(i) = 1 - cos(h_full^i, h_ref^i),  i = 1..L
 
-and the next-token KL is KL(p_full || p_ref) in nats. The CF stream is the full one up to h^b, b = L - K.
+and the next-token KL is KL(p_full || p_ref) in nats. Up to h^b, b = L - K, the CF stream equals the full one.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -
     Args:
         model: an LVLM that `attach` takes.
         inputs: its inputs for one prompt, unpadded, on its device.
-        config: decides K; alpha plays no part.
+        config: decides K; alpha is not used.
 
     Raises:
         UnsupportedModelError, SettingsError, ImageTokenError: as `attach`.

@@ -41,10 +41,10 @@ class StripToken:
     """A token in the strip.
 
     Attributes:
-        space: white space before it, without colour, or a line would end in a coloured stub.
+        space: white space before it, which is not coloured.
         html: the rest of its text.
-        marks: classes: its doubt (g0 to g4) and its delta (d-4 to d4), or that it is pale; that a second look found no
-            support for it, and where such a mention begins and ends.
+        marks: CSS classes: its doubt (g0 to g4) and delta (d-4 to d4), or pale; also unsupported by a second look, and
+            beginning and end of such a mention.
         about: a line about it.
     """
 
@@ -81,7 +81,7 @@ class Card:
         words: content words, the least grounded first.
         doubted: number of doubted ones among them.
         things: objects in the text with their support by a second look, the least supported first; None without one.
-        data: for the script, to fill the panel, which begins with the least grounded token.
+        data: for the script, which fills the panel, beginning with the least grounded token.
     """
 
     trace: Trace
@@ -153,9 +153,9 @@ def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[SettingLine
 
 
 def _groundings(trace: Trace) -> list[float | None]:
-    """Return for each token the grounding of its word; None for words that are not about a picture.
+    """Return for each token the grounding of its word; None for words without content.
 
-    If a trace has no words, because it was interrupted or failed, tokens stand for themselves.
+    In an interrupted or failed trace, which has no words, each token counts as a word.
     """
     if trace.end is None or not trace.end.words:
         return [
@@ -173,7 +173,7 @@ def _groundings(trace: Trace) -> list[float | None]:
 
 
 def _says_a_word(token: Token) -> bool:
-    """Return whether a token has more than punctuation: a character, or a part of one."""
+    """Return whether a token has more than punctuation: a letter, or a part of a character."""
     return not token.special and bool(bare(token.token) or "\ufffd" in token.token)
 
 

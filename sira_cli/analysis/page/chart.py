@@ -17,7 +17,7 @@ class Scale:
     """The common axes of all charts of a page, so that they can be compared.
 
     Attributes:
-        colour: the |Δ| from which on a token has the strongest colour.
+        colour: the |Δ| at which a token has the strongest colour.
         low, high: Δ, around 0.
         kl: KL, from 0.
     """
@@ -31,8 +31,7 @@ class Scale:
     def of(cls, traces: Sequence[Trace]) -> Scale:
         """Fit the scales to traces.
 
-        Colours saturate where all but the largest twentieth of the values lie below, and not before 1. The axes hold
-        every value.
+        Colours saturate at the 95th percentile of the values, but not below 1. The axes hold every value.
         """
         tokens = [token for trace in traces for token in trace.tokens]
         sizes = sorted(abs(token.delta) for token in tokens if not token.special)

@@ -61,7 +61,7 @@ def render(
 def policy_sources() -> dict[str, str]:
     """Return the names of the page's style and script in a content security policy, by directive.
 
-    A page that makes a report and opens it as a `blob:` hands its own policy down to it, which has to allow both.
+    A report that a page opens as a `blob:` inherits the page's policy, which has to allow both.
     """
     return {"style-src": _source(_style()), "script-src": _source(_script())}
 
@@ -75,7 +75,7 @@ def _script() -> str:
 
 
 def to_script(value: Any) -> Markup:
-    """Return JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element around it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_ESCAPED))
 

@@ -1,4 +1,4 @@
-"""The picture of a trace: found, compared with the one that was traced, and small enough to embed."""
+"""The picture of a trace: found, compared with the traced one, and reduced for embedding."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Shown:
 
 
 def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None) -> Shown:
-    """Look next to the trace, in the current folder, then in the original place; the traced one is preferred.
+    """Look for the picture next to the trace, in the current folder, then in the original place; prefer the traced one.
 
     Args:
         trace: whose picture it is.
-        known: pictures by their sha256, for which no file is opened.
+        known: pictures in memory by sha256, for which no file is opened.
     """
     if trace.run is None:
         return Shown("", "", 0, 0, "the run failed before it opened a picture")

@@ -1,4 +1,4 @@
-"""Tokens as text that one can see: line breaks, control characters and parts of characters get a sign."""
+"""Tokens as visible text: line breaks, control characters and parts of characters get a sign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵",
 def pieces(tokens: Iterable[Token]) -> list[Markup]:
     """Return each token's part of the text, as HTML. Together they read as the text.
 
-    A character whose bytes come in several tokens stands in the last of them; the others show their bytes.
+    A character made of several tokens is shown with the last of them; the others show their bytes.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = []
@@ -37,7 +37,7 @@ def pieces(tokens: Iterable[Token]) -> list[Markup]:
 
 
 def label(candidate: Candidate) -> str:
-    """Return a token by itself, so that no two look the same: invisible characters are written out."""
+    """Return an unmistakable label of a token: invisible characters are written out."""
     data = bytes(candidate.bytes)
     try:
         text = data.decode() if data else candidate.token

@@ -48,7 +48,7 @@ class Proof:
         family: name of the family; for other types, whether they were compared with the reference.
         layers, b, k: L, the layer before which the model forks, and K.
         seen: the processor's inputs from a picture and the caption prompt.
-        abilities: of the model under SIRA.
+        abilities: abilities of the model under SIRA.
         twin: the comparison on a tiny random twin; None: none could be built, for the reason in `no_twin`.
         real: the comparison with the real weights; None: not asked for.
     """
@@ -77,7 +77,7 @@ class Proof:
         return "exact" if found == {"exact"} else "not proven"
 
     def to_json(self) -> str:
-        """Return everything as one JSON object; figures that are no finite numbers are null."""
+        """Return everything as one JSON object; figures that are not finite are null."""
         record = {"schema": "sira.proof/1", "verdict": self.verdict, **asdict(self)}
         return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
 

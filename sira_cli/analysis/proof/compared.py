@@ -24,9 +24,8 @@ class Compared:
     """The result of a comparison.
 
     Attributes:
-        tokens: compared, one after the other on SIRA's own text.
-        equal_tokens: whether the reference picks the same one each time, or another whose logit is as large up to the
-            limit.
+        tokens: number of tokens compared, on SIRA's own text.
+        equal_tokens: whether the reference always picks the same token, or one whose logit is equal within the limit.
         worst_full, worst_cf: largest difference of logits in the two streams.
         limit: largest difference allowed, by the precision and the size of the logits.
         gap: largest difference between the two streams.
@@ -43,7 +42,7 @@ class Compared:
     def verdict(self) -> str:
         """`exact`: as Algorithm 1, up to rounding; `not exact`; or `not proven`: nothing was compared.
 
-        The latter, if logits are not finite numbers or both streams are equal: late layers read nothing of the image.
+        Nothing is compared if logits are not finite, or both streams are equal: late layers do not read the image.
         """
         if not all(map(math.isfinite, (self.worst_full, self.worst_cf, self.limit, self.gap))):
             return "not proven"
@@ -64,8 +63,8 @@ def compare(
     Args:
         prompt: the model and its inputs.
         config: SIRA's settings, with K as a number of layers.
-        tokens: that it has picked, T.
-        steps: the logits that they were picked from, T.
+        tokens: the T picked tokens.
+        steps: the T logits that decided them.
         dtype: the precision of the weights.
     """
     assert config.k is not None
@@ -90,7 +89,7 @@ def compare(
 
 
 def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:
-    """Return whether rounding alone may decide between two tokens: logits `[V]` of both streams."""
+    """Return whether rounding alone may decide between two tokens, by both streams' logits `[V]`."""
     if config.beta is not None:
         cut = float(full.max()) + math.log(config.beta)
         if float(full[one]) < cut - 2 * limit:

@@ -30,9 +30,9 @@ class Exact:
 
     Attributes:
         compared: SIRA's first tokens, compared with the reference.
-        text: that they make.
-        device, dtype: where and in which precision the model ran.
-        seconds_sira, seconds_greedy: of decoding these tokens, prompt included.
+        text: text of these tokens.
+        device, dtype: device and precision of the model.
+        seconds_sira, seconds_greedy: seconds to decode these tokens, prompt included.
     """
 
     compared: Compared
@@ -90,9 +90,9 @@ def compare_real(
 
 
 def _keeps_last(model: Any) -> bool:
-    """Return whether a model takes the number of rows whose logits it gives, and means it of its output alone.
+    """Return whether a model accepts the number of rows to return logits for, and applies it only to its output.
 
-    Where layers share keys, Gemma 4 drops the other rows halfway.
+    Gemma 4 drops the other rows earlier, in layers that share keys.
     """
     takes = "logits_to_keep" in inspect.signature(model.forward).parameters
     return takes and all(mixer.keys_from == index for index, mixer in enumerate(find_backbone(model).mixers))
@@ -106,7 +106,7 @@ def _greedily(preset: Preset) -> Preset:
 
 
 def _seconds(lvlm: Lvlm, inputs: Any) -> float:
-    """Return the time of decoding, the fastest of some."""
+    """Return the fastest of several decoding times."""
     found = []
     for _ in range(TIMED):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint's own files, and its processor's inputs of a picture."""
+"""The text settings in a checkpoint's files, and its processor's inputs for a picture."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Seen:
     """A model's inputs from a picture and a prompt, and the text settings in its files.
 
     Attributes:
-        image_token: ids that are the image's, or the markers around them, in words.
-        image_tokens: their number in the prompt, of `prompt_tokens` in all.
-        prompt: with special tokens; runs of one image token are counted.
+        image_token: description of the image's token ids, or of the markers around them.
+        image_tokens: number of image tokens in the prompt; `prompt_tokens`: of all tokens.
+        prompt: text with special tokens; runs of one image token are shortened to a count.
         end_tokens: tokens that end a text, by id.
         generation: settings of generation_config.json besides token ids.
         in_force: which of these settings `attach` with plain `generate` obeys; `sira` and `load` obey none.
@@ -69,7 +69,7 @@ def what_is_seen(
 
     Raises:
         UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
-        SettingsError: the preset asks for reasoning, and the chat template has no way to do so.
+        SettingsError: the preset asks for reasoning, and the chat template does not support it.
         ImageTokenError: the prompt holds no image token.
         PictureError: the processor refuses the picture.
     """
@@ -122,7 +122,7 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
 
 
 def can(ability: Ability, model: Any, preset: Preset) -> bool:
-    """Return whether SIRA has an ability, one that it declares, on a model of this structure."""
+    """Return whether SIRA has one of its declared abilities on a model of this structure."""
     if ability == Ability.REFILLED_SLOTS:
         return refills(find("sira"), preset, model)
     if ability != Ability.COMPILED_STEPS:
@@ -146,7 +146,7 @@ def check_layers(folder: Path, model: Any) -> None:
     """Check that the weights hold the decoder layers of config.json, by the names of their tensors.
 
     Raises:
-        UnsupportedModelError: they do not.
+        UnsupportedModelError: the weights lack layers.
     """
     stated = len(text_stack(model).layers)
     found = {int(named[1]) for name in _tensors(folder) if not _TOWER.search(name) and (named := _LAYER.match(name))}
@@ -164,7 +164,7 @@ def _extra(model: Any) -> int:
 
 
 def _tensors(folder: Path) -> list[str]:
-    """Return names of tensors, as far as they are known without reading one; damaged files have none."""
+    """Return the names of tensors that are known without reading weights; none for damaged files."""
     names: list[str] = []
     try:
         for index in folder.glob("*.safetensors.index.json"):
@@ -184,7 +184,7 @@ def _generation(folder: Path, model: Any) -> GenerationConfig:
 
 
 def _shown(tokenizer: Any, ids: list[int], image: list[bool]) -> str:
-    """Return a prompt with its special tokens; a run of one image token is that token and its number."""
+    """Return a prompt with its special tokens; a run of one image token becomes the token and a count."""
     parts = []
     for (is_image, token), run in groupby(
         zip(image, ids, strict=True), key=lambda pair: (pair[0], pair[1] if pair[0] else None)

@@ -37,7 +37,7 @@ _PICTURE_TOKENS = ("<image>", "IMGIMG", "<|visual token", "<|extra_200|>")
 
 
 def kept_layers(config: Any, boundary: int) -> list[int]:
-    """Return which of the L decoder layers the twin has: of each kind some, in their order, before and after b."""
+    """Return the decoder layers that the twin keeps: some of each kind, in order, before and after b."""
     text = config.get_text_config(decoder=True).to_dict()
     layers = text["num_hidden_layers"]
     deepstack = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ()
@@ -246,7 +246,7 @@ def _shrink_inner(part: dict[str, Any]) -> None:
 
 
 def _merged(width: int, config: Any) -> int:
-    """Return the twin's width of several rows of the picture tower side by side; any other stays as it is."""
+    """Return the twin's width for several picture-tower rows side by side; other widths stay."""
     tower = getattr(config, "vision_config", None)
     if tower is None:
         return width

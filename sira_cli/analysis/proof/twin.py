@@ -28,7 +28,7 @@ class Twin:
     """A tiny model with the prompt that the real processor made, as `core.reference.Prompt` has it.
 
     Attributes:
-        rule: which tokens are the image's, in the twin's own vocabulary.
+        rule: rule for image tokens in the twin's vocabulary.
         k: layers after the fork.
     """
 
@@ -51,7 +51,7 @@ def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapp
         inputs: its processor's, from one picture and prompt, `[1, S]` with pixels.
 
     Raises:
-        Exception: whatever transformers has against such a small configuration.
+        Exception: any error of transformers about so small a configuration.
     """
     config = model.config
     kept = kept_layers(config, boundary)
@@ -89,7 +89,7 @@ def asked(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def grown_inputs(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the inputs with one entry per token besides ids and mask, and their value for generated text."""
+    """Return inputs with one entry per token, except ids and mask, and their value for generated text."""
     value = int(model.config.model_type == "paligemma")  # there 0 is the prompt, whose rows see all of it
     shape = inputs["input_ids"].shape
     return {name: value for name, given in inputs.items() if name.endswith("token_type_ids") and given.shape == shape}

@@ -49,7 +49,7 @@ def paper(layers: int) -> Cell:
 
 
 def verdict(difference: Figure) -> str:
-    """Return in words the meaning of a difference to greedy, with its 95 % interval."""
+    """Say in words what a difference to greedy means, given its 95 % interval."""
     said = f"{difference.value:+.1f} against greedy, 95 % interval {difference.low:+.1f} to {difference.high:+.1f}"
     if difference.low <= 0 <= difference.high:
         said += ", which holds 0: no difference to greedy is shown"

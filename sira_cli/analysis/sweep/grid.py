@@ -48,7 +48,7 @@ class FailedPicture:
 
 @dataclass(frozen=True)
 class Advanced:
-    """So many questions or captions more are done; not `worked`: in an earlier run."""
+    """Some more questions or captions are done; not `worked`: in an earlier run."""
 
     count: int
     worked: bool = True
@@ -90,7 +90,7 @@ def answer_questions(
     Args:
         lvlm: the model.
         questions: to ask; a picture that fails is an event, and the others go on.
-        units: gets the texts of `answer_unit(n)`, one for each cell; finished units are skipped.
+        units: receives the texts of `answer_unit(n)`, one per cell; finished units are skipped.
         runner: of `FirstTokens`.
 
     Raises:
@@ -170,7 +170,7 @@ def write_captions(
         lvlm: the model.
         questions: whose pictures are captioned.
         grid: the settings.
-        units: gets the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
+        units: receives the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
         batch_size: pictures decoded together, as for `Runner`.
 
     Raises:
@@ -200,7 +200,7 @@ def caption_unit(picture: str, k: int) -> str:
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield neighbours, `size` of them at a time."""
+    """Yield the items in batches of `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

@@ -27,7 +27,7 @@ class SettingRow:
 
     Attributes:
         k, alpha: 0 for greedy.
-        neither: answers that are neither yes nor no; POPE's rule takes most of them for yes.
+        neither: answers that are neither yes nor no; POPE's rule reads most of them as yes.
         figures: in percent, with 95 % intervals over pictures: `mean accuracy`, `<split> accuracy`, ..., `CHAIRi`.
         differences: paired differences of the figures from greedy's; empty for greedy.
     """
@@ -47,9 +47,9 @@ class SweepReport(Provenance):
         questions: number of answered ones, each once even if it is in several splits.
         pictures: number of their pictures.
         captions: whether captions were also measured.
-        score: which figure of answers counts: `accuracy` or `F1`.
+        score: deciding figure of the answers: `accuracy` or `F1`.
         rule: how the best setting is picked.
-        best: the best setting, one of the rows; None if none of them fulfils the rule or is the paper's.
+        best: the best of the rows; None if no row fulfils the rule or is the paper's.
         by_default: whether no setting fulfils the rule, so that `best` is the paper's or None.
         rows: greedy's first, then by K and alpha.
     """
@@ -78,7 +78,7 @@ class SweepReport(Provenance):
         score: str = "accuracy",
         failures: Sequence[FailedPicture] = (),
     ) -> SweepReport:
-        """Make the report of finished units; questions without one are left out.
+        """Make the report from finished units; other questions are left out.
 
         Raises:
             PictureError: no question was answered.
@@ -158,7 +158,7 @@ class SweepReport(Provenance):
         return self.rows[0]
 
     def to_json(self) -> str:
-        """Return one JSON object, `sira.sweep/1`; without `best` where no setting is."""
+        """Return one JSON object, `sira.sweep/1`; without `best` if no setting is best."""
         return self.as_json("sira.sweep/1", best=self.best and self.best._asdict())
 
 

@@ -23,7 +23,7 @@ STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K; see `panels`.
 
-    Where no setting is the best, the one nearest to the paper's takes its place.
+    If no setting is best, the one nearest to the paper's is drawn.
 
     Args:
         report: the measurements.

@@ -23,7 +23,7 @@ class Question:
         picture: its name in the set.
         text: the question.
         expected: whether yes is the true answer.
-        splits: the question's; a split that asks it twice is named twice.
+        splits: splits with this question; a split that asks it twice is named twice.
     """
 
     picture: str
@@ -41,8 +41,8 @@ class QuestionSet:
         questions: each once, whatever number of splits it belongs to.
         picture: finds a picture by its name.
         count_caption: counts a caption against the objects in its picture (`stats.chair.mention_counts`, and `words`);
-            None: that is not known.
-        folder: where the pictures are, if they are files.
+            None: the objects are unknown.
+        folder: folder of the pictures, if they are files.
     """
 
     splits: tuple[str, ...]

@@ -62,7 +62,7 @@ class Sweep:
             captions: also measure captions; only where `questions` can count them.
             batch_size: questions, or captions, decoded together; `auto`: as many as fit into memory; None: `auto` on a
                 GPU, else 1.
-            output: keeps every answer, so that the same sweep goes on where it stopped.
+            output: file of every answer, with which a stopped sweep continues.
             units: that file, if it is open already.
 
         Raises:

@@ -50,7 +50,7 @@ class Units:
         return self._texts[unit]
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that settings, as far as they are known, are the file's.
+        """Check that the known settings equal the file's.
 
         Raises:
             SettingsError: they differ; the message names the differences.

@@ -6,7 +6,7 @@ rows        the numbers of a token line
 logits      all logits, in a safetensors file
 run         many pictures: yields events
 file        the one file of many traces, which a later run continues
-targets     where the lines go: one file, a tree of files, or a listener
+targets     destinations of lines: one file, a tree of files, or a listener
 read        traces read from files
 """
 

@@ -18,12 +18,12 @@ _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token",
 
 
 def trace_name(file_name: str, prompt: str, text: str | None) -> TraceName:
-    """Return the name of a trace among those of a file; `text` is the one that was forced, if any."""
+    """Return a trace's name, unique in a file; `text` is the forced text, if any."""
     return file_name, prompt, None if text is None else " ".join(text.split())
 
 
 class TraceFile(ContinuedFile):
-    """An open, locked file of traces. Those with a text are kept; a later run makes the others again.
+    """An open, locked file of traces. Traces with a text are kept; a later run repeats the others.
 
     Attributes:
         path: the file.
@@ -58,7 +58,7 @@ class TraceFile(ContinuedFile):
             settings: some keys of a run line, and `verify`: whether there is a second look.
 
         Raises:
-            SettingsError: those of the file have others; the message names the differences.
+            SettingsError: the file's traces have other settings; the message names the differences.
         """
         if self._settings:
             off = dict.fromkeys(ONLY_IF_SET)
@@ -96,7 +96,7 @@ class TraceFile(ContinuedFile):
             raise self._foreign(number) from None
 
     def _note(self, end: dict[str, Any], stop: int) -> None:
-        """Note a trace with its end line, which ends at `stop`, unless it is to be made again."""
+        """Note a trace whose end line ends at `stop`, unless it must be repeated."""
         run, self._run = self._run, {}
         if run and end["status"] == "ok":
             text = end["text"] if run["forced"] else None

@@ -33,7 +33,7 @@ class LogitsFile:
     @classmethod
     @contextmanager
     def replacing(cls, path: Path | None) -> Iterator[LogitsFile | None]:
-        """Yield a file that takes the place of `path` if the block ends without an error; without a path, None."""
+        """Yield a file that replaces `path` if the block ends without an error; None without a path."""
         if path is None:
             yield None
             return

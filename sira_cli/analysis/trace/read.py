@@ -29,7 +29,7 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 
 
 class BadTraceError(DataError):
-    """A file is not a trace, or a damaged one."""
+    """A file is not a valid trace."""
 
     exit_code = 1
 
@@ -67,7 +67,7 @@ class Token(Candidate):
     """A token that was generated or forced.
 
     Attributes:
-        special: it has no text: an end token and the like.
+        special: whether it has no text, like an end token.
         delta: z_full - z_cf of this token.
         kl: KL(full || cf) over the vocabulary, in nats.
         top: the union of the views' best, by contrast logit.
@@ -125,7 +125,7 @@ class Run:
 
 @dataclass(frozen=True, config=_STRICT)
 class TracedWord:
-    """A word of the text, `start` to `end` in it: its tokens are `steps[0]` up to but without `steps[1]`."""
+    """A word of the text, from `start` to `end`; its tokens are `steps[0]` to `steps[1]` - 1."""
 
     word: str
     start: Count
@@ -177,7 +177,7 @@ class Look:
 
 @dataclass(frozen=True, config=_STRICT)
 class End:
-    """How it ended; `objects` and `verify` are None without a second look, `claims` without other kinds of claims."""
+    """The end of a trace; `objects` and `verify` are None without a second look, `claims` without other kinds."""
 
     type: Literal["end"]
     status: Literal["ok", "error"]
@@ -199,8 +199,8 @@ class Trace:
     """One traced decoding.
 
     Attributes:
-        path: the file it is in; None: in none.
-        line: where it begins there, from 1.
+        path: the file that holds it; None without one.
+        line: number of its first line, from 1.
         run: None if it failed before its first line.
         end: None if it was interrupted.
     """
@@ -213,7 +213,7 @@ class Trace:
 
     @property
     def status(self) -> Literal["ok", "error", "interrupted"]:
-        """Whether the text is whole."""
+        """Whether the trace is complete, failed or interrupted."""
         return "interrupted" if self.end is None else self.end.status
 
 
@@ -221,7 +221,7 @@ _LINE: TypeAdapter[Run | Token | End] = TypeAdapter(Annotated[Run | Token | End,
 
 
 def trace_files(path: Path) -> list[Path]:
-    """Return a file itself, or of a folder all .jsonl files in it and below, by name.
+    """Return the file, or for a folder all .jsonl files in it and below, by name.
 
     Raises:
         BadTraceError: the folder holds none.

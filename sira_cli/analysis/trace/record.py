@@ -124,7 +124,8 @@ class Tracer:
     def _images(self, image: Tensor) -> list[Line]:
         """Return the size of each picture of a group, and its positions: those of all, `[S]` bool, in order.
 
-        Their numbers are those of each picture alone. Where they depend on the others, it is not known which is whose.
+        Each picture has as many as it has alone. If the numbers depend on the other pictures, the positions cannot be
+        told apart.
         """
         lvlm, pictures = self._lvlm, self._request.picture.images
         with lvlm.vocabulary.lock:
@@ -139,7 +140,7 @@ class Tracer:
         return [{**size, "image_positions": _runs(each)} for size, each in zip(sizes, own, strict=True)]
 
     def token(self, token: int, step: Step) -> None:
-        """Write the line of a token and the logits `[1, V]` that it was picked from."""
+        """Write the line of a token, and the logits `[1, V]` that decided it."""
         views = StepRows(step, self._vocabulary)
         top = views.top(self._options.top_k)
         firsts = [ids[0] for ids in self._tracked.values()]
@@ -211,7 +212,7 @@ class Tracer:
 def trace_generated(
     lvlm: RecordingModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
 ) -> Line:
-    """Decode as `Lvlm.run` does, and write a line as soon as each token is known.
+    """Decode as `Lvlm.run` does, and write a line per token at once.
 
     Returns:
         The end line.

@@ -40,7 +40,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class TraceFailed:
-    """A picture has no trace, and why."""
+    """A picture has no trace; the reason is given."""
 
     picture: Picture
     error: str
@@ -69,7 +69,7 @@ class TraceTask(Task[list[Line], list[Line]]):
         Args:
             lvlm: the model.
             task: `caption` or `ask`.
-            texts: by item, to be forced; None: to be generated.
+            texts: texts by item to force; None: generate texts.
             targets: where the lines of generated texts go.
             options: of the lines.
         """
@@ -84,7 +84,7 @@ class TraceTask(Task[list[Line], list[Line]]):
     def answers(
         self, batch: Batch[list[Line]], on_text: Callable[[Picture, str], None] | None = None
     ) -> list[list[Line]]:
-        """Return the lines of each trace; of a generated text, only the last one is left to be returned."""
+        """Return the lines of each trace; for a generated text, only the last one, as the others are written."""
         requests = [self._opened(item, image) for item, image in zip(batch.items, batch.images, strict=True)]
         if requests[0].text is None:
             with self._targets.opened(batch.items[0].picture) as write:
@@ -101,7 +101,7 @@ class TraceTask(Task[list[Line], list[Line]]):
 
 
 class TraceRun:
-    """Generated texts one after the other; texts that are to be forced in batches."""
+    """A run of traces: generated texts one by one, forced texts in batches."""
 
     def __init__(
         self,

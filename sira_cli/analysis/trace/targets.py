@@ -1,4 +1,4 @@
-"""Where the lines of traces go: one file, a tree of files, or the caller."""
+"""The destinations of trace lines: one file, a tree of files, or the caller."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TraceTargets:
         """Check that traces of these settings belong in the file of all traces; see `TraceFile.check`.
 
         Raises:
-            SettingsError: it holds traces of others; the message names the differences.
+            SettingsError: the file holds traces of other settings; the message names the differences.
         """
         if self._file is not None:
             self._file.check(settings)
@@ -104,7 +104,7 @@ class TraceTargets:
         """Yield the writer of the lines of one trace.
 
         Raises:
-            SiraError: they cannot be written.
+            SiraError: the lines cannot be written.
         """
         if self._tree is not None:
             place = self._tree.place(picture)
@@ -123,7 +123,7 @@ class TraceTargets:
             yield lambda line: self._on_line(picture, line)
 
     def fail(self, line: Line) -> None:
-        """Write the line of a picture without a trace. In a tree it has no file, and is tried again.
+        """Write the line of a failed picture. In a tree it gets no file, and is tried again by a later run.
 
         Raises:
             SiraError: the file cannot be written.
