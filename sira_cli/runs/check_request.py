@@ -54,7 +54,7 @@ class CheckRequest(Request):
         """Check that a method can continue a part of a caption, if it has to.
 
         Raises:
-            SettingsError: it cannot.
+            SettingsError: the method cannot.
         """
         self.how.check_task(TASK, schema=False)
         self.how.check(method, 1, words=False, choices=False, compiled=compiled)
@@ -74,7 +74,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     """Return the record of a check, with the caption and the caption without unsupported objects.
 
     Args:
-        result: with the objects, and, where the request rewrites, the new text.
+        result: result with the objects and, if the request rewrites, the new text.
         caption: the picture with its caption; None: the record of no picture.
         how: `Verify.settings`.
     """
@@ -106,7 +106,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
 
 
 def _remarks(text: str, claims: Sequence[dict[str, Any]], fixed: str) -> list[str]:
-    """Return why to look at a caption again."""
+    """Return the reasons to look at a caption again."""
     if not text.strip():
         return [EMPTY]
     return [NOT_RECOGNISED] if not claims else [] if fixed else [NOTHING_LEFT]

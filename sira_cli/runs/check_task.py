@@ -1,4 +1,4 @@
-"""The task of existing captions: it asks about their objects, and rewrites from unsupported ones on."""
+"""The task of existing captions: ask about their objects, and rewrite from the first unsupported one on."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOO_LONG = "the unsupported objects come after max_new_tokens: nothing is remove
 class CheckTask(PictureTask):
     """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s.
 
-    Records have the caption as `text`, and the caption without unsupported objects as `fixed`: without the sentences
-    that name them, or, where the request rewrites, decoded again from there on.
+    Records have the caption as `text`, and as `fixed` the caption without unsupported objects: without their sentences,
+    or, if the request rewrites, decoded again from the first one on.
     """
 
     def __init__(self, lvlm: Lvlm, request: CheckRequest, done: Callable[[str], str]) -> None:

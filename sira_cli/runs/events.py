@@ -49,7 +49,7 @@ class Skipped:
 
     Attributes:
         picture, name, id: as in `Finished`.
-        failed: whether that run has it as failed.
+        failed: whether it failed in that run.
     """
 
     picture: Picture

@@ -28,7 +28,7 @@ READERS = 4
 
 
 class NothingLeft:
-    """The engine of a run in which an earlier one has done every picture."""
+    """The engine of a run whose pictures were all done by an earlier run."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self._facts = facts
@@ -86,7 +86,7 @@ def nothing_left(
 
 
 def all_named(job: Job) -> bool:
-    """Return whether the targets have every picture of a run by its name, whatever was done with it."""
+    """Return whether the targets know every picture of a run by name, done or failed."""
     return _have(job.targets, _named(job))
 
 
@@ -99,7 +99,7 @@ def _named(job: Job) -> list[tuple[Picture, str]]:
 
 
 def _revision(preset: Preset, targets: Targets, trust_remote_code: bool) -> str:
-    """Return the revision that pins the model's files here; if they are not here, that of the records."""
+    """Return the revision of the model's local files; without local files, that of the records."""
     model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
         return find_checkpoint(model, preset.revision, offline=True, code=trust_remote_code).revision

@@ -78,8 +78,8 @@ class RayRun:
             quiet: leave the messages of Ray and the workers in their log files.
 
         Raises:
-            SettingsError: Ray is not installed, the cluster is too small for the workers, or they would have to
-                find the batch size in memory that they share.
+            SettingsError: Ray is not installed, the cluster is too small for the workers, or they would have to find a
+                batch size in shared memory.
         """
         self._work, self._done = work, done
         self._facts: dict[str, Any] = {}
@@ -283,7 +283,7 @@ def _connect(workers: int | None, quiet: bool) -> Any:
 
 @contextlib.contextmanager
 def _muted_stderr() -> Iterator[None]:
-    """Mute stderr: Ray's C++ part announces that it will stay silent."""
+    """Mute stderr: Ray's C++ part announces even that it is silent."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -13,10 +13,10 @@ from sira_cli.runs.targets import Targets
 
 
 class Refused:
-    """The way of pictures into an engine and of its events out of it, with an error for those that stay outside."""
+    """Filter between pictures and an engine: pictures that cannot be written get an error event instead."""
 
     def __init__(self, targets: Targets, blank: Result | None) -> None:
-        """Make the way.
+        """Make the filter.
 
         Args:
             targets: where results go.
@@ -48,7 +48,7 @@ class Refused:
     def events(
         self, events: Generator[PictureEvent | Halved, None, None]
     ) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the engine's events, and those of pictures that it was not given."""
+        """Yield the engine's events, and those of refused pictures."""
         try:
             for event in events:
                 yield from self._refused()

@@ -48,7 +48,7 @@ class RemoteRun:
             endpoint: the server.
             preset: `preset.model` is the model's name on the server.
             request: about each picture: of `CheckRequest.under`, or with the task `ask`.
-            concurrency: number of questions on their way at once, each about another picture.
+            concurrency: number of simultaneous questions, each about another picture.
             done: as for `PictureTask`.
         """
         self._endpoint, self._request, self._done = endpoint, request, done
@@ -113,7 +113,7 @@ class RemoteRun:
         return kind(picture, name, key, self._finished(result, picture))
 
     def _finished(self, result: Result, picture: Picture | None) -> Result:
-        """Return a record with what its task adds; without a picture, that of none."""
+        """Return a result with the fields that its task adds; without a picture, the blank one."""
         if self._task.looked is None:
             return result
         return checked(result, cast(CaptionedPicture | None, picture), self._task.looked)
@@ -121,7 +121,7 @@ class RemoteRun:
     def _answer(
         self, picture: Picture, data: bytes, asked: str, failure: Exception | None
     ) -> tuple[Answer, tuple[str, ...]]:
-        """Return the answer about a picture that was read, or could not be, and warnings about the picture."""
+        """Return the answer about a picture, or its failure, and warnings about the picture."""
         warnings: tuple[str, ...] = ()
         try:
             if failure is not None:
@@ -136,7 +136,7 @@ class RemoteRun:
 
 
 def _questions(endpoint: Endpoint, request: Request, preset: Preset) -> Questions:
-    """Return the questions to a server that a request stands for."""
+    """Return the questions to a server for a request."""
     if isinstance(request, CheckRequest):
         return ClaimQuestions(endpoint, preset, request.how)
     return OwnQuestions(endpoint, preset, request.prompt, request.choices)

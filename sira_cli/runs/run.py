@@ -75,10 +75,10 @@ class Job:
         *,
         quantization: str | None = None,
     ) -> None:
-        """Put it together, and check that earlier results in the targets were made with the same settings.
+        """Combine the parts, and check that earlier results in the targets were made with the same settings.
 
         Raises:
-            SettingsError: they were not.
+            SettingsError: earlier results were made with other settings.
         """
         self.pictures, self.request, self.targets = list(pictures), request, targets
         self.left_out = pictures.left_out if isinstance(pictures, Pictures) else {}
@@ -218,7 +218,7 @@ class PictureRun:
         return event
 
     def _begin(self, like: Result | None) -> None:
-        """Before anything is written: check that results like this one belong in the files."""
+        """Check, before anything is written, that results like this one belong in the files."""
         if not self._begun:
             self._targets.begin(like)
             self._begun = True

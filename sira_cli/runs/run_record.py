@@ -38,7 +38,7 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        """Pictures without a text, those of earlier runs included."""
+        """Pictures without a text, including those of earlier runs."""
         return self.error + self.error_before
 
     @property
@@ -72,7 +72,7 @@ def run_record(
         settings: everything that decides the texts.
         facts: the engine's, about the model, the device and the memory.
         counts: numbers of pictures by result.
-        began: when, in seconds since the epoch.
+        began: start time, in seconds since the epoch.
         left_out: numbers of files that are not read, by ending.
     """
     seconds = max(time.time() - began, 1e-9)

@@ -53,7 +53,7 @@ def write_jsonl(records: Mapping[str, dict[str, Any]], path: Path) -> None:
 
 
 def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iterable[str], path: Path) -> None:
-    """Write a table of records; of a table, all of it with more columns.
+    """Write a table of records; if the source is a table, copy it with more columns.
 
     Args:
         records: by key.
@@ -71,7 +71,7 @@ def write_parquet(records: Mapping[str, dict[str, Any]], source: str, keys: Iter
 
 
 def write_tar(records: Mapping[str, dict[str, Any]], source: str, extension: str, path: Path) -> None:
-    """Write a copy of a shard in which each key has its text as another member; only whole members of a damaged one.
+    """Copy a shard, and add each key's text as a member; of a damaged shard, only complete members are copied.
 
     Args:
         records: by key.
@@ -123,7 +123,7 @@ def _lines(records: Mapping[str, dict[str, Any]]) -> Iterator[bytes]:
 
 
 def _widen(records: Mapping[str, dict[str, Any]], source: str, keys: Iterator[str], path: Path) -> None:
-    """Copy a table a few rows at a time. If it has a column of that name, the new one is `sira_NAME`."""
+    """Copy a table in small batches, with more columns. If a name is taken, the new column is `sira_NAME`."""
     import pyarrow
     from pyarrow import parquet
 

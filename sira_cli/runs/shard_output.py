@@ -1,9 +1,9 @@
 """The output of one file of a data set, and the small files that describe it.
 
 out/.sira/cc3m-00000.jsonl         records, appended as they come
-out/.sira/cc3m-00000.tar.done      the output is one of these; it is complete if this file is empty
+out/.sira/cc3m-00000.tar.done      marks the output as sira's; an empty one marks it as complete
 out/.sira/cc3m-00000.source        the path of the data set's file
-out/cc3m-00000.tar                 there as a whole, or not at all
+out/cc3m-00000.tar                 the output, written as a whole
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ShardOutput:
             overwrite: whether it may replace files other than its source.
 
         Raises:
-            SettingsError: it would, or no file can have a name that is so long.
+            SettingsError: it would replace one, or the name is too long for a file.
         """
         if any(too_long(self._beside(f"{ending}.done")) for ending in ENDINGS.values()):
             raise SettingsError(f"{self.source}: names made from it would be too long: give the file a shorter one")
@@ -90,7 +90,7 @@ class ShardOutput:
             raise SettingsError(f"{self.final}: is of {before}, another file of the same name: {way_out}")
 
     def outdate(self) -> None:
-        """Mark that the outputs of all formats are no longer complete, before there are more records than they have.
+        """Mark the outputs of all formats as incomplete, before records are added.
 
         Raises:
             SiraError: the file cannot be written.
@@ -102,7 +102,7 @@ class ShardOutput:
                 write_whole(mark, _NOT_YET)
 
     def write(self, ledger: Ledger, task: str) -> None:
-        """Write the output from all its records, and mark that it is complete.
+        """Write the output from all its records, and mark it as complete.
 
         Raises:
             SiraError: the file cannot be written.
@@ -131,7 +131,7 @@ class ShardOutput:
             write_tar(records, self.source, {"caption": "caption.txt"}.get(task, "answer.txt"), self.final)
 
     def _key(self, name: str) -> str:
-        """Return the key of a record, also of one from a run that took more of the file."""
+        """Return the key of a record, even if it is from a run over more of the file."""
         if name in self.keys:
             return self.keys[name]
         member = name.partition("/")[2]

@@ -92,7 +92,7 @@ class ShardStore(Store):
 
     @property
     def revision(self) -> str:
-        """That of the earlier run's report."""
+        """The revision in the earlier run's report."""
         model = read_report(self.report).get("model")
         return str(model.get("revision", "")) if isinstance(model, dict) else ""
 
@@ -112,7 +112,7 @@ class ShardStore(Store):
             return self._ledger(name).key(name)
 
     def is_error(self, name: str) -> bool:
-        """Return whether a picture is in its file as failed."""
+        """Return whether a picture's record is a failure."""
         with self._lock:
             return self._ledger(name).is_error(name)
 
@@ -138,7 +138,7 @@ class ShardStore(Store):
             ledger.append(result.to_record())
 
     def settled(self, picture: Picture) -> None:
-        """With the last picture of a file of the data set, write that file's output."""
+        """Write the output of a file of the data set after its last picture."""
         with self._lock:
             shard = self._shard(self.name(picture))
             shard.left -= 1

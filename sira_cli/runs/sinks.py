@@ -17,28 +17,28 @@ from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 
 class Sink:
-    """Something made of a run's results. A new one overrides `write` or `finish`, and has a line in `FILES`."""
+    """An additional output of a run's results. A new one overrides `write` or `finish`, and has a line in `FILES`."""
 
     def refusal(self, picture: Picture) -> str:
-        """Return why no result of a picture could be taken; empty if one can."""
+        """Return why a picture's result could not be written; empty if it can."""
         return ""
 
     def write(self, picture: Picture, result: Result) -> None:
-        """Take a new result.
+        """Write a new result.
 
         Raises:
             SiraError: it cannot be written.
         """
 
     def complete(self, picture: Picture, record: Callable[[], dict[str, Any]]) -> None:
-        """Make up for a result of an earlier run, whose record is known, if it is missing.
+        """Write a result of an earlier run, whose record is known, if it is missing here.
 
         Raises:
             SiraError: it cannot be written.
         """
 
     def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
-        """Take all records, in order, when the run is over.
+        """Write all records, in order, at the end of the run.
 
         Raises:
             SiraError: they cannot be written.
@@ -49,7 +49,7 @@ class TextFiles(Sink):
     """A text file next to each picture, or in a tree."""
 
     def __init__(self, sidecars: Sidecars, text: Callable[[Mapping[str, Any]], str] | None = None) -> None:
-        """Args: where the files are, and how a record's text is written; None: as it is."""
+        """Args: the files, and the function from a record's text to the file's; None: the text itself."""
         self.sidecars, self._text = sidecars, text or (lambda record: str(record["text"]))
 
     def write(self, picture: Picture, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""Keyed records of a run on disk: an earlier run's are kept, a later run goes on."""
+"""Keyed records of a run on disk: those of an earlier run are kept, and a later run continues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Store(ABC):
 
     @abstractmethod
     def settled(self, picture: Picture) -> None:
-        """Note that nothing else will come for a picture: its record is new, or an earlier run's."""
+        """Note that a picture is finished: its record is new, or an earlier run's."""
 
     @abstractmethod
     def finish(self, pictures: Sequence[Picture], sinks: Sequence[Sink]) -> None:
@@ -83,7 +83,7 @@ class Store(ABC):
     def check(self, settings: dict[str, Any]) -> None:
         """Check, before the model is loaded, that existing records were made with the same settings.
 
-        Without a report the records themselves hold most of it.
+        Without a report, most settings are known from the records.
 
         Args:
             settings: from `Request.settings`.
@@ -114,7 +114,7 @@ class RecordFile(Store):
 
     @property
     def revision(self) -> str:
-        """That of all records."""
+        """The revision in all records."""
         return str(self.ledger.configuration.get("revision", ""))
 
     def name(self, picture: Picture) -> str:

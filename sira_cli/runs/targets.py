@@ -1,4 +1,4 @@
-"""Where a run's results go: a store of records, and other forms of the results next to it; or nowhere."""
+"""The destinations of a run's results: a store of records, and other outputs next to it, or none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Targets:
         retry_errors: bool = False,
         output: Path | None = None,
     ) -> None:
-        """Put them together; see `targets_for`.
+        """Combine store and outputs; see `targets_for`.
 
         Args:
             store: the records.
@@ -70,7 +70,7 @@ class Targets:
 
     @property
     def any(self) -> bool:
-        """Whether there are any: otherwise results only go to the caller."""
+        """Whether there are any outputs; otherwise results only go to the caller."""
         return self.store is not None or bool(self._sinks)
 
     @property
@@ -88,11 +88,11 @@ class Targets:
         return {name: before[name] for name in FACTS if name in before}
 
     def wrote(self, file: Path) -> bool:
-        """Return whether a file is as an earlier run of these records has left it, by the run's report."""
+        """Return whether a file is unchanged since an earlier run of these records wrote it, by the run's report."""
         return self._report is not None and self._files.get(relative(file, self._report.parent)) == _sha256(file)
 
     def note_file(self, file: Path) -> None:
-        """Note in the run's report that a file was made of its records; `wrote` knows it by its content.
+        """Note in the run's report that a file was made from its records; `wrote` compares its content.
 
         Raises:
             SiraError: the report cannot be written.
@@ -143,11 +143,11 @@ class Targets:
         return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether only files next to a picture are asked for, and all of them exist already."""
+        """Return whether only files next to a picture are wanted, and all of them exist already."""
         return self.store is None and bool(self._texts) and all(texts.keeps(picture) for texts in self._texts)
 
     def refusal(self, picture: Picture, name: str) -> str:
-        """Return why no result of a picture could be written, so that no work is done on it; empty if one can."""
+        """Return why a picture's result could not be written, so that it is skipped; empty if it can."""
         if self.store is not None and self.store.key(name) and not self.store.is_error(name):
             return ""
         return next(filter(None, (sink.refusal(picture) for sink in self._sinks)), "")
@@ -176,7 +176,7 @@ class Targets:
             self.store.settled(picture)
 
     def complete(self, picture: Picture, name: str) -> None:
-        """Write the outputs that are missing for a picture that an earlier run has done.
+        """Write the missing outputs of a picture that an earlier run has done.
 
         Raises:
             SiraError: a file cannot be written.
@@ -198,7 +198,7 @@ class Targets:
             self.store.finish(pictures, self._sinks)
 
     def write_report(self, report: dict[str, Any]) -> None:
-        """Write the file that says how the records were made.
+        """Write the report on how the records were made.
 
         Raises:
             SiraError: the file cannot be written.
@@ -293,7 +293,7 @@ def targets_for(
 def is_split(pictures: Sequence[Picture], output: Path | None, output_format: str | None = None) -> bool:
     """Return whether each file of a data set has an output of its own.
 
-    In a run without pictures, as no file falls to its part, the format alone decides.
+    In a run without pictures (a part without files), the format alone decides.
     """
     if output is None or (output.suffix and not output.is_dir()):
         return False

@@ -1,9 +1,9 @@
-"""Descriptions in XMP, where programs for photographs look, merged into what a sidecar has.
+"""Descriptions in XMP, for photo programs, merged into existing sidecars.
 
     dc:description                       the text
-    Iptc4xmpCore:AltTextAccessibility    the same, up to 250 characters, or the alternative text that a schema has
+    Iptc4xmpCore:AltTextAccessibility    the text up to 250 characters, or a schema's alternative text
     Iptc4xmpCore:ExtDescrAccessibility   the text, if it is longer
-    dc:subject, digiKam:TagsList         tags and labels, next to those that are there
+    dc:subject, digiKam:TagsList         tags and labels, added to existing ones
     sira:...                             model, method and key of the record, support, what is unsure, "reviewed"
 
 All other properties of a sidecar stay as they are, and so do texts that sira did not write.
