@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -24,6 +25,7 @@ from sira_cli.models.inputs.processors import chat_inputs
 from sira_cli.models.loading import presets
 from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints_other import WRITERS
+from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -206,9 +208,14 @@ def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_fo
     assert f"{ROLE} {PROMPT}" in lvlm.processor.tokenizer.decode(ids)
 
 
-@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
-@pytest.mark.parametrize("method", ["m3id", "sid", "dola", "opera"])  # others: test_method_checkpoints.py
+CASES = list(itertools.product(["llava_folder", "qwen_folder"], ["m3id", "sid", "dola", "opera"]))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "method"), mostly_slow(CASES, CASES[0], CASES[1], CASES[5])
+)
 def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, photos):
+    """Other methods: test_checkpoints.py."""
     lvlm = load(request.getfixturevalue(checkpoint), method=method, dtype="float32", max_new_tokens=6)
     pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
     prompts = ["What is it?", PROMPT, "Describe this picture in detail, please."]
@@ -217,7 +224,7 @@ def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, pho
         assert lvlm.answer(lvlm.prepare([picture], [prompt]))[0].text == text
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", mostly_slow(METHODS, "sira", "vcd", "sid", "maskcd"))
 def test_caption_with_each_method(method, sira, tmp_path):
     output = tmp_path / "captions.jsonl"
     command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
@@ -234,7 +241,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
     assert "2 of 2 pictures were done before" in err
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("sira", "greedy")])
+@pytest.mark.parametrize("method", mostly_slow(sorted(METHODS.keys() - {"sira", "greedy"}), "vcd", "sid", "dola"))
 def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     def key(**settings):
         return load(preset, method=method, **settings).keys.key("caption", "a.png", "0", "p")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from sira_cli.methods.opera_search import Ending, Rule, Search
 from sira_cli.models.answering.repetition import processors_of
 from sira_cli.models.loading.preset_parts import Generation
 from tests.support import decoding, tiny
-from tests.support.helpers import generate, hooks, left_pad
+from tests.support.helpers import generate, hooks, left_pad, mostly_slow
 from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
@@ -82,7 +83,7 @@ def trusting(case: Tiny, weight: float = 8.0) -> Iterator[None]:
 # --- the rule
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES, "LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"))
 def test_equals_its_reference(name: str):
     """Past the tenth token the penalty takes the place of the gain; damping 1 would leave the least trusting token."""
     case, method = case_of(name), Opera(damping=0.01)
@@ -104,7 +105,7 @@ def test_each_strength_is_felt_and_is_the_reference_s(change: dict):
     assert others
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES, "LLaVA-1.5", "Gemma 3"))
 def test_without_strength_and_with_every_token_a_candidate_it_is_beam_search(name: str):
     """Log-probabilities are those among the candidates: with fewer of them beams are weighed in another way."""
     case = case_of(name)
@@ -114,8 +115,10 @@ def test_without_strength_and_with_every_token_a_candidate_it_is_beam_search(nam
         assert decoded(method, case, suppress_tokens=tiny.SUPPRESS, **settings)[0] == beams.tolist()
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize(
+    ("early_stopping", "length_penalty"),
+    mostly_slow(itertools.product([False, True, "never"], [0.0, 1.0, 3.0]), (False, 1.0), (True, 3.0), ("never", 0.0)),
+)
 def test_texts_end_as_in_beam_search(early_stopping, length_penalty: float):
     case, ends = case_of("LLaVA-1.5"), [150, 145, 131, 123, 7]
     settings = {"early_stopping": early_stopping, "length_penalty": length_penalty, "eos_token_id": ends}
@@ -126,13 +129,17 @@ def test_texts_end_as_in_beam_search(early_stopping, length_penalty: float):
 
 @pytest.mark.parametrize(
     ("name", "ends"),
-    [
+    mostly_slow(
+        [
+            ("LLaVA-1.5", (150, 45, 35, 6)),
+            ("LLaVA-1.5", (123, 183, 97, 131)),
+            ("LLaVA-1.5", (97, 7, 156, 188)),
+            ("Pixtral (LLaVA)", (150, 45, 35, 6)),
+            ("Pixtral (LLaVA)", (122, 180, 31, 93)),
+        ],
         ("LLaVA-1.5", (150, 45, 35, 6)),
-        ("LLaVA-1.5", (123, 183, 97, 131)),
         ("LLaVA-1.5", (97, 7, 156, 188)),
-        ("Pixtral (LLaVA)", (150, 45, 35, 6)),
-        ("Pixtral (LLaVA)", (122, 180, 31, 93)),
-    ],
+    ),
 )
 def test_ends_equal_the_reference_s_by_either_length(name: str, ends: tuple[int, ...]):
     """A published score is divided by more, so that a longer text gains less by its length."""
@@ -181,7 +188,7 @@ def test_a_last_layer_with_a_sliding_window():
 # --- the way back
 
 
-@pytest.mark.parametrize("name", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])])
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES, FAMILIES[0]))
 def test_goes_back_when_every_beam_trusts_one_column_for_too_long(name: str):
     """Twice behind that column, then twice to it; everything is as the reference has it."""
     case = case_of(name, "eager")
@@ -203,8 +210,8 @@ def test_goes_back_when_every_beam_trusts_one_column_for_too_long(name: str):
     ("ends", "more"),
     [
         ((108, 109, 110), {"damping": 1e-4}),
-        ((0, 1, 2), {"length": "text"}),
-        ((72, 73, 74), {"attempts": 3, "damping": 1e-4}),
+        pytest.param((0, 1, 2), {"length": "text"}, marks=pytest.mark.slow),
+        pytest.param((72, 73, 74), {"attempts": 3, "damping": 1e-4}, marks=pytest.mark.slow),
     ],
 )
 def test_texts_that_ended_after_a_place_are_known_when_it_is_gone_back_to_again(ends: tuple[int, ...], more: dict):
@@ -219,7 +226,7 @@ def test_texts_that_ended_after_a_place_are_known_when_it_is_gone_back_to_again(
     assert tokens == [slow.tokens]
 
 
-@pytest.mark.parametrize("threshold", [2, 4, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("threshold", mostly_slow([2, 4, 15], 2))
 def test_the_threshold_is_the_number_of_steps_that_are_not_yet_too_many(threshold: int):
     """Column 10 exists from the 11th token on: it is trusted more than n times with token 11 + n."""
     case = case_of("LLaVA-1.5", "eager")
@@ -333,8 +340,9 @@ def test_processors_count_and_see_a_row_per_prompt(method: Opera):
     assert texts[:3] == texts[3:]
 
 
-@pytest.mark.parametrize(("penalty", "ngram"), [(1.7, 0), (1.0, 2)])
-@pytest.mark.parametrize("ends", [None, [150, 45, 35, 41, 7]], ids=["full", "ends"])
+@pytest.mark.parametrize(
+    ("penalty", "ngram", "ends"), [(1.7, 0, None), (1.0, 2, [150, 45, 35, 41, 7])], ids=["full", "ends"]
+)
 def test_settings_against_repetition_work_in_batches(penalty: float, ngram: int, ends):
     """The processors know each row's padding, so they get every row, also of texts that have ended."""
     case, singles = case_of("LLaVA-1.5"), llava_prompts()

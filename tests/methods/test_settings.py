@@ -140,7 +140,6 @@ def test_set_is_the_same_as_the_option(record, method, option):
 @pytest.mark.parametrize(
     ("method", "given", "expected"),
     [
-        ("vcd", "noise_step=700", {"noise_step": 700}),
         ("icd", "role=You see = nothing.", {"role": "You see = nothing."}),
         ("sid", "visible=none", {"visible": 50}),
     ],

@@ -48,7 +48,11 @@ def pictures() -> list[Image.Image]:
     return [first, second.crop((0, 0, second.width // 2, second.height))]
 
 
-@pytest.mark.parametrize("seen_in", [(0,), (2,), (0, 2)], ids=["first", "last", "both"])
+@pytest.mark.parametrize(
+    "seen_in",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ((0,), (2,))), (0, 2)],
+    ids=["first", "last", "both"],
+)
 @pytest.mark.parametrize(
     "write",
     [checkpoints.write_qwen, checkpoints_other.writer_of("gemma3"), checkpoints_other.writer_of("idefics3")],

@@ -80,6 +80,7 @@ def test_compiled_steps_equal_eager_ones(tmp_path):
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_a_folder_gets_the_same_texts_from_one_compilation(qwen_folder, photos, no_compiler_needed):
     plain, lvlm = load(qwen_folder, max_new_tokens=8), load(qwen_folder, compile=True, max_new_tokens=8)
     prompt_lengths = {lvlm.ask(photos["coffee"], "Why?").prompt_tokens}

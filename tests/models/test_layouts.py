@@ -23,6 +23,7 @@ from sira_cli.models.inputs.processors import chat_inputs, load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.inspection import check_structure, inspect_model
 from tests.support import layouts
+from tests.support.helpers import mostly_slow
 from tests.support.tiny_parts import TinyPrompt
 
 QUESTION = "Is there a cat on the table?"
@@ -86,7 +87,9 @@ def test_image_tokens_of_a_photograph(name, tmp_path):
     assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == IMAGE_TOKENS[name]
 
 
-@pytest.mark.parametrize("name", layouts.NAMES)
+@pytest.mark.parametrize(
+    "name", mostly_slow(layouts.NAMES, "llava-1.5-7b", "qwen2.5-vl-7b", "gemma3-4b", "internvl3-8b")
+)
 def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     """And under greedy decoding those of transformers."""
     preset = presets.find(name).model_copy(update={"model": str(layout(name))})

@@ -59,7 +59,7 @@ def test_a_form_that_is_not_known_takes_its_sentence_along():
 
 def test_the_answer_is_the_colour_of_the_picture():
     look, hits = SecondLook(load("demo"), Verify(claims="objects,colors")), []
-    for number in range(12):
+    for number in range(6):
         scene = held_out(VALIDATION_SEEDS[500_000 + number])
         thing = max(
             scene.things, key=lambda each: each.strength * (each.box[2] - each.box[0]) * (each.box[3] - each.box[1])
@@ -67,5 +67,5 @@ def test_the_answer_is_the_colour_of_the_picture():
         wrong = "red" if thing.color != "red" else "blue"
         check = look.check(render(scene)[0], f"The {thing.name} is {wrong}.")
         hits += [each.answer == thing.color for each in check.claims or ()]
-    assert len(hits) >= 10
+    assert len(hits) >= 5
     assert sum(hits) >= len(hits) - 1

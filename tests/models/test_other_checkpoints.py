@@ -23,13 +23,15 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoPr
 from sira_cli import load
 from sira_cli.models.inputs.processors import chat_inputs
 from tests.support.checkpoints_other import WRITERS
+from tests.support.helpers import mostly_slow
 
 PROMPT = "Is there a cat on the table?"
+QUICK = ("LLaVA-NeXT", "Pixtral (LLaVA)", "InternVL", "Idefics3", "Gemma 3")
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 
 
-@pytest.fixture(params=list(WRITERS))
+@pytest.fixture(params=mostly_slow(WRITERS, *QUICK))
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

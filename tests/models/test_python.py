@@ -16,6 +16,7 @@ from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
 from sira_cli.models.many.runner import READERS, WINDOW
 from sira_cli.pictures.sources import as_picture, open_picture
+from tests.support.helpers import mostly_slow
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
 
@@ -31,7 +32,14 @@ def comparable(result) -> dict:
     return record
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 3}, {"method": "vcd"}, {"prefix": "scene, "}])
+@pytest.mark.parametrize(
+    "settings",
+    mostly_slow(
+        [{}, {"temperature": 1.0, "seed": 3}, {"method": "vcd"}, {"prefix": "scene, "}],
+        {},
+        {"temperature": 1.0, "seed": 3},
+    ),
+)
 def test_many_pictures_have_the_results_of_single_ones(settings):
     lvlm = load("demo", max_new_tokens=12, **settings)
     together = list(lvlm.caption_many(EXAMPLES, batch_size=3))

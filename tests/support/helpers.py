@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ from sira_cli.core.fork import Step, attach
 from tests.support import tiny
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
+
+
+def mostly_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """Return the cases for `parametrize`: `quick` ones are in every run, the others alike in `.ci/nightly`'s."""
+    cases = list(cases)
+    assert all(case in cases for case in quick), f"{quick}: not all are among {cases}"
+    return [
+        case if case in quick else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]
 
 
 def installed(*args: object, **options) -> subprocess.CompletedProcess:
