@@ -211,9 +211,7 @@ def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_fo
 CASES = list(itertools.product(["llava_folder", "qwen_folder"], ["m3id", "sid", "dola", "opera"]))
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "method"), mostly_slow(CASES, CASES[0], CASES[1], CASES[5])
-)
+@pytest.mark.parametrize(("checkpoint", "method"), mostly_slow(CASES, CASES[0], CASES[1], CASES[5]))
 def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, photos):
     """Other methods: test_checkpoints.py."""
     lvlm = load(request.getfixturevalue(checkpoint), method=method, dtype="float32", max_new_tokens=6)
