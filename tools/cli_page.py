@@ -86,9 +86,8 @@ def _text(text: str) -> str:
 
 
 def _own(command: Command, sections: dict[str, Rows], shared: dict[str, Rows]) -> str:
-    """Return a command's description and its own arguments and options."""
-    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    parts = [_text(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False)) for paragraph in paragraphs]
+    """Return a command's description (its first paragraph) and its own arguments and options."""
+    parts = [_text(textwrap.fill(inspect.cleandoc(command.help or "").split("\n\n")[0], WIDTH, break_on_hyphens=False))]
     if own := [row for title, rows in sections.items() for row in rows if row not in shared.get(title, ())]:
         parts.append(_block(own))
     return "\n\n".join(parts)

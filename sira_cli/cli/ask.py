@@ -45,11 +45,11 @@ def ask(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Ask the questions of a .jsonl, .json, .csv, .tsv or .parquet file; PATH is the pictures' folder.",
+            help="Questions from a .jsonl, .json, .csv, .tsv or .parquet file about pictures in PATH.",
         ),
     ] = None,
     choices: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers, with its probability.")
+        str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers.")
     ] = None,
     model: ModelOptions,
     endpoint: EndpointOptions,

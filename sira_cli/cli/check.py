@@ -83,17 +83,15 @@ class LookOptions:
     language: TextLanguage = None
     below: Annotated[
         float | None,
-        typer.Option(
-            metavar="X", min=0, max=1, help="Show only, and all, captions with an object whose support is below X."
-        ),
+        typer.Option(metavar="X", min=0, max=1, help="Show all captions with support below X, and no others."),
     ] = None
     fix: Annotated[
         Fix | None,
-        typer.Option(help="Also write corrected captions: drop unsupported sentences, or rewrite the text."),
+        typer.Option(help="Also write corrected captions."),
     ] = None
     fixed: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Target of --fix: a new file like the captions' own, or a folder."),
+        typer.Option(metavar="FILE", help="Target of --fix: a new file of the same kind, or a folder."),
     ] = None
 
     def read(self) -> Verify:
@@ -120,7 +118,7 @@ class RecordOptions:
     xmp: AsXmp = False
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Start again: replace existing records and the target of --fix."),
+        typer.Option("--overwrite", help="Replace existing records and the target of --fix."),
     ] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
@@ -144,9 +142,7 @@ def check(
     *,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH", help="Pictures and folders with captions in text files, files of captions, or data sets."
-        ),
+        typer.Argument(metavar="PATH", help="Pictures or folders with text files, files of captions, data sets."),
     ] = None,
     captions: CaptionOptions,
     model: ModelOptions,

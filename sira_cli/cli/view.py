@@ -34,7 +34,7 @@ def view(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="Records or other captions (.jsonl, .json, .csv), a folder of pictures with text files, a data set.",
+            help="Captions: records, .jsonl, .json, .csv, a folder of pictures, a data set.",
             show_default=False,
         ),
     ],
@@ -44,20 +44,18 @@ def view(
     ] = None,
     edits: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Keep changes in this file (default: NAME.edits.jsonl next to the captions)."
-        ),
+        typer.Option(metavar="FILE", help="Log of changes (default: NAME.edits.jsonl next to the captions)."),
     ] = None,
     sidecars: Annotated[
         bool,
-        typer.Option("--sidecars", help="Also write changed and accepted texts to text files next to the pictures."),
+        typer.Option("--sidecars", help="Also write changed and accepted texts next to the pictures."),
     ] = False,
     xmp: Annotated[
-        bool, typer.Option("--xmp", help="Also write accepted texts to the pictures' XMP sidecars (extra `xmp`).")
+        bool, typer.Option("--xmp", help="Also write accepted texts to XMP sidecars (extra `xmp`).")
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the corrected captions to FILE.jsonl and exit, without a page."),
+        typer.Option(metavar="FILE", help="Write the corrected captions and exit."),
     ] = None,
     recursive: Recursive = False,
     caption_extension: Annotated[

@@ -34,12 +34,12 @@ def ict(
     *,
     questions: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE...", help="Files of yes/no questions with labels, in POPE's format."),
+        typer.Option(metavar="FILE...", help="Labelled yes/no questions in POPE's format."),
     ] = None,
     images: QuestionImages = None,
     annotations: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="COCO's instances, for the object level: a file, or a folder of them."),
+        typer.Option(metavar="PATH", help="COCO's instances, for the object level."),
     ] = None,
     scenes: QuestionScenes = False,
     limit: Annotated[
@@ -47,8 +47,7 @@ def ict(
         typer.Option(
             metavar="N",
             min=2,
-            help=f"Take only the first N questions of each file (default: {FILE_QUESTIONS} of all files together), "
-            f"or of scenes (default: {SCENE_QUESTIONS}).",
+            help=f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS}).",
         ),
     ] = None,
     batch_size: Annotated[

@@ -17,11 +17,11 @@ FALSE_ALARMS = 3.0  # percent
 
 Annotations = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="Ground truth: folder of COCO annotations, for COCO pictures."),
+    typer.Option(metavar="PATH", help="Labels: folder of COCO annotations."),
 ]
 Labels = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.json", help='Ground truth: {"a.jpg": ["dog", "car"], ...}, with all objects of each.'),
+    typer.Option(metavar="FILE.json", help='Labels: {"a.jpg": ["dog", "car"], ...}, all objects.'),
 ]
 FalseAlarms = Annotated[
     float,
@@ -30,7 +30,7 @@ FalseAlarms = Annotated[
         metavar="PERCENT",
         min=0,
         max=100,
-        help="Share of real objects that may be marked as unsupported.",
+        help="Share of real objects that may be marked.",
     ),
 ]
 

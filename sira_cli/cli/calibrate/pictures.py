@@ -24,9 +24,7 @@ T = TypeVar("T")
 PICTURES = 32  # unless --limit is given
 SCENE_BATCH = 16
 
-Scenes = Annotated[
-    bool, typer.Option("--scenes", help="Draw validation scenes, without files (default with the bundled model).")
-]
+Scenes = Annotated[bool, typer.Option("--scenes", help="Draw scenes (default with the bundled model).")]
 BatchSize = Annotated[
     int | None,
     typer.Option("-b", "--batch-size", metavar="N", min=1, help="Pictures measured together (default: 1; scenes 16)."),

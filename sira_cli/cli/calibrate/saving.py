@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="Write the calibration here (default: where --method finds it)."
-    ),
+    typer.Option("-o", "--output", metavar="FILE", help="Target (default: where --method finds it)."),
 ]
 WritePreset = Annotated[
     Path | None,

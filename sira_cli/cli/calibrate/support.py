@@ -44,20 +44,17 @@ def support(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="Records of `sira caption --verify flag` or `sira check`; with --controls any captions that `sira "
-            "check` takes.",
+            help="Records with a second look; with --controls any captions.",
             show_default=False,
         ),
     ] = None,
     controls: Annotated[
         bool,
-        typer.Option(
-            "--controls", help="Find it without labels: also ask about objects that only captions of others name."
-        ),
+        typer.Option("--controls", help="Find it without labels, by objects of other captions."),
     ] = False,
     answers: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers; the same command goes on."),
+        typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers, to resume."),
     ] = None,
     objects: Objects = None,
     language: TextLanguage = None,
@@ -65,16 +62,14 @@ def support(
     labels: Labels = None,
     scenes: Annotated[
         bool,
-        typer.Option(
-            "--scenes", help="Caption drawn validation scenes, without files (default with the bundled model)."
-        ),
+        typer.Option("--scenes", help="Caption drawn scenes (default with the bundled model)."),
     ] = False,
     limit: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help=f"Take only the first N scenes (default: {SCENES}), or with --controls captions (default: all).",
+            help=f"First N scenes (default: {SCENES}), or captions with --controls (default: all).",
         ),
     ] = None,
     false_alarms: FalseAlarms = FALSE_ALARMS,

@@ -37,9 +37,7 @@ def evaluate(
         typer.Argument(metavar="PATH", help="The benchmark's files or folder (--list NAME).", show_default=False),
     ] = None,
     *,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Show benchmarks, or those named: files, options, size, licence, and stop.")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show benchmarks: files, options, size, licence.")] = False,
     options: EvalOptions,
     model: ModelOptions,
     decoding: MethodsOptions,

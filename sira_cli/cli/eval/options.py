@@ -30,12 +30,10 @@ class EvalOptions:
 
     title: ClassVar[str] = "Answers and figures"
 
-    images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Ask the model about the pictures in this folder.")
-    ] = None
+    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Ask about the pictures in this folder.")] = None
     answers: Annotated[
         list[str] | None,
-        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers instead: sira's own, or from other tools."),
+        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers, sira's own or others."),
     ] = None
     option: Annotated[
         list[str] | None,
@@ -46,13 +44,11 @@ class EvalOptions:
     batch_size: BatchSizeOption = None
     limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Take only N questions per file (POPE), or N pictures (per file or subset)."
-        ),
+        typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures."),
     ] = None
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Ask about part I of N only; score all parts together with --answers."),
+        typer.Option(metavar="I/N", help="Ask only part I of N; score all with --answers."),
     ] = None
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
@@ -63,21 +59,19 @@ class EvalOptions:
             "-o",
             "--output",
             metavar="FOLDER",
-            help="Keep answers here, to resume a stopped run, and report.json; of several benchmarks in NAME/.",
+            help="Keep answers here, to resume a stopped run, and report.json.",
         ),
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
     retry_errors: RetryErrors = False
-    export: Annotated[
-        Export | None, typer.Option(help="Also write answers into --output in the official scripts' format.")
-    ] = None
-    details: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted, one line per answer.")
-    ] = None
+    export: Annotated[Export | None, typer.Option(help="Also write answers for the official scripts.")] = None
+    details: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted.")] = (
+        None
+    )
     paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write a folder of benchmarks as a page.")
-    ] = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page of several benchmarks.")] = (
+        None
+    )
     format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = "table"
     json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
     quiet: Quiet = False

@@ -56,7 +56,7 @@ AllowPrivate = Annotated[bool, typer.Option("--allow-private", help="Also downlo
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
 QuestionScenes = Annotated[
     bool,
-    typer.Option("--scenes", help="Ask about drawn validation scenes, without files (default with the bundled model)."),
+    typer.Option("--scenes", help="Ask about drawn scenes (default with the bundled model)."),
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
 Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]

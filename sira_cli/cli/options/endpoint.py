@@ -33,8 +33,8 @@ class EndpointOptions:
         str | None,
         typer.Option(
             metavar="URL",
-            help="Ask a server that speaks OpenAI's chat protocol, such as http://localhost:11434/v1; --model is the "
-            "model's name there, --preset gives question and line. Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
+            help="Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there. "
+            "Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
         ),
     ] = None
     concurrency: Annotated[

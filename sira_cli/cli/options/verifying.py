@@ -58,7 +58,7 @@ class FlagOptions:
 
     verify: Annotated[
         Literal["flag"] | None,
-        typer.Option(help="Ask the model about each object that a text names, and mark those it does not see."),
+        typer.Option(help="Mark objects that the model does not see."),
     ] = None
     min_support: MinSupport = None
     objects: Objects = None

@@ -43,7 +43,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Measure random weights in a real model's shape, without a download: {', '.join(shape_names())}.",
+            help=f"Random weights in a real model's shape: {', '.join(shape_names())}.",
         ),
     ] = None,
     method: Annotated[
@@ -52,15 +52,14 @@ def bench(
     ] = None,
     layers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Use only the first N decoder layers of the shape, if memory is short."),
+        typer.Option(metavar="N", help="Use only the first N decoder layers of the shape."),
     ] = None,
     k: Depth = None,
     max_new_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="N,...",
-            help="Text lengths in tokens (default: 32,64,128); with --throughput, the length limit (default: the "
-            "preset's).",
+            help="Text lengths in tokens (default: 32,64,128; --throughput: the preset's).",
         ),
     ] = None,
     batch_size: Annotated[
@@ -68,7 +67,7 @@ def bench(
         typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes (default: 1; with --throughput: 16)."),
     ] = None,
     image_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if the model has no fixed number.")
+        int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
     compiled: Annotated[
@@ -78,24 +77,24 @@ def bench(
         bool,
         typer.Option(
             "--processor-time",
-            help="Measure processor time, not wall time: use it if other programs run on the CPU.",
+            help="Measure processor time, in case other programs run.",
         ),
     ] = False,
     second_look: Annotated[
         bool,
-        typer.Option("--second-look", help="Also measure the cost of the second look (--verify), on drawn scenes."),
+        typer.Option("--second-look", help="Also measure the second look, on drawn scenes."),
     ] = False,
     throughput: Annotated[
         bool,
         typer.Option(
             "--throughput",
-            help="Measure instead pictures per second of greedy and SIRA, in static batches and refilled slots.",
+            help="Measure pictures per second instead.",
         ),
     ] = False,
     pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
     text_lengths: Annotated[
         TextLengths | None,
-        typer.Option(help="Lengths of texts with --throughput (default: own for the bundled model, else drawn)."),
+        typer.Option(help="Text lengths with --throughput (default: own for the bundled model)."),
     ] = None,
     output: Annotated[
         Path | None,

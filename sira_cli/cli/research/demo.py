@@ -44,7 +44,7 @@ def demo(
         ),
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes instead; takes minutes.")
+        bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes; takes minutes.")
     ] = False,
     export: Annotated[
         Path | None,
@@ -56,7 +56,7 @@ def demo(
         typer.Option(
             "--output-dir",
             metavar="DIR",
-            help="Write one picture per scene into this folder (default: a cache folder).",
+            help="Folder of the pictures (default: a cache folder).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,

@@ -64,7 +64,7 @@ def drift(
         float,
         typer.Option(
             metavar="RADIUS",
-            help="Standard deviation of the blur, as a share of the picture's shorter side.",
+            help="Blur, as a share of the picture's shorter side.",
         ),
     ] = 0.05,
     patches: Annotated[int, typer.Option(metavar="N", help="Shuffle a grid of N x N patches.")] = 8,

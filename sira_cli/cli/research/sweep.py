@@ -58,7 +58,7 @@ def sweep(
         str | None,
         typer.Option(
             "--k",
-            help="Values of K: all, or for example 1,2,4 or 1-7 (default: about 6 values, including L/2).",
+            help="Values of K: all, 1,2,4 or 1-7 (default: about 6 values).",
         ),
     ] = None,
     alpha: Annotated[str, typer.Option(help="Contrast strengths, alpha.")] = "0.25,0.5,0.75,1,1.5,2",
@@ -69,13 +69,13 @@ def sweep(
         By,
         typer.Option(
             case_sensitive=False,
-            help="Figure that the best setting maximizes, as a mean over the splits.",
+            help="Figure to maximize, as a mean over the splits.",
         ),
     ] = "accuracy",
     suffix: Annotated[
         str | None,
         typer.Option(
-            help="Text after each question (default for files: ' Please answer this question with one word.').",
+            help="Text after each question (for files: ' Please answer this question with one word.').",
         ),
     ] = None,
     limit: Annotated[
@@ -83,15 +83,12 @@ def sweep(
         typer.Option(
             metavar="N",
             min=1,
-            help="Take only the first N questions of each file, or the first N scenes (default: 200).",
+            help="First N questions of each file, or scenes (default: 200).",
         ),
     ] = None,
     batch_size: Annotated[
         Any,
-        batch_size_option(
-            "Questions decoded together; auto: as many as fit into memory (default: auto on a GPU, else 1; for "
-            "scenes 32)."
-        ),
+        batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32)."),
     ] = None,
     model: ModelOptions,
     output: Annotated[
@@ -107,7 +104,7 @@ def sweep(
         bool,
         typer.Option(
             "--overwrite",
-            help="Start again: replace existing answers, figures and presets.",
+            help="Replace existing answers, figures and presets.",
         ),
     ] = False,
     plot: Plot = None,

@@ -71,7 +71,7 @@ def trace(
         typer.Option(
             "--force-from",
             metavar="FILE",
-            help="Score the texts of a .jsonl file with file_name and text (or caption).",
+            help="Score the texts of a .jsonl file (file_name, text).",
         ),
     ] = None,
     model: ModelOptions,
