@@ -12,7 +12,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from textwrap import fill
@@ -21,15 +20,13 @@ from typing import Any
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
 from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.proof.seen import can
-from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.cli.presets import shown_k, shown_sizes
+from sira_cli.cli.presets import shown_sizes
 from sira_cli.cli.research import bench
-from sira_cli.cli.research.sweep_table import print_report
 from sira_cli.cli.research.throughput import print_throughput
-from sira_cli.core.census import EXACT, NOT_FOLLOWED, REFUSED, STANDS_IN, UNSETTLED
+from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
-from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
+from sira_cli.demo.scene_report import markdown, read_figures
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.eval.catalog import CARDS
 from sira_cli.methods import METHODS
@@ -53,8 +50,8 @@ def verified_figures() -> str:
 
 
 def families_table() -> str:
-    """Return supported families and their abilities: of the released configuration, or of a tiny model."""
-    rows = ["| family | `model_type` | for example | refused | picture's rows | note |", "|---|---|---|---|---|---|"]
+    """Return supported families by their abilities: of the released configuration, or of a tiny model."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for row in FAMILIES:
         model = released_model(row.example) or tiny.FAMILIES[row.name]().model
         preset = Preset(model=row.example)
@@ -63,8 +60,10 @@ def families_table() -> str:
         refused = [] if can(Ability.COMPILED_STEPS, model, preset) else ["--compile"]
         refused += [name for name, method in METHODS.items() if _is_refused(method, model, preset)]
         shown = ", ".join(f"`{each}`" for each in refused)
-        cells = (row.name, f"`{row.model_type}`", f"`{row.example}`", shown, "again" if again else "kept", row.note)
-        rows.append(f"| {' | '.join(cells)} |")
+        key = (shown, "again" if again else "kept", row.note)
+        groups.setdefault(key, []).append(f"{row.name} (`{row.model_type}`)")
+    rows = ["| families (`model_type`) | refused | picture's rows | note |", "|---|---|---|---|"]
+    rows += [f"| {', '.join(names)} | {' | '.join(key)} |" for key, names in groups.items()]
     return "\n".join(rows)
 
 
@@ -88,23 +87,17 @@ def _is_refused(method: Method, model: Any, preset: Preset) -> bool:
 def census() -> str:
     """Return the support of each image-text-to-text type of transformers."""
     whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
-    exact = ", ".join(f"`{kind}`" for kind in EXACT)
+    exact = ", ".join(EXACT)
     stands_in = " and ".join(f"`{kind}`" for kind in STANDS_IN)
     reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
     refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
-    unsettled = [f"| `{kind}` | {reason} |" for kind, reason in UNSETTLED.items()]
-    without = [
-        f"| `{name}` | {', '.join(f'`{kind}`' for kind in sorted(kinds))} |" for name, kinds in NOT_FOLLOWED.items()
-    ]
-    stack = "`mistral4` is compared inside a `mistral3` model."
+    refused += [f"| `{kind}` | not settled, runs with a warning: {reason} |" for kind, reason in UNSETTLED.items()]
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
         f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
         f"Also exact: {exact}.",
-        f"The tests use another picture tower for {stands_in}, whose own needs timm. {stack}",
+        f"The tests use another picture tower for {stands_in}, whose own needs timm.",
         "\n".join(["| refused | reason |", "|---|---|", *refused]),
-        "\n".join(["| not settled | runs with a warning: |", "|---|---|", *unsettled]),
-        "\n".join(["| method | refuses, of the exact types above |", "|---|---|", *without]),
     ]
     return "\n\n".join(lines)
 
@@ -140,39 +133,22 @@ def settings_table() -> str:
 
 def benchmarks_table() -> str:
     """Return the table of benchmarks, from their cards."""
-    rows = ["| `sira eval` | benchmark | figures | to download | from |", "|---|---|---|---|---|"]
+    rows = ["| `sira eval` | benchmark | figures |", "|---|---|---|"]
     for card in CARDS.values():
         name = f"`{(card.command or card.name).removeprefix('sira eval ')}`"
-        cells = (name, f"{card.title} ({card.source})", card.figures, card.size, card.url)
+        cells = (name, f"{card.title} ({card.source})", card.figures)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-def benchmark_options() -> str:
-    """Return the table of options that only some benchmarks have, from their cards."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for card in CARDS.values():
-        for option in card.options:
-            default = f" (default: {option.default.strip()})" if option.default else ""
-            key = option.name, ", ".join(f"`{each}`" for each in option.choices), option.help + default
-            rows.setdefault(key, []).append(card.name)
-    lines = ["| `--option` | of | values | |", "|---|---|---|---|"]
-    for (name, choices, text), cards in rows.items():
-        lines.append(f"| `{name}` | {', '.join(cards)} | {choices} | {text} |")
-    return "\n".join(lines)
-
-
-def presets_table() -> str:
-    """Return the table of shipped presets."""
-    rows = ["| preset | model | K | download | memory | |", "|---|---|---|---|---|---|"]
+def presets_line() -> str:
+    """Return the names of shipped presets, each with the memory that it needs."""
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
-    for preset in sorted(shipped, key=lambda preset: preset.family.lower()):
-        download, memory = shown_sizes(preset)
-        remark = preset.description.removesuffix("; K = L/2 is the paper's rule of thumb, not measured")
-        remark = remark if "(" in remark else remark.partition(", ")[2]  # the model's name stands in the row already
-        cells = (f"`{preset.name}`", f"`{preset.model}`", shown_k(preset), download, memory, remark)
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    named = [
+        f"`{preset.name}`" + (f" ({memory})" if (memory := shown_sizes(preset)[1]) else "")
+        for preset in sorted(shipped, key=lambda preset: preset.family.lower())
+    ]
+    return fill(", ".join(named) + ".", 120, break_on_hyphens=False, break_long_words=False)
 
 
 def word_figures() -> str:
@@ -200,15 +176,6 @@ def controls_figures() -> str:
 def doubt_figures() -> str:
     """Return the hallucination rate of object words by grounding, from the same measurement."""
     return doubt_table(from_json(read_figures()["words"]))
-
-
-def sweep_output() -> str:
-    """Return the printed report of the sweep that chose the bundled model's K and alpha: greedy, and the best K."""
-    record = json.loads((presets.BUNDLED_FOLDER / "choice.json").read_text(encoding="utf-8"))
-    report = SweepReport.from_json(record)
-    assert report.best is not None
-    rows = tuple(row for row in report.rows if row.k in (0, report.best[0]))
-    return _printed(print_report, replace(report, rows=rows))
 
 
 def _printed(show: Callable[[Any], None], report: Any) -> str:
@@ -319,16 +286,6 @@ def choice_table() -> str:
 
 def _tried(figures: Mapping[str, float]) -> list[str]:
     return [f"{figures[name]:.1f}" if name in figures else "-" for name in comparison.SHORT]
-
-
-def demo_figures() -> str:
-    """Return the main figures of `python -m tools.card` on the bundled model."""
-    report = SceneReport.shipped()
-    sira = report.settings["sira"]
-    return (
-        f"{report.scenes:,} test scenes, K = {sira['k']} of {sira['layers']} layers, alpha = {sira['alpha']:g}:\n\n"
-        f"{report.table()}\n\n{report.outcomes_line()}"
-    )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sira_cli.demo.scene_report import CAPTION_FIGURES, markdown
-from tools.chosen import read_chosen
-from tools.comparison import value_text
+from sira_cli.demo.scene_report import markdown
 from tools.coverage import table
 from tools.docs import BENCH, bench_report
 from tools.ledger import LedgerReport
@@ -70,20 +68,6 @@ def small_requests() -> str:
         f"`/health` takes {kept:.1f} ms on a connection that a client keeps, and {new:.1f} ms on a new one, on this "
         f"machine's own address ({found['device']})."
     )
-
-
-def ict_settings() -> str:
-    """Return the effect of `ict` on captions of validation scenes, by `python -m tools.choose`."""
-    row = read_chosen()["ict"]
-    rows = [["", *CAPTION_FIGURES], ["greedy", *_captions(row.greedy)]]
-    for tried in row.tried:
-        shown = ", ".join(f"{name} = {value_text(value)}" for name, value in tried.settings.items())
-        rows.append([shown, *_captions(tried.figures)])
-    return markdown(rows)
-
-
-def _captions(figures: dict[str, float]) -> list[str]:
-    return [f"{figures[name]:.1f}" for name in CAPTION_FIGURES]
 
 
 def _record(name: str) -> dict[str, Any]:
