@@ -1,4 +1,4 @@
-"""Final answers: they follow a schema, are looked at a second time, and changed by text settings."""
+"""Final answers: with a schema, a second look, and text settings applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FinalAnswers:
-    """A loaded model whose answers are as records and replies have them.
+    """A loaded model that gives answers in their final form, as in records and replies.
 
     Attributes:
         settings: settings of the second look, as in records; empty without one.
@@ -32,7 +32,7 @@ class FinalAnswers:
         Args:
             lvlm: the model.
             verify: look at each answer a second time; None: do not.
-            words: whether the words of answers are scored.
+            words: score the words of answers.
 
         Raises:
             SettingsError: the second look does not fit the method or the settings.
@@ -74,8 +74,8 @@ class FinalAnswers:
         Args:
             images: B pictures or groups, RGB; without a second look they are not needed.
             inputs, seeds, words, task: as for `AnsweringModel.answer`; texts that are decoded again need seeds.
-            on_text: likewise; without a second look only.
-            schema: all texts follow it.
+            on_text: as for `AnsweringModel.answer`; only without a second look.
+            schema: schema that all texts follow.
         """
         lvlm = self._lvlm
         inputs = lvlm.to_device(inputs)
@@ -100,8 +100,8 @@ class FinalAnswers:
 
         Args:
             answer: from `AnsweringModel.answer`.
-            image: returns what the answer is about, for the second look.
-            schema: the text has followed it.
+            image: returns the picture of the answer, for the second look.
+            schema: schema that the text has followed.
         """
         if self._look is None:
             return self._lvlm.preset.text.finished(answer)

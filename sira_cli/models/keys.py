@@ -82,12 +82,12 @@ class Keys:
         milliseconds: float = 0.0,
         warnings: Sequence[str] = (),
     ) -> Result:
-        """Return the record of a picture, without what only a loaded model knows: K, L, alpha, other settings.
+        """Return the record of a picture, without facts of a loaded model: K, L, alpha, other settings.
 
         Args:
             task, file_name, image_sha256, prompt: fields of the record.
             answer: about the picture.
-            milliseconds: that it took.
+            milliseconds: duration in milliseconds.
             warnings: about the picture.
         """
         preset = self.preset
@@ -137,5 +137,5 @@ class Keys:
 
     @functools.cached_property
     def _decisive(self) -> dict[str, dict[str, Any]]:
-        """The deciding settings by task."""
+        """Deciding settings by task."""
         return {task: self.method.decisive(self.preset.decisive(), task) for task in ("caption", "ask", "check")}

@@ -41,7 +41,7 @@ class RecordingModel(AnsweringModel):
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:
-        """Return the method's settings that have no key of their own in a record."""
+        """Return the method's settings without their own key in records."""
         settings = self.decoder.for_task(task).settings()
         if "beta" in self.decoder.deciding and self.sira.beta is not None:
             settings["beta"] = self.sira.beta

@@ -35,7 +35,7 @@ def alternative_text(text: str, length: int, ends: Sequence[int], *, cut_off: bo
         text: the text.
         length: maximum number of characters.
         ends: of the text's sentences.
-        cut_off: whether the text ends before its time, so that a last sentence without an end is no sentence.
+        cut_off: whether the text was cut off, so that a last sentence without an end does not count.
 
     Returns:
         At most two sentences without beginnings such as "The image shows"; empty if not even a word fits.
@@ -62,7 +62,7 @@ def without_lead(sentence: str) -> str:
 
 
 def _shortened(sentence: str, length: int) -> str:
-    """Return the longest beginning of a sentence that ends with a part of it, or at least with a word."""
+    """Return the longest beginning of a sentence that ends after a part of it, or at least after a word."""
     unspaced = UNSPACED.search(sentence) is not None
     stop = "\u3002" if unspaced else "."
     room = length - len(stop)

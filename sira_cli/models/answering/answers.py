@@ -89,7 +89,7 @@ class AnsweringModel(DecodingModel):
         on_tokens: Callable[[list[int], Step], None] | None = None,
         **watching: Any,
     ) -> list[Answer]:
-        """Decode each row of inputs on the model's device; `answer` without a second try."""
+        """Decode each row of inputs on the model's device; as `answer`, without a second attempt."""
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.parser, self.sira.alpha) if words else None
         watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
@@ -126,7 +126,7 @@ class AnsweringModel(DecodingModel):
         Args:
             row: the tokens.
             image_tokens, prompt_tokens: the prompt's counts.
-            schema: the one that the text followed.
+            schema: schema that the text followed.
         """
         ended = self.ended(row)
         answer = Answer(
@@ -144,7 +144,7 @@ class AnsweringModel(DecodingModel):
         return answer if schema is None else schema.answer(answer)
 
     def _past_context(self, tokens: int) -> tuple[str, ...]:
-        """Return the warning about a prompt and a text of this many tokens together, if there is one."""
+        """Return the warning about a prompt and text that together exceed the model's context, if they do."""
         if self.context is None or tokens <= self.context:
             return ()
         return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
@@ -171,7 +171,7 @@ class AnsweringModel(DecodingModel):
         return TextEnd(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
 
     def _unfinished(self, tokens: int, reason: FinishReason) -> str:
-        """Return the message for a text whose thoughts have not ended."""
+        """Return the message for a text with an unfinished thought."""
         ways = ["raise max_new_tokens"] if reason == "length" else []
         ways += ["switch thinking off"] if self.preset.generation.think else []
         return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

@@ -22,7 +22,7 @@ def choose(lvlm: AnsweringModel, inputs: Any, choices: Sequence[str]) -> list[An
     Args:
         lvlm: the model.
         inputs: from `Lvlm.prepare`, the same prompt in all rows.
-        choices: as the model would spell them.
+        choices: the answers, as the model would spell them.
 
     Returns:
         Answers whose `choices` contain for each choice, in every view, `logprob` (sum over its tokens) and

@@ -115,7 +115,7 @@ class DecodingModel(PreparingModel):
 
     @property
     def leaves_trail(self) -> bool:
-        """Whether the cache of `generate` is enough to continue a text, or to run another prompt of the picture."""
+        """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
         return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
 
     @property
@@ -219,7 +219,7 @@ class DecodingModel(PreparingModel):
             inputs: as for `generate`.
             new_tokens: maximum number of new tokens.
             task: as in `generate`.
-            room: new tokens that a static cache has room for, if more: another size would need another compiled graph.
+            room: new tokens that a static cache has room for, if more than `new_tokens`: each size needs its own graph.
             **arguments: arguments of `Method.generate`.
 
         Returns:
@@ -243,7 +243,7 @@ class DecodingModel(PreparingModel):
         start: Start,
         schemas: Sequence[Schema | None] | None,
     ) -> dict[str, Any]:
-        """Return the arguments of `generate` that define how a token is picked from the method's logits."""
+        """Return the arguments of `generate` that decide how tokens are picked from the method's logits."""
         settings = self.preset.generation
         processors = self.processors(seeds, attention_mask, start, schemas)
         how: dict[str, Any] = {"do_sample": False}
@@ -263,7 +263,7 @@ class DecodingModel(PreparingModel):
         start: Start | None = None,
         schemas: Sequence[Schema | None] | None = None,
     ) -> LogitsProcessorList:
-        """Return the processors of a method's logits for the settings in force; often none.
+        """Return the processors of a method's logits for the settings in force; often an empty list.
 
         Args:
             seeds: seeds of the rows.

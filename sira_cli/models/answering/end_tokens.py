@@ -20,7 +20,7 @@ class EndTokens:
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any) -> EndTokens:
-        """Read them from the checkpoint's generation config, else from its tokenizer."""
+        """Read the tokens from the checkpoint's generation config, else from its tokenizer."""
         end = model.generation_config.eos_token_id
         if end is None:
             end = tokenizer.eos_token_id

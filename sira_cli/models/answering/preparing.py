@@ -93,7 +93,7 @@ class PreparingModel:
 
     @functools.cached_property
     def sampling(self) -> Sampling:
-        """Which frames of a clip the model is shown."""
+        """The choice of a clip's frames for the model."""
         return sampling_of(self.processor, self.preset.clip)
 
     def chat_inputs(

@@ -227,11 +227,11 @@ class _Written:
         return self._before(len(self._whole))
 
     def count(self, spans: Sequence[tuple[int, int]]) -> int:
-        """Return how many of the tokens at these places are removed."""
+        """Return the number of removed tokens among these places."""
         return sum(any(start <= first and last <= end for start, end in self.cuts) for first, last in spans)
 
     def hold_back(self) -> None:
-        """Remove an end that may be the beginning of a marker."""
+        """Remove an end that may begin a marker."""
         held = max((_overlap(self._whole, mark) for mark in (*self._marks(), *self._expected)), default=0)
         if self.inside:
             self.thoughts[-1] = self.thoughts[-1][: len(self.thoughts[-1]) - held]

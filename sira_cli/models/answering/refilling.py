@@ -94,7 +94,7 @@ class RefilledSlots(Generic[T]):
             task: `caption` or `ask`, which some methods treat differently.
             on_token: called with each new token of a text: its item, the token, and the method's logits for it, `[V]`
                 float32. True ends the text with this token.
-            rows: number of simultaneous texts, for compiled steps: each number needs its own graph.
+            rows: number of simultaneous texts, for compiled steps, which need a graph per number.
         """
         self._on_token = on_token
         self._lvlm, self._decoder = lvlm, lvlm.decoder.for_task(task)
@@ -197,7 +197,7 @@ class RefilledSlots(Generic[T]):
         self._drop_ended()
 
     def _followed(self, rows: Sequence[_Row[T]], logits: Tensor) -> Tensor:
-        """Rule out the tokens by which texts would not follow their schemas."""
+        """Rule out tokens that break the texts' schemas."""
         if all(row.follows is None for row in rows):
             return logits
         from sira_cli.models.schemas.following import masked

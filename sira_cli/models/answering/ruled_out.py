@@ -13,7 +13,7 @@ from sira_cli.core.rules import newest_cut_off, plausible
 def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
     """Return scores `[B, V]` with -inf at tokens that are ruled out (bool `[B, V]`).
 
-    If a method's cut-off leaves none of the others, its cut-off is that among the others alone.
+    If a method's cut-off leaves no other token, it is applied to the other tokens alone.
     """
     left = scores.masked_fill(ruled_out, -math.inf)
     if (cut_off := newest_cut_off()) is not None:

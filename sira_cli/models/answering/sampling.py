@@ -24,13 +24,13 @@ _COLDEST = 1e-6  # below it, float32 overflows; only the best token is left long
 
 
 def derived_seed(seed: int, *of: str) -> int:
-    """Return a seed of 63 bits that differs for each `of`, such as a picture's hash and a prompt."""
+    """Return a seed of 63 bits that depends on `of`, such as a picture's hash and a prompt."""
     digest = hashlib.sha256(json.dumps([seed, *of]).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 class RowSampler(LogitsProcessor):
-    """Leaves one token per row: the one that the row's next uniform number picks from its distribution.
+    """Leaves one token per row, drawn from the row's distribution with its next uniform number.
 
     The next step, greedy or another draw, can only take that token.
     """

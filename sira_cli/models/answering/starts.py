@@ -1,4 +1,4 @@
-"""Starts of decoding other than an empty text, and the trail that it leaves for another start."""
+"""Starts of decoding other than an empty text, and the trail of a decoding for later starts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Trail:
         return self.cache
 
     def end(self, texts: list[list[int]]) -> None:
-        """Take the decoded tokens, and the model's state outside the cache."""
+        """Keep the decoded tokens, and the model's state outside the cache."""
         self.texts = texts
         state = () if self._model is None else position_state(self._model)
         self._positions = [(module, name, getattr(module, name)) for module, name in state]

@@ -68,7 +68,7 @@ class TextSettings(BaseModel):
         return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
 
     def around_nothing(self) -> str:
-        """Return the text around tags of which none is left, without the commas that led to them."""
+        """Return prefix and suffix without tags between them, and without the commas that led to them."""
         return ", ".join(filter(None, (self.prefix.strip(", "), self.suffix.strip(", "))))
 
     def _cut(self, text: str, finish_reason: str) -> str:

@@ -1,4 +1,4 @@
-"""How much the picture supports a word, measured with both streams."""
+"""Scores of how much the picture supports a word, from both streams."""
 
 from __future__ import annotations
 

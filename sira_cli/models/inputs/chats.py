@@ -141,10 +141,10 @@ class Chats:
         )
 
     def _check_together(self, images: Sequence[Any]) -> None:
-        """Check that the template renders all of some pictures in one message. The text plays no part.
+        """Check that the template renders all of some pictures in one message. The text does not matter.
 
         Raises:
-            SettingsError: it does not; the message names the family.
+            SettingsError: the template does not; the message names the family.
         """
         turn = Turn("user", _PROBE, len(images))
         if len(images) > 1 and not self._renders(self._messages([turn], images, as_text=self.plain), [turn]):
@@ -179,7 +179,7 @@ class Chats:
         return {"role": role, "content": content}
 
     def takes_video(self) -> bool:
-        """Return whether the template has a place for a clip."""
+        """Return whether the template can place a clip."""
         parts = [{"type": "video", "video": _PROBE}, {"type": "text", "text": "?"}]
         try:
             return self._processor.video_token in self._rendered([{"role": "user", "content": parts}])
@@ -242,7 +242,7 @@ class Chats:
 
 
 def _message_part(still: Any) -> dict[str, Any]:
-    """Return one thing to look at as a part of a message."""
+    """Return a picture or clip as a part of a message."""
     if isinstance(still, Clip):
         return {"type": "video", "video": np.stack([np.asarray(frame) for frame in still.frames])}
     return {"type": "image", "image": still}

@@ -1,4 +1,4 @@
-"""How a model is shown clips: as video, as several pictures or, where it takes one picture with a text, not at all."""
+"""Clips as inputs: as video, as several pictures, or refused if the model takes only one picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def takes_video(processor: Any) -> bool:
 
 
 def add_video(processor: Any, folder: Path, model_type: str) -> None:
-    """Give a processor its video part, if the type is proven with clips and the chat template has a place for them.
+    """Give a processor its video part, if clips of this type are proven and the chat template can place them.
 
     Args:
         processor: the checkpoint's, loaded without it.
@@ -40,7 +40,7 @@ def add_video(processor: Any, folder: Path, model_type: str) -> None:
 
 
 def sampling_of(processor: Any, settings: ClipSettings) -> Sampling:
-    """Return which frames of a clip the model is shown.
+    """Return the choice of a clip's frames for the model.
 
     Args:
         processor: the checkpoint's.
@@ -71,9 +71,9 @@ def _first_only(timeline: Timeline, frames: int | None, fps: float | None) -> Se
 
 
 def spread(processor: Any, prompt: Prompt, shown: Shown) -> tuple[Prompt, list[Still]]:
-    """Return a prompt and what it shows, with the frames of clips as pictures unless the model takes video.
+    """Return a prompt and its pictures, with clips split into frames unless the model takes video.
 
-    A clip of which one frame is shown is always a picture.
+    A clip with one chosen frame is always a picture.
     """
     each = [
         (one,) if isinstance(one, Clip) and len(one.frames) > 1 and takes_video(processor) else stills(one)
@@ -92,7 +92,7 @@ def spread(processor: Any, prompt: Prompt, shown: Shown) -> tuple[Prompt, list[S
 
 
 def video_arguments(shown: Sequence[Sequence[Still]]) -> dict[str, Any]:
-    """Return the processor's arguments about clips: their facts; the frames are taken already."""
+    """Return the processor's arguments about clips: their facts; the frames are chosen already."""
     clips = [each for group in shown for each in group if isinstance(each, Clip)]
     if not clips:
         return {}

@@ -41,7 +41,7 @@ def todays_names(folder: Path) -> Iterator[Path]:
 def complete_processor(processor: Any, folder: Path, *, trust_remote_code: bool) -> None:
     """Set missing processor settings of the checkpoint in `folder` that every picture needs.
 
-    LLaVA's processors count image tokens themselves. Until autumn 2024 they did not, and their files lack the settings.
+    LLaVA's processors count image tokens themselves; files from before autumn 2024 lack the settings for this.
 
     Raises:
         UnsupportedModelError: the rest of the checkpoint also lacks them.

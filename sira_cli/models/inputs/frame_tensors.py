@@ -61,7 +61,7 @@ def resize(
 
 
 def _takes_bytes(interpolation: InterpolationMode, image: Tensor) -> bool:
-    """Return whether 8-bit samples are resized as they are, as torchvision decides it."""
+    """Return whether 8-bit samples are resized without conversion, by torchvision's rule."""
     if image.device.type != "cpu" or image.dtype != torch.uint8:
         return False
     fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512", "NEON", "SVE256")
@@ -79,7 +79,7 @@ def pad(image: Tensor, padding: Sequence[int], fill: float | None = 0, padding_m
     """Pad `[..., H, W]` on the left, top, right and bottom.
 
     Raises:
-        ValueError: it is another kind of padding than with a constant.
+        ValueError: the padding is not with a constant.
     """
     if padding_mode != "constant":
         raise ValueError(f"padding_mode {padding_mode!r} needs torchvision")

@@ -1,7 +1,7 @@
 """A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
 
-Several families' processors also need a video processor, which needs torchvision; they are loaded without it, and get
-one that does not (`video_processors.py`), so that machines with and without torchvision share one path.
+Several families' processors need a video processor, which needs torchvision. They are loaded without it, and get one
+that works without torchvision (`video_processors.py`), so that all machines share one path.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _OTHERS = ("input_data_format", "do_convert_rgb", "do_sample_frames", "device", 
 
 
 def load_video_processor(folder: Path, model_type: str) -> Any:
-    """Return the video processor of a checkpoint; None: it has none that transformers knows.
+    """Return the video processor of a checkpoint; None: the checkpoint has no known one.
 
     Args:
         folder: a checkpoint's files.
@@ -70,7 +70,7 @@ def rule_of(video_processor: Any) -> Rule:
 
 
 def metadata_of(timeline: Timeline, numbers: Sequence[int] | None = None) -> VideoMetadata:
-    """Return a clip's facts as video processors want them; `numbers`: of the frames that were taken."""
+    """Return a clip's facts in the form of video processors; `numbers`: of the chosen frames."""
     return VideoMetadata(
         total_num_frames=timeline.count,
         fps=timeline.fps,
@@ -82,7 +82,7 @@ def metadata_of(timeline: Timeline, numbers: Sequence[int] | None = None) -> Vid
 
 
 def _names(folder: Path, model_type: str) -> Iterator[str]:
-    """Yield names that the class may have, as transformers looks for it: by the files, then by the model's type."""
+    """Yield possible names of the class, in transformers' order: from the files, then from the model's type."""
     own = read_settings(folder, "processor_config.json").get("video_processor") or {}
     videos = read_settings(folder, "video_preprocessor_config.json") | own
     images = read_settings(folder, "preprocessor_config.json")
@@ -106,7 +106,7 @@ def _modules() -> dict[str, str]:
 
 
 def _module(name: str) -> Any:
-    """Import a module of a video processor; without torchvision, it has `frame_tensors` in its place."""
+    """Import a video processor's module; without torchvision, `frame_tensors` takes its place."""
     if importlib.util.find_spec("torchvision") is not None:
         return importlib.import_module(name)
     with _stood_in():

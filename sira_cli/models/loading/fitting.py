@@ -1,4 +1,4 @@
-"""Which shipped presets fit into this machine's memory, computed before anything is fetched."""
+"""Check which shipped presets fit into this machine's memory, before anything is fetched."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Memory:
 
     @property
     def usable(self) -> int:
-        """The most that a model with its caches and pictures may take."""
+        """Maximum for a model with its caches and pictures."""
         return int(USABLE * self.total)
 
 
 def memory_for_models(device: str) -> Memory:
-    """Return the memory of a device (`pick_device`): of GPUs that `auto` may share a model out to, else the machine's.
+    """Return the memory of a device (`pick_device`): of all GPUs that `auto` may use, else the machine's.
 
     A Mac's GPU takes the machine's memory.
     """
@@ -44,7 +44,7 @@ def memory_for_models(device: str) -> Memory:
 
 
 def usable_quantizations() -> list[str]:
-    """Return the names of quantizations that are installed here, the one with the most bits first."""
+    """Return the names of installed quantizations, the one with the most bits first."""
     found = []
     for name in sorted(BYTES, key=lambda name: -BYTES[name]):
         try:
@@ -70,15 +70,15 @@ def needed(preset: Preset, quantization: str | None = None) -> int | None:
 
 
 def most_bits(preset: Preset, memory: Memory, quantizations: Sequence[str]) -> tuple[str | None, int] | None:
-    """Return the quantization with which a preset fits, None if it needs none, and the bytes that it takes then.
+    """Return the quantization with which a preset fits (None: it fits without), and the bytes that it needs.
 
     Args:
         preset: a shipped one.
-        memory: for it.
-        quantizations: that may be used, the one with the most bits first.
+        memory: memory of this machine.
+        quantizations: usable ones, the one with the most bits first.
 
     Returns:
-        None if it does not fit.
+        None if the preset does not fit.
     """
     for quantization in (None, *quantizations):
         takes = needed(preset, quantization)
@@ -104,7 +104,7 @@ def _parameters(preset: Preset, quantization: str | None) -> str:
 
 
 def check_default_fits(preset: Preset, device: str, quantization: str | None) -> None:
-    """Check that a preset which nobody asked for fits into this machine's memory.
+    """Check that the default preset fits into this machine's memory.
 
     Args:
         preset: the default, with the settings of this run.
@@ -112,7 +112,7 @@ def check_default_fits(preset: Preset, device: str, quantization: str | None) ->
         quantization: as for loading.
 
     Raises:
-        SettingsError: it does not; the message names the best preset that does.
+        SettingsError: it does not fit; the message names the best preset that does.
     """
     memory = memory_for_models(device)
     takes = needed(preset, quantization)

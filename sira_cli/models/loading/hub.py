@@ -88,7 +88,7 @@ def find_checkpoint(
 
     Raises:
         ModelNotFoundError: the model is not on this machine, and cannot be fetched.
-        UnsupportedModelError: its format is not supported, such as an adapter.
+        UnsupportedModelError: the format is not supported, such as an adapter.
     """
     folder = _as_folder(model)
     if folder is not None:

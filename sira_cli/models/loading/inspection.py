@@ -49,7 +49,7 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
 def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> Any:
     """Check that SIRA can follow a model, by its config.json: first the file itself, then the model without weights.
 
-    If the checkpoint's own code makes the model, nothing is checked: it may need the weights.
+    If the checkpoint's own code builds the model, nothing is checked: it may need the weights.
 
     Args:
         folder: contains at least config.json.
@@ -74,8 +74,8 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
 def _stored_weights(lvlm: Any, folder: Path) -> int:
     """Return the number of weights in the files. They include the output matrix unless config.json ties it.
 
-    The model itself is not reliable: if config.json is silent, transformers treats InternVL's matrix as tied, but its
-    files contain it.
+    The model is not reliable here: without a value in config.json, transformers treats InternVL's matrix as tied, but
+    the files contain it.
     """
     text = lvlm.config.get_text_config(decoder=True)
     tied = _stated(folder).get("tie_word_embeddings", getattr(text, "tie_word_embeddings", False))

@@ -1,4 +1,4 @@
-"""How many pictures fit into memory together: caches computed from the model's shape, all else measured.
+"""The number of pictures that fit into memory: caches are computed from the model's shape, all else is measured.
 
 one prefill of one picture, under the method   ->  its peak memory, and its caches
 these caches, with columns for all new tokens  ->  memory of a text at its maximum length
@@ -160,7 +160,7 @@ def measure_picture(
 
     Args:
         lvlm: the model under its method.
-        inputs: from its `prepare`, for one picture and prompt; to be safe, the largest picture of a run.
+        inputs: from its `prepare`, for one picture and prompt; take the largest picture of a run, to be safe.
         task: `caption` or `ask`.
         refilled: whether slots are refilled.
 
@@ -200,7 +200,7 @@ def measure_picture(
 
 
 def free_memory(*devices: torch.device) -> int:
-    """Return the bytes that a batch may take: a share of the free memory of the device with the least.
+    """Return the bytes for a batch: a share of the free memory, of the device with the least.
 
     With several devices each holds only a part of a batch, so this errs on the side of small batches.
     """

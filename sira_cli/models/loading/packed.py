@@ -35,7 +35,7 @@ class PackedLinear(nn.Module, ABC):
         self.weight, self.bias = original.weight, original.bias
 
     def drop_weight(self) -> Tensor:
-        """Return the matrix, and keep nothing but its shape and precision."""
+        """Return the matrix, and keep only its shape and precision."""
         weight = self.weight.data
         nothing = torch.full((1, 1), torch.nan, dtype=weight.dtype).expand_as(weight)
         kept: Any = nn.Parameter(nothing, requires_grad=False)
@@ -60,9 +60,9 @@ class PackedLinear(nn.Module, ABC):
 class HalfLinear(PackedLinear):
     """Float32 arithmetic on a matrix in float16, by FBGEMM, which torch includes.
 
-    A matrix of a checkpoint in bfloat16 loses nothing: float16 has more digits, down to 2^-14; below, the error is at
-    most 2^-25. MKL's product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads
-    it once, and half the bytes.
+    A bfloat16 matrix loses nothing: float16 has more digits, down to 2^-14; below, the error is at most 2^-25. MKL's
+    product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads it once, and half
+    the bytes.
     """
 
     def pack(self, weight: Tensor) -> None:
@@ -112,7 +112,7 @@ class Packing:
 
 
 def put_packed(model: nn.Module, kind_of: Callable[[str, nn.Linear], type[PackedLinear] | None]) -> None:
-    """Put packed layers, still without matrices, in the places of linear layers for which there is a kind.
+    """Replace linear layers by packed ones, still without matrices, if `kind_of` names a kind.
 
     Subclasses of a linear layer stay: their forward may differ.
     """
@@ -123,7 +123,7 @@ def put_packed(model: nn.Module, kind_of: Callable[[str, nn.Linear], type[Packed
 
 
 def pack_rest(model: Any, packing: Packing) -> None:
-    """Pack what still has its matrix: all layers of a model that was not read; else an output matrix that is tied."""
+    """Pack the remaining matrices: all layers of a model that was not read, else a tied output matrix."""
     embeddings = model.get_input_embeddings().weight
     for layer in model.modules():
         if isinstance(layer, PackedLinear) and layer not in packing:
@@ -140,7 +140,7 @@ def packed_bytes(model: Any) -> int:
     """Return the size of a model's weights in float32 with packed matrices.
 
     Args:
-        model: perhaps without its weights.
+        model: possibly without its weights.
     """
     matrices = {id(part.weight): part.weight.numel() for part in model.modules() if type(part) is nn.Linear}
     size: int = sum(weight.numel() * (2 if id(weight) in matrices else 4) for weight in model.parameters())

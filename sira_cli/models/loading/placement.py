@@ -16,7 +16,7 @@ BYTES = {"4bit": 0.5, "8bit": 1.0}  # bytes per weight of the decoder layers
 
 
 def devices_of(model: Any) -> list[torch.device]:
-    """Return the devices of a model's weights; that of its inputs comes first."""
+    """Return the devices of a model's weights, beginning with that of its inputs."""
     return sorted({weight.device for weight in model.parameters()}, key=lambda each: (each != model.device, str(each)))
 
 

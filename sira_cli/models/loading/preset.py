@@ -198,11 +198,11 @@ def full_key(name: str) -> str:
 
 
 def read_value(key: str, text: str) -> Any:
-    """Return the value of a key that is written as on a command line or in YAML; `Preset.with_values` checks it.
+    """Parse the value of a key, written as on a command line or in YAML; `Preset.with_values` checks it.
 
     Args:
         key: one of `keys()`.
-        text: the text itself for a key whose values are texts; `none`; yes or no, true or false; else JSON.
+        text: the text itself if the key's values are texts; else `none`, yes, no, true, false, or JSON.
     """
     kind = keys()[key]
     if kind is str:

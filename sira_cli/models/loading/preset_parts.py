@@ -215,9 +215,9 @@ class OutputSettings(Strict):
     """Forms of the files next to the records; they decide no text.
 
     Attributes:
-        xmp_name: form of the names of XMP sidecars; None: that of the file that exists, else the first.
-        doubt: form in which text files say what a second look found unsupported: a second file ("Unsure: bird, cup."),
-            or brackets around the words; None: they do not.
+        xmp_name: form of the names of XMP sidecars; None: that of an existing file, else the first form.
+        doubt: form of doubt in text files: a second file ("Unsure: bird, cup."), or brackets around unsupported words;
+            None: no doubt is written.
     """
 
     xmp_name: XmpName | None = None
@@ -225,7 +225,7 @@ class OutputSettings(Strict):
 
 
 class ClipSettings(Strict):
-    """Which frames of a clip are shown; settings that are None follow the model's own rule.
+    """The choice of a clip's frames; settings that are None follow the model's own rule.
 
     Attributes:
         frames: number of frames.

@@ -1,6 +1,6 @@
 """Weights in 4 or 8 bits, by bitsandbytes, in the decoder layers only.
 
-The vision tower and projector are small, and coarse numbers there cost the most; the output matrix is not quantized,
+The vision tower and projector are small, and suffer most from coarse numbers; the output matrix is not quantized,
 because its logits are contrasted.
 """
 

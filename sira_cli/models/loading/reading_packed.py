@@ -42,7 +42,7 @@ class PackedReader(HfQuantizer):
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
-        """Return whether it is a matrix to pack."""
+        """Return whether the parameter is a matrix to pack."""
         path, _, name = param_name.rpartition(".")
         return name == "weight" and isinstance(model.get_submodule(path), PackedLinear)
 

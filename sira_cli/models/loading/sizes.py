@@ -1,7 +1,7 @@
-"""How much memory a model takes, from its shape alone: weights, caches, and the activations of a prompt.
+"""The memory that a model takes, from its shape alone: weights, caches, and the activations of a prompt.
 
-The shapes of the shipped presets' models lie in `sizes.yaml`, made by `python -m tools.sizes`, so that nothing has to
-be fetched to find out whether a model would fit.
+`sizes.yaml`, made by `python -m tools.sizes`, has the shapes of the shipped presets' models, so that nothing has to be
+fetched to tell whether a model fits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ModelSize:
         weights: all weights.
         in_layers: those of the decoder layers.
         layers: those in the matrices of the decoder layers, which a quantization reaches.
-        used: those of the decoder layers that one token is multiplied with: of experts only the chosen ones.
+        used: those of the decoder layers that one token uses: of experts only the chosen ones.
         head: those of the output matrix.
         tower: those of the picture tower.
         column: keys and values of one token, in all layers.
@@ -82,7 +82,7 @@ class ModelSize:
         return int(rows * bytes_each) + LOGITS * 4 * self.vocabulary
 
     def needed(self, new_tokens: int, bytes_each: int, bytes_in_layers: float | None = None) -> int:
-        """Return the bytes that a process takes which captions one picture at a time; arguments as above."""
+        """Return the bytes of a process that captions one picture at a time; arguments as above."""
         parts = (self.cache_bytes(new_tokens, bytes_each), self.activation_bytes(bytes_each))
         return PROCESS + self.weight_bytes(bytes_each, bytes_in_layers) + sum(parts)
 

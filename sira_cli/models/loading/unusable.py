@@ -26,7 +26,7 @@ MODEL_TYPES = {
 
 
 def check_usable(model: str, files: Collection[str], read: Callable[[str], Any]) -> None:
-    """Check that a repository or folder is not one that is known not to work.
+    """Check that a repository or folder is not known to be unusable.
 
     Args:
         model: its name, for messages.

@@ -1,4 +1,4 @@
-"""Work that threads do before it is needed."""
+"""Work that threads do ahead of its use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK = 0.5  # seconds between looks for an interrupt
 def ahead(
     pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: Callable[[], int]
 ) -> Iterator[R]:
-    """Map in order, with at most `depth()` items taken and not yet handed on."""
+    """Map in order, with at most `depth()` items in progress."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))
@@ -36,10 +36,10 @@ def as_they_come(
     depth: Callable[[], int],
     reach: Callable[[], int],
 ) -> Iterator[R | None]:
-    """Map as `ahead`, but hand on the first finished one of the next `reach()` items; with 0, in order.
+    """Map as `ahead`, but yield the first finished of the next `reach()` items; with 0, in order.
 
     Yields:
-        Results; None when no new one comes for a while, unless `reach()` is 0.
+        Results; None if no new one is finished for a while, unless `reach()` is 0.
     """
     waiting: list[Future[R]] = []
     for item in items:
@@ -59,7 +59,7 @@ def _next(waiting: list[Future[R]], reach: int) -> R | None:
 
 
 def _settled(future: Future[R]) -> R:
-    """Return a result. An interrupt that a library has swallowed does not wait for it."""
+    """Return a result; an interrupt that a library has swallowed is raised without waiting."""
     while not future.done():
         wait([future], _LOOK)
         interrupts.check()

@@ -34,7 +34,7 @@ def check_batch_size(batch_size: BatchSize | None) -> None:
     """Check a batch size; None means the default.
 
     Raises:
-        SettingsError: it is neither a number from 1 on nor `auto`.
+        SettingsError: it is neither a number of at least 1 nor `auto`.
     """
     is_number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
     if not (batch_size is None or batch_size == AUTO or is_number):
@@ -42,7 +42,7 @@ def check_batch_size(batch_size: BatchSize | None) -> None:
 
 
 def usual_batch_size(device: torch.device) -> BatchSize:
-    """Return the batch size where none is given: `auto` on a GPU of NVIDIA's or AMD's, else 1."""
+    """Return the default batch size: `auto` on a GPU of NVIDIA or AMD, else 1."""
     return AUTO if device.type == "cuda" else 1
 
 
@@ -71,7 +71,7 @@ def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, g
     Args:
         model: Hugging Face's.
         measure: runs the model on one picture.
-        says: the log's text after the batch size, with places for `{prompt}`, `{text}` and `{free}` in GB.
+        says: text of the log after the batch size, with `{prompt}`, `{text}` and `{free}` in GB.
         groups: as for `largest_batch`.
     """
     from sira_cli.models.loading.memory import free_memory, most_pictures

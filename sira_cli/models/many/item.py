@@ -23,15 +23,15 @@ class Item(Generic[R]):
         name: its name in the record.
         prompt: given to the model word by word.
         id: unique in a run; the name, unless a picture has several prompts.
-        read: whether the thread that reads it is done with it.
-        data: the file's bytes, until it is settled; empty also if they are many and can be read again.
+        read: whether its reading has ended.
+        data: the file's bytes, until it is settled; also empty if they are many and can be read again.
         sha256: of these bytes (`Picture.digest`).
         pixels: number of pixels, of a group all together.
         warnings: about the picture.
         facts: fields of its record, if it is a clip.
         skipped: whether it was done in an earlier run.
-        result: the task's result, once there is one.
-        error: one line; why there is no result.
+        result: the task's result, when it exists.
+        error: reason for the missing result, in one line.
     """
 
     picture: Picture
@@ -55,7 +55,7 @@ class Item(Generic[R]):
         """Return the file's bytes.
 
         Raises:
-            PictureError: they have to be read again, and are gone or others.
+            PictureError: they have to be read again, and the file is gone or changed.
         """
         if self.data:
             return self.data
@@ -66,7 +66,7 @@ class Item(Generic[R]):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do about it."""
+        """Whether it has a result or an error, or was skipped."""
         return self.skipped or self.result is not None or bool(self.error)
 
 
@@ -76,7 +76,7 @@ def is_final(error: Exception) -> bool:
 
 
 def message(picture: Picture, error: Exception) -> str:
-    """Return why a picture failed, in one line that names it."""
+    """Return the reason why a picture failed, in one line that names it."""
     name, text = picture.shown, str(error)
     if isinstance(error, LongPromptError | PictureSettingsError | NoAnswerError):
         return f"{name}: {text}"

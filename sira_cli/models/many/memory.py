@@ -1,4 +1,4 @@
-"""Whether memory was too little."""
+"""Detection of errors about too little memory."""
 
 from __future__ import annotations
 

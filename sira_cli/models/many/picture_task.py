@@ -1,4 +1,4 @@
-"""The task of captions and answers: a prompt about each picture is put to the model, and the answer is its record."""
+"""The task of captions and answers: ask the model a prompt about each picture, and record the answer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class PictureTask(Task[Answer, Result]):
         Args:
             lvlm: the model under its method.
             request: the same for all pictures.
-            done: called with an item's id, returns the key of the work that an earlier run did on it; equal work is
-                skipped.
+            done: returns the key of an earlier run's work on an item, by its id; equal work is skipped.
 
         Raises:
             SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
@@ -60,11 +59,11 @@ class PictureTask(Task[Answer, Result]):
         return self.lvlm.result(self.request.task, "", "", self.request.prompt, self._no_answer(""))
 
     def item(self, picture: Picture, name: str) -> Item[Result]:
-        """Return a picture, with its name in the record, as it begins its way through the run."""
+        """Return the item of a picture, with its name in the record."""
         return Item(picture, name, picture.asked(self.request.prompt), picture.id)
 
     def complete(self, item: Item[Result]) -> None:
-        """Fill the prompt; one that is not the run's has not been checked yet."""
+        """Fill the prompt, and check one that is not the run's."""
         if self.request.fills:
             item.prompt = filled(item.prompt, item.picture)
         if item.prompt != self.request.prompt:
@@ -80,7 +79,7 @@ class PictureTask(Task[Answer, Result]):
         return item.skipped
 
     def slots(self, rows: int) -> PictureSlots[Result] | None:
-        """Return slots for captions. Answers to questions are short, and all about as long."""
+        """Return slots for captions; None for questions, whose answers are short and of similar length."""
         request = self.request
         refills = self.lvlm.refills and request.task == "caption"
         if not refills or request.words or request.choices or request.verify is not None:
@@ -97,7 +96,7 @@ class PictureTask(Task[Answer, Result]):
             return self._answers(batch, on_text)
 
     def _features_kept(self, batch: Batch[Result]) -> AbstractContextManager[None]:
-        """Encode pictures once that may have several questions."""
+        """Encode a picture only once, as it may have several questions."""
         return self._encoded.used_by(self.lvlm.model, len(batch.items)) if self._encoded else nullcontext()
 
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> Sequence[Answer]:

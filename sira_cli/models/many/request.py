@@ -32,7 +32,7 @@ class Request:
         verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
         schema: each text follows it.
         fills: replace the prompt's `{names}` by each picture's columns.
-        together: most pictures of one prompt, as far as it is known before they are read.
+        together: maximum number of pictures per prompt, as far as known before they are read.
     """
 
     task: str
@@ -62,7 +62,7 @@ class Request:
             task: `caption` or `ask`.
             said: the prompt of a caption (None: the schema's, or the preset's, for alternative texts if these are asked
                 for), or the question.
-            questions: whether each picture has a question of its own.
+            questions: whether each picture has its own question.
             schema: as for `Schema.of`.
             **options: the other attributes.
 
@@ -97,7 +97,7 @@ class Request:
             compiled: whether decoding steps are compiled.
 
         Raises:
-            SettingsError: it does not.
+            SettingsError: the method does not.
         """
         beams, choices = preset.generation.num_beams, self.choices
         if self.words:
@@ -155,5 +155,5 @@ class Request:
 
     @property
     def json_schema(self) -> str | None:
-        """The label of the schema, for keys; None without one."""
+        """Label of the schema, for keys; None without one."""
         return None if self.schema is None else self.schema.label

@@ -1,4 +1,4 @@
-"""A task on many pictures: read and prepared ahead in threads, worked on in batches, given out in order.
+"""A task on many pictures: they are read and prepared ahead in threads, worked on in batches, and yielded in order.
 
     readers (threads)      bytes, hash, key, size        of the next windows
     preparer (a thread)    samples, image processor      of the next batch
@@ -98,18 +98,18 @@ class Runner(Generic[R]):
 
     @property
     def _together(self) -> int:
-        """How many pictures are prepared, and begin, together."""
+        """Number of pictures that are prepared, and begin, together."""
         return self.batch_size if self._slots is None else max(1, self.batch_size // GROUPS)
 
     @property
     def _window(self) -> int:
-        """How many pictures are sorted by size."""
+        """Number of pictures that are sorted by size."""
         return FIRST if self._undecided else WINDOW * self.batch_size
 
     def _read(
         self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]], given_out: deque[Item[R]]
     ) -> Iterator[Item[R] | None]:
-        """Read ahead. Where each picture is decoded alone, one that is slow to read does not keep others waiting."""
+        """Read ahead. If pictures are decoded one by one, a slow one does not delay the others."""
 
         in_order = self._task.in_order or self._on_text is not None
 
@@ -149,11 +149,11 @@ class Runner(Generic[R]):
 
     @property
     def _one_by_one(self) -> bool:
-        """Whether each picture is decoded alone."""
+        """Whether pictures are decoded one by one."""
         return self.batch_size == 1 and not self._undecided
 
     def _decide(self, window: Sequence[Item[R]]) -> None:
-        """Choose the batch size by the largest of some pictures; if none of them can be prepared, by later ones."""
+        """Choose the batch size by the largest of some pictures, or of later ones if these cannot be prepared."""
         for item in reversed(window):
             try:
                 inputs = self._task.inputs_alone(item)
@@ -168,7 +168,7 @@ class Runner(Generic[R]):
             return
 
     def _turns(self, batches: Iterator[Batch[R]]) -> Iterator[None]:
-        """Decode batches, and yield whenever pictures may have their results."""
+        """Decode batches, and yield whenever new results may exist."""
         slots = self._slots
         for batch in batches:
             while slots and len(slots) + len(batch.items) > self.batch_size:
@@ -184,7 +184,7 @@ class Runner(Generic[R]):
             yield
 
     def _advance(self, slots: PictureSlots[R], joining: Batch[R] | None = None) -> None:
-        """Let a batch join those under way; without one, decode until a text has ended."""
+        """Let a batch join the running texts; without one, decode until a text has ended."""
         try:
             if joining is not None:
                 slots.add(joining)
@@ -223,7 +223,7 @@ class Runner(Generic[R]):
         self._failed(batch, failure)
 
     def _failed(self, batch: Batch[R], failure: Exception) -> None:
-        """Try a batch that failed again in halves; a single picture has failed."""
+        """Retry a failed batch in halves; a single picture fails."""
         if len(batch.items) == 1:
             self._task.fail(batch.items[0], failure)
             return
@@ -245,7 +245,7 @@ class Runner(Generic[R]):
 
 
 def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
-    """Yield batches of at most `size` pictures, fewer if they are so large that their samples would fill the memory."""
+    """Yield batches of at most `size` pictures, fewer if their samples would fill the memory."""
     batch, room = Batch[R]([]), size * LARGE
     for item in window:
         if batch.items and (len(batch.items) == size or item.pixels > room):
@@ -258,7 +258,7 @@ def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
 
 
 def _taken(todo: Iterable[Item[R]], given_out: deque[Item[R]]) -> Iterator[Item[R]]:
-    """Note each picture as on its way, and make it ready for `read`; this runs in the main thread."""
+    """Note each picture as running, and make it ready for `read`; this runs in the main thread."""
     for item in todo:
         item.picture.make_ready()
         given_out.append(item)

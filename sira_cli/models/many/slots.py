@@ -26,10 +26,10 @@ class Batch(Generic[R]):
 
     Attributes:
         items: the pictures.
-        images: their samples, if they are needed once more.
-        inputs: of the model; None if there is nothing to decode, or not yet.
-        seconds: that its preparation took.
-        failure: the error, if there are no inputs.
+        images: their samples, if needed again.
+        inputs: inputs of the model; None: not made, or not needed.
+        seconds: time of the preparation.
+        failure: the error that prevented the inputs.
     """
 
     items: list[Item[R]]
@@ -81,7 +81,7 @@ class PictureSlots(Generic[R]):
         self._slots.add(new, batch.inputs, seeds, schemas=[self._schema] * len(new))
 
     def advance(self) -> Iterator[tuple[Item[R], Answer, float]]:
-        """Decode until a text has ended, and yield each that has with its answer and milliseconds."""
+        """Decode until a text has ended, and yield ended pictures with their answers and milliseconds."""
         for ended in self._slots.advance():
             answer = self._lvlm.preset.text.finished(ended.answer)
             yield ended.item.item, answer, 1000 * (ended.item.seconds + ended.seconds)

@@ -1,4 +1,4 @@
-"""Work on each picture of a run, done by a loaded model in batches. `Runner` decides when, and how many at once.
+"""Work on each picture of a run, by a loaded model in batches; `Runner` decides when, and the batch size.
 
 class Brightness(Task[float, float]):
     def answers(self, batch, on_text=None):
@@ -40,7 +40,7 @@ class Task(ABC, Generic[A, R]):
         lvlm: the model under its method.
         at_once: whether the model's inputs are for one pass, without decoding.
         streams: whether `answers` takes `on_text` for a picture alone.
-        in_order: whether a picture alone waits for those before it; otherwise one that is slow to read is overtaken.
+        in_order: whether single pictures keep their order; otherwise a slow one is overtaken.
     """
 
     at_once = False
@@ -73,7 +73,7 @@ class Task(ABC, Generic[A, R]):
         """
 
     def settle(self, item: Item[R], answer: A, milliseconds: float = 0.0) -> None:
-        """Give an item its result; without a method of its own, a task's answers are the results."""
+        """Give an item its result; by default, the answer is the result."""
         result: Any = answer
         item.result, item.data = result, b""
 
@@ -85,7 +85,7 @@ class Task(ABC, Generic[A, R]):
         """After the bytes are read: complete the prompt.
 
         Raises:
-            PictureError: it cannot be.
+            PictureError: the prompt cannot be completed.
         """
 
     def is_done(self, item: Item[R]) -> bool:
@@ -106,7 +106,7 @@ class Task(ABC, Generic[A, R]):
         return largest_batch(self.lvlm, inputs, "caption", groups)
 
     def read(self, item: Item[R]) -> Item[R]:
-        """Get bytes, key and size. The samples are decoded when their turn comes, so that few are in memory."""
+        """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with ROOM.taken(item.picture.file_size()):
                 item.data = item.picture.read()
@@ -156,7 +156,7 @@ class Task(ABC, Generic[A, R]):
         return batch
 
     def image(self, item: Item[R]) -> Shown:
-        """Return the samples that the model is shown, and note warnings about them.
+        """Return the samples for the model, and note warnings about them.
 
         Raises:
             PictureError: they cannot be decoded.
@@ -176,7 +176,7 @@ class Task(ABC, Generic[A, R]):
         return self.lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
 
     def inputs_alone(self, item: Item[R]) -> Any:
-        """Return the model's inputs for one picture that is read; its turn to be prepared is still to come."""
+        """Return the model's inputs for one picture that is read, before its turn."""
         return self.inputs([item], [item.picture.opened(item.content(), self.lvlm.sampling).shown])
 
     def _samples(self, item: Item[R]) -> Shown | None:

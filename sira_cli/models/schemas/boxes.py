@@ -1,11 +1,11 @@
-"""Boxes as a model's family has learned them, and as records have them: left, top, right, bottom in thousandths.
+"""Boxes in the form that a model's family has learned, and as in records: left, top, right, bottom in thousandths.
 
     xyxy-1000    {"bbox_2d": [left, top, right, bottom]}, thousandths   Qwen2-VL, Qwen3-VL, Qwen3.5, GLM-4.xV, InternVL
     xyxy-pixels  the same in pixels of the resized picture              Qwen2.5-VL
     yxyx-1000    {"box_2d": [top, left, bottom, right]}, thousandths    Gemma 4
 
-A preset names its model's form (`prompts.boxes`). A model that was asked for another form mixes both in silence, so a
-model without a known form is not asked for boxes.
+A preset names its model's form (`prompts.boxes`). A model that is asked for another form silently mixes both, so a
+model without a known form is not asked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BoxForm:
 
     @property
     def asked(self) -> str:
-        """The words of a prompt that ask for a box."""
+        """Words of a prompt that ask for a box."""
         return f"{self.key} ({self.corners}, {'in pixels' if self.pixels else 'from 0 to 1000'})"
 
     def thousandths(self, box: Sequence[int], size: tuple[int, int] | None) -> list[int]:
@@ -45,7 +45,7 @@ class BoxForm:
 
         Args:
             box: the model's four numbers.
-            size: width and height of the picture as the model sees it, in pixels; None will do for other units.
+            size: width and height of the picture as the model sees it, in pixels; only needed for pixels.
         """
         sides = size if self.pixels and size is not None else (1000, 1000)
         return [min(1000, round(1000 * box[place] / sides[at % 2])) for at, place in enumerate(self.order)]

@@ -1,4 +1,4 @@
-"""Texts of a batch that follow schemas: after each token, all others are ruled out by which they would not."""
+"""Texts of a batch that follow schemas: before each token, all tokens that would break them are ruled out."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class _Pieces:
         self.tokens, self.eos_token_id = tokens, end
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return nothing: tokens of texts are not asked for."""
+        """Return no tokens: the engine does not need them."""
         return []
 
 
 @functools.lru_cache(maxsize=4)
 def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> tuple[LLTokenizer, Commas]:
-    """Return a vocabulary in the engine's own form, which takes a second to make of a large one, and its commas.
+    """Return a vocabulary in the engine's form, and its commas; this takes a second for a large one.
 
     Args:
         vocabulary: the model's.
@@ -50,14 +50,14 @@ def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ..
 
 
 class SchemaTokens:
-    """The tokens of a loaded model, by which its texts follow schemas."""
+    """The tokens of a loaded model, prepared for following schemas."""
 
     def __init__(self, parser: ReasoningParser, ends: EndTokens) -> None:
         """Read the vocabulary.
 
         Raises:
             UnsupportedModelError: the model has no token that ends a text.
-            SettingsError: it thinks, and the end of its thoughts is not a token.
+            SettingsError: the model thinks, and the end of its thoughts is not a token.
         """
         if not ends.ids:
             raise UnsupportedModelError("following a schema needs a token that ends a text, but the model has none")
@@ -110,7 +110,7 @@ class FollowingText:
         self._may_think = self._thinks
 
     def allowed(self) -> bytes | None:
-        """Return a bit per token, whether it may be next; None: all may. End tokens may where the JSON is complete."""
+        """Return a bit per token, whether it may be next; None: all may. End tokens may if the JSON is complete."""
         if self._thinks:
             return None
         bits = self._lists.without_more(self._matcher.compute_bitmask(), self._commas)
@@ -127,7 +127,7 @@ def _with_bits(bits: bytes, tokens: Iterable[int]) -> bytes:
 
 
 def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
-    """Rule out the tokens that no text may go on with (`ruled_out.without`).
+    """Rule out the tokens that break each text's schema (`ruled_out.without`).
 
     Args:
         texts: B texts; None: it follows no schema.

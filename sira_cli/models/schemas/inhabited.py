@@ -1,4 +1,4 @@
-"""Whether a value fits a schema at all: a schema may contain itself without end.
+"""Check whether any finite value fits a schema: a schema may contain itself endlessly.
 
 The engine would follow such a schema for as long as a text may be, and its JSON would never be complete.
 """
@@ -18,7 +18,7 @@ _State = tuple[frozenset[int], frozenset[int]]
 
 
 class _UndecidedError(Exception):
-    """It would take too long."""
+    """The search would take too long."""
 
 
 def has_value(schema: dict[str, Any]) -> bool:
@@ -37,7 +37,7 @@ def has_value(schema: dict[str, Any]) -> bool:
 
 
 class _Search:
-    """One search: what is known to have a value, and what is being looked at."""
+    """One search: the schemas that are known to have a value, and those under examination."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root, self._nodes = root, {id(root): root}
@@ -46,7 +46,7 @@ class _Search:
         self._steps = 0
 
     def run(self) -> bool:
-        """Look until nothing more is found to have a value."""
+        """Search until no further schema is found to have a value."""
         first, known = self._state((), [self._root]), -1
         while first not in self._full and len(self._full) > known:
             known = len(self._full)
@@ -83,7 +83,7 @@ class _Search:
         return self._fits([self._nodes[each] for each in both])
 
     def _joined(self, node: Any, parts: dict[int, dict[str, Any]], path: tuple[int, ...]) -> bool:
-        """Add a schema and all that it is joined with to the parts; return whether that ends."""
+        """Add a schema and all schemas joined with it to the parts; return whether this ends."""
         if not isinstance(node, dict):
             return node is not False
         if id(node) in path:
@@ -102,7 +102,7 @@ class _Search:
         return True
 
     def _target(self, reference: str) -> Any:
-        """Return the schema that is referred to; True if it is elsewhere, or nowhere."""
+        """Return the schema of a reference; True if it is in another file, or missing."""
         if not reference.startswith("#"):
             return True
         found: Any = self._root
@@ -161,7 +161,7 @@ def _properties(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at(parts: Sequence[dict[str, Any]], key: str | None) -> list[_Node]:
-    """Return the schemas that the value of a key has to fit; None: a key that no schema names."""
+    """Return the schemas for the value of a key; None if no schema names the key."""
     found = []
     for part in parts:
         if key is not None and key in _properties(part):

@@ -1,4 +1,4 @@
-"""The lists of a JSON text as it is written, token by token: where a further entry would begin, and whether it fits."""
+"""The lists of a growing JSON text: where a further entry would begin, and whether there is room for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLOSING = {ord("["): b"]", ord("{"): b"}"}
 
 @dataclass(frozen=True)
 class _Place:
-    """A place in a JSON text: the brackets that are open, and whether it is in a string, after a backslash."""
+    """A place in a JSON text: open brackets, and whether it is in a string, and after a backslash."""
 
     open: bytes = b""
     quoted: bool = False
@@ -33,7 +33,7 @@ class Commas:
     """The tokens of a vocabulary with a comma that may be outside strings."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
-        """Find them.
+        """Find the tokens.
 
         Args:
             pieces: bytes of every token.
@@ -47,14 +47,14 @@ class Commas:
         return self._pieces[token]
 
     def among(self, bits: bytes, quoted: bool) -> Iterator[tuple[int, bytes]]:
-        """Yield those with a set bit, and their bytes; `quoted`: the text is in a string."""
+        """Yield the tokens with a set bit, and their bytes; `quoted`: the text is in a string."""
         for token in self._quoted if quoted else self._plain:
             if bits[token // 8] >> token % 8 & 1:
                 yield token, self._pieces[token]
 
 
 class OpenLists:
-    """The open lists of a text with a limit of tokens. Near it no entry is begun, so that the lists can be closed.
+    """The open lists of a text with a token limit. Near the limit no entry begins, so that the lists can be closed.
 
     An entry may be twice as long as the longest one before it in lists of the same depth.
     """
@@ -64,7 +64,7 @@ class OpenLists:
 
         Args:
             limit: tokens of the text, its end token included.
-            complete: whether these bytes are a whole text.
+            complete: returns whether bytes are a complete text.
         """
         self._left, self._complete = limit, complete
         self._place, self._text = _Place(), bytearray()
@@ -72,7 +72,7 @@ class OpenLists:
         self._longest: dict[int, int] = {}  # by depth: tokens of an entry
 
     def skip(self) -> None:
-        """Count a token that is not of the text."""
+        """Count a token that does not belong to the text."""
         self._left -= 1
 
     def add(self, piece: bytes) -> None:
@@ -89,7 +89,7 @@ class OpenLists:
         self._left -= 1
 
     def without_more(self, bits: bytes, commas: Commas) -> bytes:
-        """Return a mask of tokens without those that begin an entry for which there may be no room.
+        """Remove the tokens that begin an entry without certain room from a mask.
 
         Args:
             bits: a bit per token.

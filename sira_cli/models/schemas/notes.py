@@ -1,4 +1,4 @@
-"""Schemas without the words that say nothing of their values."""
+"""Schemas without annotations, which do not restrict values."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ class Schema:
     """A JSON schema; `Schema.of` makes it.
 
     Attributes:
-        name: that of its file; empty: it has none.
+        name: name of its file; empty without one.
         content: the schema as JSON, with the engine's options.
-        prompt: asks for such a text (`x-prompt` in the schema); empty: it has none.
-        as_tags: the text is the list's strings with commas between them, as trainers expect tags.
-        takes_boxes: it is `objects`, whose boxes depend on the model.
-        boxes: the model's form of boxes, from `with_boxes`; None: it has none.
+        prompt: prompt for such a text (`x-prompt` in the schema); empty without one.
+        as_tags: whether the text is the list's strings with commas between them, as trainers expect tags.
+        takes_boxes: whether it is `objects`, whose boxes depend on the model.
+        boxes: the model's form of boxes, from `with_boxes`; None without one.
         alt: longest alternative text in characters, of `alt+description`; None: another schema.
         size: width and height of the picture as the model sees it, in pixels; None: unknown.
     """
@@ -80,8 +80,8 @@ class Schema:
             untried: leave the trial, which may take seconds, to `try_out`.
 
         Raises:
-            SettingsError: there is no such schema, it is no JSON schema, it has something that cannot be followed, it
-                has no tags, or the extra `json` is missing.
+            SettingsError: the schema does not exist, is not a JSON schema, cannot be followed, or has no tags; or the
+                extra `json` is missing.
             SiraError: the process that tries it cannot be started.
         """
         if isinstance(given, Schema):
@@ -118,7 +118,7 @@ class Schema:
         return schema
 
     def with_boxes(self, form: str | None) -> Schema:
-        """Return the schema for a model with a form of boxes (`boxes.FORMS`); for others it has no boxes."""
+        """Return the schema for a model with a form of boxes (`boxes.FORMS`), or without boxes."""
         if not self.takes_boxes:
             return self
         known = None if form is None else boxes.FORMS[form]
@@ -137,14 +137,14 @@ class Schema:
 
     @property
     def tried(self) -> Tried | None:
-        """What a trial of such a schema found; None: there was none."""
+        """Result of a trial of such a schema; None without one."""
         return trying.known(self.grammar)
 
     def try_out(self) -> None:
-        """Try it, unless it has been tried.
+        """Test the schema, unless it has been tested.
 
         Raises:
-            ValueError: it cannot be followed, not in reasonable time and memory, or by no value.
+            ValueError: it cannot be followed (in reasonable time and memory), or no value fits it.
             SettingsError: the extra `json` is missing.
             SiraError: the process that tries it cannot be started.
         """
@@ -154,7 +154,7 @@ class Schema:
 
     @property
     def label(self) -> str:
-        """The schema in records: its name, and the beginning of its hash."""
+        """Label in records: the schema's name, and the beginning of its hash."""
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
         length = "" if self.alt is None else f":{self.alt}"
         return (f"{self.name}{length}@{digest}" if self.name else digest) + " as text" * self.as_tags
@@ -199,14 +199,14 @@ class Schema:
 
     @functools.cached_property
     def grammar(self) -> str:
-        """The schema for the engine, and the key of what is known of it."""
+        """Schema for the engine, which also identifies its trial."""
         return f"{_EXACT}start: %json {json.dumps(self._constraints)}"
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
 
         Raises:
-            ValueError: the text is no JSON, or not of this schema.
+            ValueError: the text is not JSON, or does not fit this schema.
         """
         try:
             data = json.loads(text)
@@ -221,12 +221,12 @@ class Schema:
         return data
 
     def accepts(self, written: bytes) -> bool:
-        """Return whether these bytes are a whole text of the schema."""
+        """Return whether these bytes are a complete text of the schema."""
         matcher = self.matcher(_bytes())
         return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
 
     def answer(self, answer: Answer) -> Answer:
-        """Return the answer of a text that followed it, with its value or the reason why it has none."""
+        """Return the answer of a text that followed the schema, with its value or the reason for a missing one."""
         answer = replace(answer, json_schema=self.label)
         if answer.error:
             return answer
@@ -243,7 +243,7 @@ class Schema:
 
     @property
     def rewritten(self) -> bool:
-        """Whether the text is not the one that the model writes."""
+        """Whether the final text differs from the model's."""
         return self.as_tags or self.boxes is not None or self.alt is not None
 
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
@@ -260,7 +260,7 @@ class Schema:
         return f"the JSON cannot be used: {error}"
 
     def written(self, answer: Answer, data: Any) -> Answer:
-        """Return an answer with a value, as tags if it is to be."""
+        """Return an answer with a value, as tags if `as_tags`."""
         if self.alt is not None:
             alt = alternative_text(data["alt"], self.alt, sentence_ends(data["alt"]))
             data = {**data, "alt": alt}
@@ -284,11 +284,11 @@ def built_in() -> dict[str, Path]:
 
 
 def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema from memory, of a built-in name or of a file.
+    """Read a schema from memory, by a built-in name, or from a file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is too large, or no JSON object.
+        ValueError: it is too large, or not a JSON object.
     """
     if isinstance(given, Mapping):
         text = json.dumps(given)
@@ -306,7 +306,7 @@ def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_length(given: str) -> tuple[str, int | None]:
-    """Split `tags:20`, which no file is."""
+    """Split a name with a length, such as `tags:20`."""
     name, _, length = given.rpartition(":")
     return (name, int(length)) if name in built_in() and length.isdecimal() else (given, None)
 
@@ -315,7 +315,7 @@ def _tags(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a schema that is its list of tags.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the schema has no list of tags.
     """
     properties = schema.get("properties")
     for part in (schema, properties.get("tags") if isinstance(properties, dict) else None):
@@ -330,7 +330,7 @@ def _holds_strings(schema: dict[str, Any]) -> bool:
 
 
 def _depth(value: Any) -> int:
-    """Return how many lists and objects are inside each other."""
+    """Return the depth of nested lists and objects."""
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)

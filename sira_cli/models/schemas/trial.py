@@ -1,4 +1,4 @@
-"""Tries a schema in a process of its own (`confined.py`), as some take minutes and gigabytes: `trial.py < grammar`.
+"""Tests a schema in a separate process (`confined.py`), as some take minutes and gigabytes: `trial.py < grammar`.
 
 It imports nothing of the package, whose imports take seconds. Writes JSON: the engine's error (`reason`; empty: the
 grammar can be followed) and the processor time it took (`seconds`).

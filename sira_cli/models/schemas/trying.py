@@ -1,4 +1,4 @@
-"""Trials of schemas (`trial.py`), before anything else is done with them, and what is known of them from then on."""
+"""Trials of schemas (`trial.py`) before their first use, and the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tried:
 
     Attributes:
         reason: the end of the message for a schema that cannot be followed; empty: it can.
-        seconds: of processor time, those of the start included.
+        seconds: processor time, including the start.
     """
 
     reason: str
@@ -49,7 +49,7 @@ def forget() -> None:
 
 
 def tried(grammar: str, schema: dict[str, Any]) -> Tried:
-    """Try a schema, unless it is known.
+    """Test a schema, unless its result is known.
 
     Args:
         grammar: made from the schema, for the engine.
