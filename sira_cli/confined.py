@@ -1,6 +1,6 @@
-"""Runs a script in a process of its own, with limits on memory, time and what it writes.
+"""Runs a script in a separate process, with limits on memory, time and output.
 
-For work on what strangers made and that may take minutes and gigabytes, or crash: following a schema, decoding a clip.
+For work on untrusted files that may take minutes and gigabytes, or crash: following a schema, decoding a clip.
 As a script, `python -P confined.py MEMORY SECONDS WRITTEN SCRIPT [ARGUMENT...]`, it sets the limits and becomes SCRIPT.
 It imports nothing of the package, whose imports take seconds.
 """
@@ -49,7 +49,7 @@ def run_confined(
         stdout: an open file that it writes to; None: its output is the result's.
 
     Raises:
-        subprocess.TimeoutExpired: it took too long.
+        subprocess.TimeoutExpired: the script took too long.
         OSError: the process cannot be started.
     """
     numbers = (limits.memory, limits.seconds, limits.written)

@@ -44,8 +44,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def _temporary(path: Path) -> tuple[Path, BinaryIO]:
     """Open and lock an empty file next to `path`.
 
-    Its name follows from that of `path`, so the leftover of a killed process is reused by the next one that writes
-    the same file. While another process writes it, the name is random.
+    Its name depends only on `path`, so the next writer of the same file reuses the leftover of a killed process. While
+    another process writes it, the name is random.
     """
     stem = f".sira-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}"
     temporary = path.with_name(f"{stem}.tmp")

@@ -140,7 +140,7 @@ def _flushed() -> bool:
 
 
 def _report_full(error: OSError) -> None:
-    """Report that stdout cannot be written. Its buffer is discarded, or Python would try again at exit."""
+    """Report that stdout cannot be written, and discard its buffer, or Python would try again at exit."""
     _report(error, f"stdout cannot be written: {error.strerror}")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

@@ -110,7 +110,7 @@ class LookOptions:
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where records go, what is repeated, and how much is printed."""
+    """Target of records, repetition of work, and amount of output."""
 
     title: ClassVar[str] = "Output"
 

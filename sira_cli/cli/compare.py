@@ -41,7 +41,7 @@ def compare(
 
 
 def _print_pair(pair: Pair) -> None:
-    """Print a picture's name, and both texts in one with marked differences: by colour, else as in git."""
+    """Print a picture's name, and both texts as one with marked differences: by colour, else as in git."""
     from rich.text import Text
 
     from sira_cli.cli.terminal.output import table_console

@@ -84,12 +84,12 @@ def _gb(size: int) -> str:
 
 
 def _rounded(seconds: float) -> str:
-    """Return seconds with two digits: more would promise what an estimate cannot hold."""
+    """Return seconds with two digits, the precision of an estimate."""
     return f"{float(f'{seconds:.2g}'):g}"
 
 
 def _remedied(endings: dict[str, str]) -> list[str]:
-    """Return endings by their remedy, which is named once."""
+    """Return endings grouped by their remedy."""
     by_remedy: dict[str, list[str]] = {}
     for ending, remedy in endings.items():
         by_remedy.setdefault(remedy, []).append(ending)

@@ -1,4 +1,4 @@
-"""Loading a preset's model for a command, with notes on what it waits for."""
+"""Load a preset's model for a command, with notes on long waits."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ LIMITS = {
 
 
 def _limits(given: Sequence[str]) -> dict[str, int]:
-    """Return all limits, of which some are given as NAME=VALUE.
+    """Return all limits; some are given as NAME=VALUE.
 
     Raises:
         SettingsError: there is no such limit, or a value is not a whole number in its range.

@@ -30,14 +30,14 @@ def check_targets(output: Path | None, write_preset: Path | None, overwrite: boo
     """Check the files to write, before anything is measured.
 
     Raises:
-        SettingsError: one exists, or the preset's name has another ending.
+        SettingsError: a file exists, or the preset's name has another ending.
     """
     check_file("--output", output, overwrite)
     check_preset_file(write_preset, overwrite)
 
 
 def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> None:
-    """Check that the user has no calibration of the model yet, if the new one is to be kept there.
+    """Check that the new calibration would not replace the user's own one.
 
     Raises:
         SettingsError: one exists and is not to be replaced.
@@ -58,7 +58,7 @@ def save(calibration: Calibration, preset: Preset, output: Path | None, write_pr
         output, write_preset: files that the user asked for.
 
     Raises:
-        SiraError: one cannot be written.
+        SiraError: a file cannot be written.
     """
     from sira_cli.models.loading.calibrations import place
 

@@ -1,4 +1,4 @@
-"""The table of several thresholds of support, from labels and from controls."""
+"""The table of several thresholds of support, by labels or controls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def print_thresholds(heads: tuple[str, str], below: Mapping[float, tuple[str, st
 
     Args:
         heads: names of the two kinds.
-        below: the shares by threshold, as they are shown.
+        below: the shares by threshold, as shown.
         found: one of these thresholds.
     """
     table = new_table(None, "threshold", *heads)

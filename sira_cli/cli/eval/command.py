@@ -83,7 +83,7 @@ def _evaluate_one(
 
 
 def _list(cards: list[Card]) -> None:
-    """Print all benchmarks; or those that are named, with their options."""
+    """Print all benchmarks, or the named ones with their options."""
     for card in cards or CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         data = "coco_pope_*.json" if card.several else f"{card.folder or card.name}/"

@@ -108,7 +108,7 @@ def check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
     """Check the options for a folder of benchmarks.
 
     Raises:
-        SettingsError: there is not one folder, or an option is for one benchmark.
+        SettingsError: the path is not one folder, or an option belongs to one benchmark.
     """
     if len(paths) != 1:
         raise SettingsError(
@@ -153,7 +153,7 @@ def _check(options: EvalOptions) -> None:
 
 
 def _check_details(path: Path, output: Path | None) -> None:
-    """Check that --details replaces only details of an earlier call, neither answers nor a benchmark's own files."""
+    """Check that --details replaces only earlier details, not answers or a benchmark's files."""
     if path.parent != output or path.is_dir():  # the output folder itself is created if needed
         check_file("--details", path)
     if path.suffix != ".jsonl":

@@ -72,10 +72,10 @@ def ask_or_read(
 
 
 def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
-    """Check that a report in the output folder is of the same benchmark: it will be replaced.
+    """Check that a report in the output folder, which will be replaced, is of the same benchmark.
 
     Raises:
-        SettingsError: it is another benchmark's, or something else.
+        SettingsError: the file is another benchmark's report, or something else.
     """
     if options.output is None or options.overwrite or not (path := options.output / "report.json").exists():
         return

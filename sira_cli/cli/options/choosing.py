@@ -145,7 +145,7 @@ def _changed(preset: Preset, model: ModelOptions, keys: Mapping[str, Any], **opt
 
 
 def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
-    """Report options that have no effect under any of the methods."""
+    """Note options that have no effect under any of the methods."""
     seeded = any(find(name).uses_seed for name in method_names(decoding.method))
     idle = ["--top-p"] * (decoding.top_p is not None) + ["--seed"] * (decoding.seed is not None and not seeded)
     if preset.generation.temperature == 0 and idle:

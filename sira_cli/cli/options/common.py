@@ -150,13 +150,13 @@ class ModelOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody chose the model."""
+        """Whether the user has not chosen a model."""
         return not (self.preset or self.model or os.environ.get("SIRA_PRESET"))
 
 
 @dataclass(frozen=True)
 class PathOptions:
-    """Further paths, and which part of the pictures to take."""
+    """More paths, and the part of the pictures to take."""
 
     title: ClassVar[str] = "Pictures"
 
@@ -198,7 +198,7 @@ class GroupOptions(SelectionOptions):
 
 @dataclass(frozen=True)
 class ClipOptions:
-    """Which frames of clips are shown; settings of the preset."""
+    """The choice of clips' frames; settings of the preset."""
 
     title: ClassVar[str] = "Pictures"
 
@@ -210,7 +210,7 @@ class ClipOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where texts go, what is repeated, and how much is printed."""
+    """Target of texts, repetition of work, and amount of output."""
 
     title: ClassVar[str] = "Output"
 
@@ -235,7 +235,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How many pictures are decoded at once, and where."""
+    """Batch size and place of decoding."""
 
     title: ClassVar[str] = "Speed"
 
@@ -256,14 +256,14 @@ class WorkerOptions:
 
     @property
     def workers(self) -> int | None:
-        """Ray workers; None: one per GPU, or one."""
+        """Number of Ray workers; None: one per GPU, or one."""
         number = self.engine.partition(":")[2]
         return int(number) if number else None
 
 
 @dataclass(frozen=True)
 class EngineOptions(WorkerOptions):
-    """How many pictures are decoded at once, where, and whether compiled."""
+    """Batch size and place of decoding, and compilation."""
 
     compile: Annotated[
         bool,

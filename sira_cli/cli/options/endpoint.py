@@ -25,7 +25,7 @@ KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """Which server, and how it is asked."""
+    """The server, and how it is asked."""
 
     title: ClassVar[str] = "Server"
 
@@ -72,7 +72,7 @@ class EndpointOptions:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
 
     def preset(self, model: ModelOptions, **settings: Any) -> tuple[Preset, Method]:
-        """Return the preset with the model's name on the server, and the method: its likeliest tokens.
+        """Return the preset with the model's name on the server, and the method: greedy.
 
         Args:
             model: the model options.
@@ -90,17 +90,17 @@ class EndpointOptions:
     def answering(
         self, model: ModelOptions, decoding: DecodingOptions, **settings: Any
     ) -> dict[str, tuple[Preset, Method]]:
-        """Return the preset and the method of answers, by the method's name: the server's likeliest ones."""
+        """Return the preset and the method for answers: greedy."""
         usual: dict[str, Any] = {"temperature": 0.0, "num_beams": 1, "think": False}
         own = {"max_new_tokens": decoding.max_new_tokens, "system": decoding.system}
         preset, method = self.preset(model, **settings)
         return {method.name: (preset.with_settings(**usual, **own), method)}
 
     def engine(self, job: Job) -> Engine:
-        """Return the engine of a job; nobody is asked if nothing is left to do.
+        """Return the engine of a job; without requests if nothing is left to do.
 
         Raises:
-            SettingsError: the address or the key is not one.
+            SettingsError: the address or the key is invalid.
         """
         from sira_cli.remote.client import SECONDS
         from sira_cli.remote.endpoint import Endpoint
@@ -118,7 +118,7 @@ class EndpointOptions:
 
 
 def _typed(context: typer.Context, options: Any) -> list[str]:
-    """Return the options of a group that were typed, also with the usual value, and that no server follows."""
+    """Return the typed options of a group that servers cannot follow, also those with the default value."""
     names = [each.name for each in fields(options) if each.name not in FOLLOWED]
     sources = {name: context.get_parameter_source(name) for name in names}
     typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
@@ -128,7 +128,7 @@ def _typed(context: typer.Context, options: Any) -> list[str]:
 
 
 def _is_followed(setting: str) -> bool:
-    """Return whether a --set changes the prompt or the finished text, which is done here."""
+    """Return whether a --set changes the prompt or the finished text, which works with a server."""
     from sira_cli.models.loading.preset import full_key
 
     return full_key(setting.partition("=")[0]).startswith(("prompts.", "text.", "verify."))

@@ -51,14 +51,14 @@ def chosen_questions(
 
 
 def chosen_pictures(paths: Sequence[str], selection: SelectionOptions, *, repeats: bool = False) -> Pictures:
-    """Return the pictures that the command line names. Missing ones are found before a model is loaded.
+    """Return the pictures that the command line names; missing ones are reported before a model is loaded.
 
     Args:
         paths, selection: the command line.
         repeats: keep a picture as often as it is named.
 
     Raises:
-        SettingsError: nothing is named, or an option has a wrong value.
+        SettingsError: no path is named, or an option has a wrong value.
         PictureError: none of them exists.
     """
     if not paths and selection.files_from is None:
@@ -125,7 +125,7 @@ def listed_paths(paths: Sequence[str], selection: PathOptions) -> list[str]:
 
     Raises:
         SettingsError: the list cannot be read, or names nothing.
-        DataError: it is not a list.
+        DataError: the file is not a list.
     """
     from sira_cli.pictures.lists import read_list
     from sira_cli.pictures.single import STDIN

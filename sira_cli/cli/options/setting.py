@@ -1,4 +1,4 @@
-"""The option --set: a key of the preset, or a setting of the method, that has no option of its own."""
+"""The option --set: any key of the preset, and any setting of the method."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Ma
 
 
 def _heeding(having: Sequence[Method], methods: Sequence[Method], name: str, given: str) -> Sequence[Method]:
-    """Return the methods that have a setting; it must count for one of several."""
+    """Return the methods that have a setting; at least one must use it."""
     # Greedy accepts K, but only for commands that show both streams.
     if len(methods) > 1 and not any(name in each.deciding or name in each.own_settings() for each in having):
         raise SettingsError(f"{given}: {_lacking(name, methods)}")
@@ -92,7 +92,7 @@ def of_option(name: str, methods: Sequence[Method]) -> Sequence[Method]:
     """Return the methods that have the setting of an option such as --alpha.
 
     Raises:
-        SettingsError: none has it.
+        SettingsError: no method has it.
     """
     having = [method for method in methods if name in method.all_settings()]
     if not having:
@@ -108,7 +108,7 @@ def _lacking(name: str, methods: Sequence[Method]) -> str:
 
 
 def _unknown(target: str, methods: Sequence[Method]) -> str:
-    """Return the reason why a key is refused: another method has it, or the nearest key."""
+    """Return the message for a refused key: another method has it, or the nearest key."""
     from sira_cli.models.loading.preset import nearest
 
     only, _, name = target.rpartition(".")
@@ -158,7 +158,7 @@ def complete(incomplete: str) -> list[str]:
 
 
 def spelled(option: str) -> str | None:
-    """Return the --set for a word that is no option, such as `num-beams`; None: --set does not take it either."""
+    """Return the --set for an unknown option, such as `num-beams`; None if --set does not take it either."""
     names = [option.lstrip("-"), option.lstrip("-").removeprefix("no-")]
     names = [name.replace("-", "_") for name in names]
     found = [key for name in names for key in keys() if key.rpartition(".")[2] == name]

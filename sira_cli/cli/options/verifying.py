@@ -52,7 +52,7 @@ TextLanguage = Annotated[
 
 @dataclass(frozen=True)
 class FlagOptions:
-    """A second look that leaves each text as it is."""
+    """A second look that does not change texts."""
 
     title: ClassVar[str] = "Second look"
 
@@ -104,7 +104,7 @@ class VerifyOptions:
 
 
 def note_threshold(verify: Verify, preset: Preset) -> None:
-    """Note a threshold that is not measured, and how to measure it."""
+    """Note that a threshold is not measured, and how to measure it."""
     language = verify.language or preset.verify.language
     other = language != preset.verify.language
     if verify.min_support is None and (other or preset.verify.min_support == type(preset.verify)().min_support):
@@ -134,7 +134,7 @@ def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
 
 
 def claims_of(result: Answer | Result) -> list[dict[str, Any]]:
-    """Return everything that a text was asked about."""
+    """Return all claims that were asked about."""
     return [*(result.objects or ()), *(result.claims or ())]
 
 

@@ -273,7 +273,7 @@ def print_report(report: BenchReport) -> None:
 
 
 def _print_looks(report: BenchReport) -> None:
-    """Print what a second look costs, relative to the caption alone."""
+    """Print the cost of a second look, relative to the caption alone."""
     first = report.looks[0]
     title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
     table = new_table("", "caption", "objects", *first.ratios, "rewritten", title=title)

@@ -156,7 +156,7 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
 
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
-    """Print the figures of the model card, a few measured now, their meaning, and next commands."""
+    """Print the model card's figures, a few measured now, their meaning, and next commands."""
     from sira_cli.demo.measure import measure
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scene_report import SceneReport

@@ -119,7 +119,7 @@ def drift(
 def _measure(
     lvlm: Lvlm, pictures: list[Picture], prompt: str, perturbations: Perturbations
 ) -> tuple[list[dict[str, Divergence]], list[FailedFile]]:
-    """Measure every picture, and show how far it is."""
+    """Measure every picture, and show the progress."""
     from sira_cli.analysis.drift.measure import measure_each
     from sira_cli.analysis.drift.profiles import FailedFile
 

@@ -25,7 +25,7 @@ def measure_throughput(
     compiled: bool,
     text_lengths: TextLengths | None,
 ) -> ThroughputReport:
-    """Measure, and show how far it is.
+    """Measure, and show the progress.
 
     Args:
         lvlm: the model under SIRA. The bundled one sees validation scenes, others see noise.

@@ -56,7 +56,7 @@ def say(message: str) -> None:
 
 
 def spell(options: Mapping[str, str]) -> None:
-    """Set how parameters are given that are no options of the command, such as `rule`: `--option`."""
+    """Set the option for parameters that are not options themselves: `--option` for `rule`."""
     _spelled.clear()
     _spelled.update(options)
 
@@ -102,8 +102,8 @@ def resumable(kept: bool, overwrite: bool = False) -> Iterator[None]:
     """Tell at an interrupt that the same command resumes the run, if finished work is kept.
 
     Args:
-        kept: whether it is.
-        overwrite: whether the command has --overwrite, with which it would start again.
+        kept: whether finished work is kept.
+        overwrite: whether the command had --overwrite, with which it would start again.
 
     Raises:
         typer.Exit: with 130.
@@ -121,7 +121,7 @@ def resumable(kept: bool, overwrite: bool = False) -> Iterator[None]:
 
 
 def announce(download: Download) -> None:
-    """Print before a first download its model, size and folder, and the preset that needs no download."""
+    """Announce a first download: model, size and folder, and the preset that needs no download."""
     note(
         f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
         "(--preset demo needs no download)"

@@ -81,7 +81,7 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
     """Check that a file can be written, before a model is loaded.
 
     Raises:
-        SettingsError: it is a folder, its folder is missing, or it exists and is not to be overwritten.
+        SettingsError: the path is a folder, its folder is missing, or the file exists and may not be overwritten.
     """
     if file is not None and file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")

@@ -31,7 +31,7 @@ class Progress:
         self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
-        """Count more as done; not `worked`: done in an earlier run, and not counted for the speed.
+        """Count more as done; not `worked`: done by an earlier run, and not part of the speed.
 
         Raises:
             KeyboardInterrupt: the run was interrupted, and a library swallowed that.
@@ -96,7 +96,7 @@ def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[Pict
 def run_records(
     events: Iterable[Event], targets: Targets, progress: Progress
 ) -> Iterator[tuple[PictureEvent, dict[str, Any]]]:
-    """Yield each picture's event with its record, of earlier runs too, and say why pictures failed."""
+    """Yield each picture's event with its record, including earlier runs', and report why pictures failed."""
     from sira_cli.runs.events import Failed, Skipped
 
     for event in picture_events(events, progress):

@@ -30,7 +30,7 @@ def delta_style(delta: float) -> str:
 
 
 def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
-    """Return the style of a word; words that say nothing about a picture are pale."""
+    """Return the style of a word; function words and the like are pale."""
     if not says_something(word["word"]):
         return PALE
     return DOUBT[doubt(word["grounding"])] if color_by == "grounding" else delta_style(word["delta"])
@@ -57,7 +57,7 @@ def print_words(
 def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy) -> None:
     """Print a table of token lines: the picked token, and the three best candidates of each view.
 
-    Grounding is a score of words, so it colours no tokens.
+    Grounding is a score of words, so tokens are not coloured by it.
     """
     table = Table("step", "token", "\u0394", "KL", *("full", "CF", "contrast"), box=None, header_style="bold")
     for line in tokens:
