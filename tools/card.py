@@ -1,7 +1,7 @@
 """Measure a trained model on the test scenes and write its card: `python -m tools.card`.
 
 K and alpha are the preset's, chosen on the validation scenes by `sira sweep --captions --json`, whose output is
-`choice.json`. The test scenes are for models that are to be released; trials are for the validation scenes.
+`choice.json`. The test scenes are for released models; trials use the validation scenes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Choose every method's settings on validation scenes, by the rule that chose SIRA's: `python -m tools.choose`.
 
-Measurements are kept in `--texts`, and the shipped file keeps its entries of methods that are not asked for: so a
-method that is added later takes its own time only.
+Measurements are kept in `--texts`, and the shipped file keeps the entries of other methods, so a later method takes
+only its own time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 class Adversarial(Questions):
-    """The questions that the rule looks at."""
+    """The questions that the rule uses."""
 
     def about(self, scene: Scene) -> list[SceneQuestion]:
         """Return the questions of POPE's adversarial split."""
@@ -55,9 +55,9 @@ def settings_to_try(method: str) -> list[dict[str, Any]]:
 
 
 def choose(names: Sequence[str], scenes: int, units: Units) -> dict[str, Chosen]:
-    """Measure the settings of these methods and choose; the rule's own fallback are the authors' settings.
+    """Measure the settings of these methods and choose; the fallback is the authors' settings.
 
-    Questions are asked under those settings only whose captions fulfil the rule: no answer would change the choice.
+    Questions are asked only under settings whose captions fulfil the rule; elsewhere no answer could change the choice.
 
     Args:
         names: of methods with a grid.

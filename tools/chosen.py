@@ -34,8 +34,8 @@ class Chosen:
     """The choice for a method.
 
     Attributes:
-        settings: that were tried in several values.
-        fulfils: whether they fulfil the rule; if not, they are its defaults.
+        settings: the settings that were varied.
+        fulfils: whether they fulfil the rule; if not, they are the method's defaults.
         scenes: number of validation scenes.
         greedy: figures of greedy decoding on the same scenes.
         tried: all settings that were measured, the defaults first.

@@ -1,4 +1,4 @@
-"""Does the second look tell true colours from wrong ones? `python -m tools.claims --split test`.
+"""Measure whether the second look tells true colours from wrong ones: `python -m tools.claims --split test`.
 
 swapped   captions of another source, which name the scene's objects with their colours, against the same captions with
           each colour replaced by another one
@@ -43,7 +43,7 @@ SEEDS: dict[Split, range] = {"validation": VALIDATION_SEEDS[800_000:], "test": T
 
 
 def caption(colors: Mapping[str, str]) -> str:
-    """Return a caption that gives objects a colour, unlike the captions of training in its form."""
+    """Return a caption that gives objects a colour, in another form than the training captions."""
     return " ".join(f"I see {article(color)} {color} {name}." for name, color in colors.items())
 
 

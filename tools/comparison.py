@@ -1,7 +1,7 @@
 """All methods on drawn scenes: figures, paired differences to greedy, settings, and cost.
 
 `python -m tools.comparison --texts FILE.jsonl` measures the test scenes and writes `compared/figures.json`. Texts are
-kept in the file: an interrupted run goes on, and a method that is added later takes its own time only.
+kept in the file: an interrupted run continues, and a later method takes only its own time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Comparison:
         cost: Mapping[str, Spread],
         timed: int,
     ) -> Comparison:
-        """Put the measurements together.
+        """Combine the measurements.
 
         Args:
             methods: the bundled model under each, greedy first.
@@ -152,7 +152,7 @@ def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[s
     """Load the bundled model once, and put it under each of several methods with the settings chosen for them.
 
     Returns:
-        The model under each method that can run, greedy first; and by name why the others cannot.
+        The model under each method that can run, greedy first; and by name the reasons why others cannot.
     """
     greedy, failed = load_method("greedy"), {}
     found = {"greedy": greedy}

@@ -1,4 +1,4 @@
-"""How good is the threshold that needs no labels? `python -m tools.controls --split test`.
+"""Measure the threshold that needs no labels: `python -m tools.controls --split test`.
 
 On validation scenes several percentiles of the controls' support are compared, on test scenes the one that was chosen:
 in several wordings of the question, and with controls of three seeds.

@@ -13,7 +13,8 @@ TIMED = 20  # scenes, unless fewer are measured; one more warms up
 
 
 def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, Spread]:
-    """Return the time of a caption over the first method's of the same scene: A B C A B C ..., a scene a round.
+    """Return the time of a caption relative to the first method's of the same scene: A B C A B C ..., a scene per
+    round.
 
     The first round only warms up. Captions are as long as the method makes them.
 

@@ -36,10 +36,10 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Case:
-    """Pictures that are drawn again and again.
+    """Pictures that are drawn repeatedly.
 
     Attributes:
-        figure: whose interval is made; `- accuracy` and `- CHAIRi` are differences of two methods.
+        figure: figure with the interval; `- accuracy` and `- CHAIRi` are differences of two methods.
         pictures: their number.
         questions: per picture; 0 for captions.
         correlation: of two answers about a picture, or two mentions in a caption.
@@ -84,7 +84,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield everything that is drawn."""
+    """Yield all cases."""
     for pictures in PICTURES:
         for questions, correlation in ALIKE:
             for figure in ("accuracy", "F1"):

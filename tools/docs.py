@@ -152,22 +152,22 @@ def presets_line() -> str:
 
 
 def word_figures() -> str:
-    """Return the same command's figures about the scores of words."""
+    """Return the figures about the scores of words."""
     return words_table(from_json(read_figures()["words"]))
 
 
 def support_figures() -> str:
-    """Return how well support separates objects, but for the thirds of each text."""
+    """Return how well support separates objects, without the thirds of each text."""
     return "\n".join(line for line in shipped().splitlines() if " third " not in line)
 
 
 def below_the_threshold() -> str:
-    """Return the effect of the threshold, the last sentence of these figures."""
+    """Return the effect of the threshold, the last sentence of `support_figures`."""
     return support_figures().splitlines()[-1]
 
 
 def controls_figures() -> str:
-    """Return how good the threshold is that needs no labels, for the first wording of the question."""
+    """Return the figures of the threshold without labels, for the first wording of the question."""
     record = json.loads(controls.file_of("test").read_text(encoding="utf-8"))
     record["rows"] = record["rows"][:1]
     return controls.shown(json.dumps(record))
@@ -267,7 +267,7 @@ def bench_report(name: str) -> BenchReport:
 
 
 def methods_figures() -> str:
-    """Return all its figures of captions and answers, and the candidate settings."""
+    """Return all figures of captions and answers, and the candidate settings."""
     return comparison.Comparison.shipped().tables()
 
 

@@ -19,7 +19,7 @@ def example(scene: int) -> str:
     """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets.
 
     Raises:
-        LookupError: if `examples/README.md` has no such scene.
+        LookupError: `examples/README.md` has no such scene.
     """
     name = f"scene-{scene}.png"
     for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines():
@@ -50,7 +50,9 @@ def effect() -> str:
 
 
 def cost() -> str:
-    """Return the claim about cost: SIRA's decoding step to greedy's, the least and the largest of the benches."""
+    """Return the claim about cost: SIRA's decoding step relative to greedy's, the smallest and the largest of the
+    benches.
+    """
     medians = [measure.ratio.median for name in STEPS for row in bench_report(name).rows[1:2] if (measure := row.step)]
     slow = bench_report("cpu-qwen2.5-vl-3b-float32")
     step = next(row.step.ratio.median for row in slow.rows[1:2] if row.step)

@@ -1,6 +1,6 @@
 """Run everything that needs a GPU, and write a report: `tools/gpu_check.sh [-o FOLDER] [--tiny] [PART...]`.
 
-Each part is a process with a time limit of its own, so that none takes another with it. Parts can be named, to run them
+Each part is a process with its own time limit, so that a failure ends no other part. Parts can be named, to run them
 in several commands; the report has the latest result of each.
 
     FOLDER/gpu-*.json              figures, as `sira bench -o` writes them

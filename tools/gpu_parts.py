@@ -1,4 +1,4 @@
-"""The parts of `tools/gpu_check.sh` that no command of sira is: conformance, memory, Ray.
+"""The parts of `tools/gpu_check.sh` without a command of sira: conformance, memory, Ray.
 
 python -m tools.gpu_parts conformance --dtype bfloat16 -o conformance.json
 """
@@ -36,7 +36,7 @@ SPARE = 3e9  # bytes besides the weights, where memory is to end
 
 
 def conformance(dtype: str, tiny: bool) -> dict[str, Any]:
-    """Compare the fork with Algorithm 1 by the letter, on tiny models of all families, on the GPU.
+    """Compare the fork with a literal Algorithm 1, on tiny models of all families, on the GPU.
 
     In float32 the tokens are equal, and the logits of both streams within `TOLERANCE`. In 16 bits, the fork is at most
     twice as far from Algorithm 1 in float32 as Algorithm 1 in 16 bits is, up to the first token that differs.
@@ -114,7 +114,7 @@ def auto(tiny: bool) -> dict[str, Any]:
 
 
 def limit(tiny: bool) -> dict[str, Any]:
-    """Let memory end in a run that asks for too much: the batch is halved, and every picture has its text."""
+    """Check a run that asks for too much memory: the batch is halved, and every picture gets its text."""
     if tiny:
         print("no GPU")
         sys.exit(SKIPPED)

@@ -77,7 +77,7 @@ class LedgerReport:
         return json.dumps({"schema": "sira.ledger/1", **asdict(self)}, indent=1) + "\n"
 
     def table(self) -> str:
-        """Return it in Markdown."""
+        """Return the report in Markdown."""
         rows = [[f"{self.records:,} records of {self.file_bytes / self.records:.0f} bytes", "seconds", "memory"]]
         rows += [[each.name, f"{each.seconds:.1f}", f"{each.peak_bytes / 1e6:.0f} MB"] for each in self.phases]
         return f"{markdown(rows)}\n\nProcessor time on {self.device}; most memory so far, on top of the program's own."
@@ -129,7 +129,7 @@ def write(path: Path, records: int) -> None:
 
 
 def resume(path: Path, records: int) -> list[Phase]:
-    """Measure the run that continues the file. Called in a fresh process, whose memory has nothing else.
+    """Measure the run that continues the file; called in a fresh process, whose memory holds nothing else.
 
     Raises:
         RuntimeError: the file does not hold the written records.
@@ -202,7 +202,7 @@ def measure(records: int, folder: Path) -> LedgerReport:
     """Write a file into the folder, and measure the run that goes on with it.
 
     Args:
-        records: their number, from 1 on.
+        records: number of records, at least 1.
         folder: an empty one, where the file is written; it is left there.
     """
     path = folder / "captions.jsonl"

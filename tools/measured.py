@@ -25,7 +25,7 @@ def ledger_table() -> str:
 
 
 def coverage() -> str:
-    """Return how often 95 % intervals hold the true value."""
+    """Return the coverage of 95 % intervals."""
     return table(_record("coverage"))
 
 
@@ -61,7 +61,7 @@ def schema_cost() -> str:
 
 
 def small_requests() -> str:
-    """Return the time of a request that asks for next to nothing, by the server's own connections."""
+    """Return the time of a minimal request, on kept and on new connections."""
     found = _record("cpu-demo-small-requests")
     kept, new = (1000 * found["seconds"]["health"][kind]["median"] for kind in ("kept", "new"))
     return (

@@ -25,8 +25,8 @@ MIN_PATCH_SHARE = 0.05  # share of a patch that an object must cover to count as
 class Pictures:
     """Rendered training scenes, on disk.
 
-    The tower learns from scenes with broken co-occurrence, so that it sees the objects whatever the place, as one
-    trained on all sorts of pictures does; the decoder learns the co-occurrence.
+    The tower learns from scenes with broken co-occurrence, so that it sees objects in any place, as towers trained on
+    diverse pictures do; the decoder learns the co-occurrence.
 
     Attributes:
         pixels: uint8 `[N, IMAGE_SIDE, IMAGE_SIDE, 3]`, resized as the image processor does it.
@@ -42,7 +42,7 @@ class Pictures:
         self._done = folder / f"{self.name}-{count}-rendered"
 
     def render(self, workers: int) -> None:
-        """Fill both arrays, unless they are filled already."""
+        """Fill both arrays, unless they are filled."""
         if self._done.exists():
             return
         count = len(self.pixels)

@@ -1,4 +1,4 @@
-"""How the bundled model is trained, in numbers."""
+"""The recipe of the bundled model, in numbers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Does the second look separate hallucinated objects from true ones? `python -m tools.support --split test`.
+"""Measure how well the second look separates hallucinated objects from true ones: `python -m tools.support --split
+test`.
 
 Measured on scenes that no model was trained on.
 
-Late words are hallucinated more often than early ones, and an object that is named again is likely real: a score may
-look better than it is because it depends on the position. So the figures are also given within thirds of the text, for
-first mentions only, and for the position alone.
+Late words are hallucinated more often than early ones, and repeated objects are likely real, so a score may look good
+only because it depends on the position. So the figures are also given within thirds of the text, for first mentions
+only, and for the position alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Mention(NamedTuple):
     """An object word of a caption.
 
     Attributes:
-        scene: its number.
+        scene: number of the scene.
         there: whether the object is in the scene.
         start: where the word begins, as a share of the text.
         first: whether the text has not named the object before.
@@ -58,7 +59,7 @@ class Mention(NamedTuple):
 
     @property
     def position(self) -> float:
-        """The earlier, the higher."""
+        """Score by position: the earlier, the higher."""
         return -self.start
 
     def is_in(self, part: str) -> bool:
