@@ -11,12 +11,11 @@ from sira_cli.analysis.sweep.best import by_captions_among
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import SPLITS, held_out
 from sira_cli.demo.scene_report import SceneReport
-from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene
+from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SettingsError
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
-from sira_cli.models.answering.answers import AnsweringModel
 from tools import choose
 from tools import comparison as comparison_module
 from tools.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
@@ -44,39 +43,6 @@ def test_every_grid_begins_with_the_authors_settings_and_holds_valid_ones():
             assert all(tried.count(cell) == 1 for cell in tried)
             for cell in tried:
                 METHODS[name].with_values(**cell)
-
-
-@pytest.mark.slow
-def test_choosing_measures_validation_scenes_and_keeps_what_is_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(choose, "GRIDS", {"text-only": {"alpha": (0.5, 3.0)}, "m3id": {"decay": (0.0,)}})
-    monkeypatch.setattr(choose, "load_method", partial(load_method, max_new_tokens=12))
-    monkeypatch.setattr(choose, "Adversarial", partial(choose.Adversarial, sample=50))
-    asked = []
-    monkeypatch.setattr(choose, "held_out", lambda seed: asked.append(seed) or held_out(seed))
-    file = tmp_path / "settings.yaml"
-
-    def run(*names: str) -> None:
-        arguments = ["choose", *names, "--scenes", "2", "--texts", tmp_path / "texts.jsonl", "--output", file]
-        monkeypatch.setattr("sys.argv", list(map(str, arguments)))
-        choose.main()
-
-    run("text-only")
-    assert asked == [*VALIDATION_SEEDS[:2]]
-    first = read_chosen(file)["text-only"]
-    assert [each.settings for each in first.tried] == [{"alpha": 0.5}, {"alpha": 3.0}]
-    texts = (tmp_path / "texts.jsonl").read_bytes()
-    assert len(texts.splitlines()) > 2
-    run("m3id")
-    both = read_chosen(file)
-    assert both["text-only"] == first
-    assert both["m3id"].settings == {"decay": 0.02}
-    same = both["m3id"].tried[1].figures  # decay 0 is greedy, which fulfils nothing: no question was asked
-    assert same == {name: both["m3id"].greedy[name] for name in ("CHAIRs", "CHAIRi", "coverage", "words")}
-    monkeypatch.setattr(AnsweringModel, "generate", None)  # everything is kept
-    before = file.read_bytes()
-    run("text-only", "m3id")
-    assert file.read_bytes() == before
-    assert (tmp_path / "texts.jsonl").read_bytes().startswith(texts)
 
 
 def chosen_of(fulfils: bool, **settings: object) -> Chosen:
@@ -181,15 +147,6 @@ def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
     again, _ = run()
     assert again.report == found.report
     assert (tmp_path / "texts.jsonl").read_bytes() == kept
-
-
-def test_a_method_without_figures_is_named_and_left_out(monkeypatch):
-    shipped = Comparison.shipped()
-    assert "Not measured" not in shipped.tables()
-    monkeypatch.setitem(METHODS, "fresh", METHODS["vcd"])
-    *tables, last = shipped.tables().split("\n\n")
-    assert last == "Not measured: `fresh`."
-    assert "fresh" not in "".join(tables)
 
 
 def test_what_ships_was_measured_on_all_test_scenes_under_the_chosen_settings():

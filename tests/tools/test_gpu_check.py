@@ -8,13 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from sira_cli.analysis.bench.figures import BenchReport
 from sira_cli.analysis.bench.throughput import ThroughputReport
-from sira_cli.core import reference
-from tests.support import tiny
-from tools import gpu_parts
 from tools.gpu_check import Part, all_parts, run_part
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
@@ -56,20 +52,6 @@ def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(folder):
     mark.unlink()
     time.sleep(0.5)
     assert not mark.exists()
-
-
-@pytest.mark.parametrize(("k", "equal"), [(3, True), (1, False)])
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-def test_conformance_notices_another_fork(monkeypatch, dtype, k, equal):
-    """The comparison that runs on a GPU, on the CPU: it passes, and fails where the fork is at another layer."""
-    monkeypatch.setattr(gpu_parts, "STEPS", 2)
-    case, rounded = (
-        gpu_parts._placed(tiny.FAMILIES["LLaVA-1.5"](), torch.device("cpu"), each, dtype)
-        for each in (dtype, torch.float32)
-    )
-    exact = reference.decode(rounded, k, 0.5, 2)
-    slow = exact if dtype == torch.float32 else reference.decode(case, k, 0.5, 2)
-    assert gpu_parts._compared(case, 3, exact, slow, tiny.SUPPRESS)["equal"] is equal
 
 
 @pytest.mark.slow

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.models.inputs.processors import chat_inputs
 from sira_cli.models.loading.load import load
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
-from tools import train
 from tools.pictures import Pictures
 from tools.recipe import Recipe
 from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
@@ -98,42 +95,3 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
                 ).last_hidden_state[0]
                 torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
             assert blind == 1 + BLIND_QUESTIONS
-
-
-@pytest.mark.slow
-def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
-    run_once = train.Stage.run
-
-    def run_and_save_often(self, losses, save_every=1):
-        run_once(self, losses, save_every)
-
-    monkeypatch.setattr(train.Stage, "run", run_and_save_often)
-    weights = []
-    for name, interrupted in (("whole", False), ("torn", True)):
-        folder = tmp_path / name
-        folder.mkdir()
-        for path in work.iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
-        if interrupted:
-            for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
-                with monkeypatch.context() as patch:
-                    patch.setattr(train.Progress, "step", _stop_at(stage, step))
-                    with pytest.raises(KeyboardInterrupt):
-                        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
-        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
-        weights.append(load_file(tmp_path / f"{name}-out" / "model.safetensors"))
-    assert weights[0].keys() == load_file(BUNDLED_FOLDER / "model.safetensors").keys()
-    for name, tensor in weights[0].items():
-        assert torch.equal(tensor, weights[1][name]), name
-
-
-def _stop_at(stage: str, step: int):
-    count = train.Progress.step
-
-    def stop(self, loss=None):
-        if self.name == stage and self.done == step:
-            raise KeyboardInterrupt
-        count(self, loss)
-
-    return stop

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from sira_cli.analysis.bench.figures import BenchReport, Spread
-from sira_cli.analysis.bench.second_look import look_costs, look_requests
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import Verify
-from tools.docs import BENCH
 from tools.verified import measure_verified
 
 LOOK = Verify(min_support=0.5, mode="rewrite")
@@ -57,24 +52,3 @@ def test_figures_are_those_of_drafts_and_texts(greedy, scenes, measured):
         assert report.figures[name]["CHAIRs"].value == 50 * count
     changed = wrong["greedy + rewrite"] - wrong["greedy"]
     assert report.differences["greedy + rewrite"]["CHAIRs"].value == 50 * changed
-
-
-@pytest.mark.slow
-def test_the_bench_counts_what_it_times(greedy, scenes):
-    requests = []
-    pictures = [render(scene)[0] for scene in scenes]
-    (cost,) = look_costs({"greedy": greedy}, pictures, 1, lambda: requests.append(1))
-    assert len(requests) == look_requests(1, len(pictures), 1)
-    rewritten = sum(greedy.caption(each, verify="rewrite").draft is not None for each in pictures)
-    assert (cost.method, cost.pictures, cost.rewritten) == ("greedy", 2, rewritten)
-    assert cost.things == sum(len(greedy.check(each, greedy.caption(each).text).objects) for each in pictures) / 2
-    assert set(cost.ratios) == {"flag", "rewrite"}
-    assert isinstance(cost.caption, Spread)
-
-
-def test_reports_of_the_bench_without_it_are_read():
-    records = [json.loads(path.read_text()) for path in BENCH.glob("*.json")]
-    older = [record for record in records if record["schema"] == "sira.bench/1" and "looks" not in record]
-    assert older
-    for record in older:
-        assert BenchReport.from_json(json.dumps(record)).looks == ()
