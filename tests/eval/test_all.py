@@ -103,14 +103,6 @@ def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
         find_benchmarks(tmp_path)
 
 
-def test_a_file_instead_of_a_folder(scenes):
-    for path in (scenes / "naturalbench" / "naturalbench.jsonl", scenes / "nowhere"):
-        with pytest.raises(SettingsError, match="is not a folder"):
-            find_benchmarks(path)
-        with pytest.raises(SettingsError, match=r"is not a folder: expected the folder with naturalbench\.jsonl"):
-            CARDS["naturalbench"].find(path)
-
-
 def test_files_are_checked_before_the_model_is_loaded(sira, tmp_path, loaded):
     (tmp_path / "mme" / "count").mkdir(parents=True)
     (tmp_path / "mme" / "count" / "1.txt").write_text("Is it?")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.similarity import EqualWords, Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
-from sira_cli.eval.base import Ask
+from sira_cli.eval.base import ONE_WORD, Ask
 from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, Near, benchmark, figures, lay_out, write
 
 
@@ -211,3 +212,28 @@ def test_only_captions_have_stand_ins(data):
     assert benchmark(data).stand_ins() == {}
     assert benchmark(data, similarity=EqualWords()).stand_ins() == {"generative": "similarity exact"}
     assert benchmark(data, similarity=EqualWords(), parts=["discriminative"]).stand_ins() == {}
+
+
+def test_ambers_own_files(benchmarks):
+    """Random answers, whose figures a restatement of the whole rule gave, too."""
+    amber = benchmark(benchmarks / "amber", similarity=Near())
+    captions, questions = amber.parts
+    assert (len(captions.asks), len(questions.asks), len(amber.lexicon.vocabulary)) == (1_004, 14_216, 418)
+    assert captions.asks[-1] == Ask("1004", "AMBER_1004.jpg", "Describe this image.")
+    assert questions.asks[0].prompt == f"Is the sky sunny in this image?{ONE_WORD}"
+    draw, texts = random.Random(0), {}
+    words = [*sorted(amber.lexicon.vocabulary), *sorted(amber.lexicon.safe), "view"]
+    for ask in captions.asks:
+        pools = amber.annotations[ask.id].truth * 3, amber.annotations[ask.id].hallu, words
+        texts[ask.id] = " ".join(draw.choice(draw.choice(pools)) for _ in range(draw.randint(0, 20)))
+    found = figures(amber, texts, {ask.id: draw.choice(["Yes", "No", "No", "Yes.", ""]) for ask in questions.asks})
+    assert {group: [*map(float, each.values())][:4] for group, each in found.items()} == {
+        "generative": [21.3, 59.4, 68.0, 60.3],
+        "discriminative": [33.5, 65.8, 40.5, 50.1],
+        "existence": [40.7, 100.0, 40.7, 57.8],
+        "attribute": [30.0, 49.5, 40.6, 44.6],
+        "state": [30.0, 49.6, 41.1, 44.9],
+        "number": [31.4, 50.7, 41.9, 45.9],
+        "action": [26.6, 45.4, 33.8, 38.7],
+        "relation": [27.9, 39.6, 38.6, 39.1],
+    }

@@ -12,10 +12,9 @@ from sira_cli.errors import DataError
 from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
-from sira_cli.eval.hallusion import CARD, EVERYTHING, KEY, Hallusion, extracted
+from sira_cli.eval.hallusion import CARD, EVERYTHING, KEY, extracted
 from sira_cli.eval.report import EvalReport
 from tests.support.eval.drawn import hallusion
-from tests.support.eval.helpers import rows, values
 from tests.support.eval.writing import save
 
 SAID = (
@@ -160,7 +159,6 @@ def test_a_missing_answer_leaves_out_its_whole_set(real, tmp_path):
     ("change", "message"),
     [
         ({"gt_answer": "2"}, "row 1: expected gt_answer 0 or 1"),
-        ({"set_id": None}, "row 1: .*set_id"),
         ({"question_id": "1"}, "row 2: VD_drawn_0_0_1 stands twice"),
     ],
 )
@@ -174,28 +172,3 @@ def test_damaged_files_end_in_one_line(tmp_path, change, message):
     save(path, [row | {"visual_input": "0"} for row in data])
     with pytest.raises(DataError, match="no questions about pictures"):
         CARD.read(folder, Asking())
-
-
-def test_a_run_on_drawn_pictures(sira, tmp_path, loaded, lvlm):
-    folder = hallusion(tmp_path / "data")
-    command = ("eval", "hallusionbench", folder, "--json")
-    ask = (*command, "--images", folder / "hallusion_bench", "-p", "demo", "-b", 8, "-o", tmp_path / "out")
-    code, out, _ = sira(*ask, "--option", "wording=ours")
-    assert code == 0
-    report = json.loads(out)
-    assert [key for key in rows(report) if key[0] == "with pictures"] == [
-        ("with pictures", method) for method in ("greedy", "greedy+apc", "sira")
-    ]
-    benchmark: Hallusion = CARD.read(folder, Asking("ours"))
-    under = lvlm.under(lvlm.preset.method("sira"))
-    texts = {
-        ask.id: under.ask(folder / "hallusion_bench" / ask.picture, ask.prompt).text for ask in benchmark.parts[0].asks
-    }
-    total = benchmark.score(benchmark.parts[0], texts)["with pictures"].total()
-    expected = benchmark.figures("with pictures", total)
-    found = values(report)
-    assert {name: found["with pictures", "sira", name] for name in expected} == pytest.approx(expected)
-    loaded.clear()
-    assert json.loads(sira(*ask, "--option", "wording=ours")[1]) == report
-    assert loaded.total() == 0
-    assert values(json.loads(sira(*command, "--option", "wording=ours", "--answers", tmp_path / "out")[1])) == found

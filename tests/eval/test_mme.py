@@ -155,7 +155,7 @@ def test_damaged_results_name_the_line(folder, tmp_path):
 
 def test_a_run_on_drawn_pictures(sira, drawn, loaded, tmp_path):
     folder = drawn
-    command = ("eval", "mme", folder, "--json", "--option", "wording=ours")
+    command = ("eval", "mme", folder, "--json", "--option", "wording=ours", "--no-controls")
     code, out, _ = sira(
         *command, "--images", folder, "-p", "demo", "-b", 8, "-o", tmp_path / "out", "--export", "official"
     )

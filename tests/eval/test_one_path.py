@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.eval.helpers import rows
 
 SPLITS = ("random", "popular", "adversarial")
 
 
-@pytest.fixture
-def measured(sira, scenes):
-    """The figures of one file of questions: by sweep, and by eval with answers of one token."""
+def test_sweep_and_eval_give_the_same_figures(sira, scenes):
+    """Of the same questions: by sweep, and by eval with answers of one token."""
     files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in SPLITS]
     common = ("--images", scenes / "images", "-p", "demo", "--alpha", 8, "-b", 8, "--json")
     code, out, _ = sira("sweep", *files, "--k", 7, *common)
@@ -22,20 +19,12 @@ def measured(sira, scenes):
     options = ("--max-new-tokens", 1, "--k", 7, "--method", "sira")
     code, out, _ = sira("eval", "pope", *files, *options, *common)
     assert code == 0
-    return sweep, rows(json.loads(out))
-
-
-def test_sweep_and_eval_give_the_same_figures(measured):
-    sweep, found = measured
+    found = rows(json.loads(out))
     for cell, method in (((0, 0.0), "greedy"), ((7, 8.0), "sira")):
         for split in SPLITS:
             expected = found[f"scenes {split}", method]["figures"]
             for name in ("accuracy", "F1", "precision", "recall", "FPR", "yes"):
                 assert sweep[cell]["figures"][f"scenes {split} {name}"] == expected[name], (cell, split, name)
-
-
-def test_their_differences_to_greedy_are_the_same_draws(measured):
-    sweep, found = measured
     for split in SPLITS:
         expected = found[f"scenes {split}", "sira"]["differences"]
         for name in ("accuracy", "F1", "yes"):

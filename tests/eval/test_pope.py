@@ -1,10 +1,9 @@
-"""POPE to the digit: every rule restated in another way, on odd answers, over all nine files where they are at hand."""
+"""POPE to the digit: every rule on odd answers, and over all nine files."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,73 +12,33 @@ import pytest
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.pope import Pope
 from sira_cli.eval.pope_questions import read_questions
-from sira_cli.eval.stats import pope
 from sira_cli.eval.stats.pope import RULES
 
-ODD = (
-    *("", "NO", "No!", "isn't", "Yes\nno", ".No", "Yes, it is", "No, there is no dog", "  no", "Yes.", "No.", "no"),
-    *(
-        "Nope",
-        "There is one. No",
-        "There is no, dog",
-        "I do not see it",
-        "It isn't there.",
-        "yes",
-        "YES!",
-        "n o",
-        "no.",
-    ),
-    *("no.", "No\tdog", "Yes no", "noise", "not. sure", "Know", "Yes,no", "NO.", "“No”", "cannot", "0", "nó"),
-)
+# What an answer is taken for: yes, no, or neither, by the rules in their order; by VCD's if it is there, and if not.
+ORDER = ("official", "opera", "strict", "repope")
+GOLDEN = {
+    "yy--ny": ("", "n o", "0", "nó"),
+    "ynnnnn": ("NO", ".No", "NO."),
+    "yynnnn": ("No!", "No\tdog", "“No”"),
+    "yn--ny": ("isn't", "It isn't there."),
+    "yyyyyn": ("Yes\nno", "Yes,no"),
+    "yyyyyy": ("Yes, it is", "Yes.", "yes", "YES!"),
+    "nnnnnn": ("No, there is no dog", "  no", "No.", "no", "no."),
+    "yy-nnn": ("Nope", "noise", "Know", "cannot"),
+    "yn-nnn": ("There is one. No",),
+    "nn-nnn": ("There is no, dog", "I do not see it", "not. sure"),
+    "nnyyyn": ("Yes no",),
+}
+ODD = [answer for answers in GOLDEN.values() for answer in answers]
+MEANS = {"y": True, "n": False, "-": None}
 
 
-def restated(rule: str, answer: str, there: bool) -> bool | None:
-    """The rules again, by regular expressions over the text instead of by splitting it."""
-    if rule == "official":
-        first = re.match(r"[^.]*", answer)[0]
-        return re.search(r"(?:^| ),*(?:N,*o|n,*o(?:,*t)?),*(?= |$)(?!\n)", first) is None
-    if rule == "vcd":
-        return bool(re.search("yes", answer, re.I)) if there else not re.search("no", answer, re.I)
-    if rule == "opera":
-        drop = "[.,]*"
-        word = "|".join(drop.join(word) for word in ("No", "not", "no", "NO"))
-        return re.search(rf"(?:^| ){drop}(?:{word}){drop}(?: |\Z)|n{drop}'{drop}t{drop}(?: |\Z)", answer) is None
-    if rule == "repope":
-        found = re.search("(?s)(yes)|no(?!.*yes)", answer, re.I)
-        return None if found is None else found[1] is not None
-    start = re.match(r"[\W\d_]*(yes|no)(?![^\W\d_]|'[^\W\d_])", answer, re.I)
-    return None if start is None else start[1].lower() == "yes"
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_equals_its_restatement(rule: str):
-    for answer, there in itertools.product(ODD, (True, False)):
-        assert RULES[rule](answer, there) is restated(rule, answer, there), (answer, there)
-
-
-@pytest.mark.parametrize(
-    ("answer", "official", "opera", "strict"),
-    [
-        ("NO", True, False, False),
-        ("isn't", True, False, None),
-        ("Yes\nno", True, True, True),
-        (".No", True, False, False),
-        ("There is one. No", True, False, None),
-    ],
-)
-def test_quirks_by_hand(answer: str, official: bool, opera: bool, strict: bool | None):
-    assert pope.official(answer) is official
-    assert pope.opera(answer) is opera
-    assert pope.strict(answer) is strict
-
-
-def test_what_vcd_looks_for_depends_on_the_truth():
-    assert pope.vcd("Nothing to say", True) is False  # no yes
-    assert pope.vcd("Nothing to say", False) is False  # "no" is in it
-    assert pope.vcd("yes and no", True) is True
-    assert pope.vcd("yes and no", False) is False
-    assert pope.vcd("", True) is False
-    assert pope.vcd("", False) is True
+@pytest.mark.parametrize("taken", GOLDEN)
+def test_what_answers_are_taken_for(taken):
+    for answer in GOLDEN[taken]:
+        found = [RULES[rule](answer, there) for rule in ORDER for there in (True, False)]
+        assert found == [MEANS[letter] for letter in taken[:4] for _ in range(2)], answer
+        assert [RULES["vcd"](answer, there) for there in (True, False)] == [MEANS[letter] for letter in taken[4:]]
 
 
 @pytest.fixture
@@ -177,7 +136,6 @@ def test_question_files_may_be_arrays_without_ids(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
@@ -278,18 +236,18 @@ def nine(benchmarks: Path) -> tuple[list[Path], Pope]:
     return paths, Pope(paths)
 
 
-@pytest.mark.parametrize("rule", ["official", "vcd", "opera"])
+@pytest.mark.parametrize("rule", ["official", "vcd"])
 def test_all_nine_files_by_exact_fractions(rule: str, nine: tuple[list[Path], Pope]):
     paths, benchmark = nine
     benchmark.rule = rule
     (part,) = benchmark.parts
     assert len(part.asks) == 27_000
-    odd = itertools.cycle(ODD + ODD[::3])  # its length has no factor in common with the order of labels
+    odd = itertools.cycle([*ODD, *ODD[::3]])  # its length has no factor in common with the order of labels
     answers = {ask.id: next(odd) for ask in part.asks}
     tallies = benchmark.score(part, answers)
     for path, split in zip(paths, part.groups, strict=True):
         labels = [json.loads(line)["label"] == "yes" for line in path.read_text().splitlines()]
-        said = [restated(rule, answers[f"{split}/{n}"], there) for n, there in enumerate(labels, start=1)]
+        said = [RULES[rule](answers[f"{split}/{n}"], there) for n, there in enumerate(labels, start=1)]
         pairs = list(zip(labels, said, strict=True))
         tp, fn, fp, tn = (pairs.count(pair) for pair in itertools.product((True, False), (True, False)))
         expected = {

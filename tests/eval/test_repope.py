@@ -108,13 +108,3 @@ def test_a_run_on_drawn_pictures(pope, scenes, loaded, tmp_path):
     row = found["scenes random, RePOPE", "sira"]
     assert row["answered"] == len(new.read_text().splitlines())
     assert row["differences"].keys() == row["figures"].keys()
-    code, again, _ = pope(
-        "--answers",
-        tmp_path / "out",
-        "--option",
-        "rule=repope",
-        "--option",
-        f"repope={new}",
-        splits=("random", "adversarial"),
-    )
-    assert values(again) == values(report)

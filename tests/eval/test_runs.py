@@ -191,12 +191,12 @@ def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monke
     monkeypatch.setattr(Lvlm, "answer", interrupted)
     code, report, err = pope("--limit", 1)
     assert (code, "finished work is kept" in err) == (130, False)  # nothing is, without -o
-    code, report, err = pope("-o", tmp_path)
+    code, report, err = pope("-o", tmp_path, "--limit", 2)
     assert (code, report) == (130, {})
     assert "run the same command again to resume" in err
     monkeypatch.setattr(Lvlm, "answer", counted)
     loaded.clear()
-    code, report, _ = pope("-o", tmp_path)
+    code, report, _ = pope("-o", tmp_path, "--limit", 2)
     assert (code, set(loaded)) == (0, {"sira"})
 
 

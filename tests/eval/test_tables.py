@@ -52,14 +52,9 @@ def test_words_of_the_list_become_their_heads(tmp_path):
     ("content", "message"),
     [
         ([1], r't.json: expected a JSON object such as {"310196": \["person", "dog"\]}'),
-        ({}, "expected a JSON object such as"),
         ({"images": [], "annotations": []}, "is a file of COCO: give its folder"),
-        ({"seven": []}, "expected an image's number or its file name in COCO, got 'seven'"),
-        ({"7": [], "07": []}, "image 7 is there twice"),
         ({"7": "dog"}, "image 7: expected a list of objects, got 'dog'"),
-        ({"7": {"name": "a.jpg"}}, "image 7: expected a list of objects, got None"),
         ({"7": ["unicorn"]}, "image 7: 'unicorn' is not in CHAIR's list of words"),
-        ({"7": [3]}, "image 7: 3 is not in CHAIR's list of words"),
     ],
 )
 def test_tables_that_are_wrong_are_refused(tmp_path, content, message):
@@ -103,7 +98,6 @@ def test_similarities_of_a_table(data, tmp_path):
     [
         ([], "s.json: expected a JSON object such as"),
         ({"dog": ["puppy"]}, r"s.json: dog: expected an object of words and numbers, got \['puppy'\]"),
-        ({"dog": {"puppy": True}}, "s.json: dog: expected an object of words and numbers, got {'puppy': True}"),
     ],
 )
 def test_tables_of_similarities_that_are_wrong(tmp_path, content, message):

@@ -93,15 +93,7 @@ def test_zipped_data_has_the_same_words_and_the_same_hash(data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("gone", "named"),
-    [
-        ("tokenizers/punkt_tab", "punkt_tab"),
-        ("tokenizers/punkt_tab/english/ortho_context.tab", "punkt_tab"),
-        (f"taggers/{TAGGER}", TAGGER),
-        (f"taggers/{TAGGER}/{TAGGER}.tagdict.json", TAGGER),
-        ("corpora/wordnet", "wordnet"),
-        ("corpora/wordnet/verb.exc", "wordnet"),
-        ("corpora/wordnet/lexnames", "lexnames"),
-    ],
+    [("tokenizers/punkt_tab", "punkt_tab"), (f"taggers/{TAGGER}", TAGGER), ("corpora/wordnet", "wordnet")],
 )
 def test_missing_data_is_named_with_the_way_to_get_it(data, gone, named):
     path = data / gone

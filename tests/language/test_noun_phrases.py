@@ -168,12 +168,12 @@ def test_the_command(sira, pipeline, wordnet, monkeypatch):
         "-p",
         "demo",
         "--verify",
-        "rewrite",
+        "flag",
         "--objects",
         "spacy",
         "--json",
     )
-    code, out, _ = sira(*command, "--min-support", "0.99", "--max-new-tokens", "24")
+    code, out, _ = sira(*command, "--max-new-tokens", "24")
     record = json.loads(out)
     assert code == 0
     assert record["verify"]["words"] == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
