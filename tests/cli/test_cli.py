@@ -132,13 +132,10 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
     ("args", "code", "message"),
     [
         (["captoin"], 2, "No such command 'captoin'. Did you mean 'caption'?"),
-        (["caption"], 2, "Missing argument 'PATH'"),
         (["ask", "x.jpg", "README.md"], 2, "sira: the question comes last, but README.md is a file"),
-        (["caption", "x.jpg", "--k", "three"], 2, "Invalid value for '--k'"),
         (["caption", "a.jpg", "b.jpg"], 1, "sira: a.jpg: no such file, nor any of the other 1"),
         (["ask", "README.md", "a <image> b", "-p", "demo"], 2, "sira: the prompt holds <image>"),
         (["caption", "-", "-p", "dema"], 2, "sira: no preset named 'dema'; did you mean `demo`?"),
-        (["caption", "-", "-m", "./nowhere"], 1, "sira: model folder ./nowhere does not exist"),
         (["caption", "-"], 1, "sira: Qwen/Qwen2.5-VL-7B-Instruct (about 16.6 GB) is not in the cache"),
     ],
 )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 import typer
@@ -30,6 +27,21 @@ def commands(group, path=()):
 
 
 ALL = dict(commands(ROOT))
+
+
+@pytest.fixture
+def completed(sira, monkeypatch):
+    """What a shell is told about a line that is being typed."""
+
+    def ask(*typed: str) -> list[str]:
+        monkeypatch.setenv("_SIRA_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["sira", *typed]))
+        monkeypatch.setenv("COMP_CWORD", str(len(typed)))
+        _, out, _ = sira()
+        monkeypatch.delenv("_SIRA_COMPLETE")
+        return out.split()
+
+    return ask
 
 
 @pytest.mark.parametrize("path", ALL, ids="-".join)
@@ -86,7 +98,7 @@ def test_options_are_few():
     assert sum(option.param_type_name == "option" for option in shown) <= MOST_OPTIONS
 
 
-def test_set_takes_what_has_no_option_of_its_own(sira):
+def test_set_takes_what_has_no_option_of_its_own(sira, completed):
     """Every key and setting is completed and shown, and a former option is answered with its new spelling."""
     _, shown, _ = sira("presets", "show", "demo", "--all")
     lines = dict(line.split("=", 1) for line in shown.splitlines())
@@ -104,15 +116,7 @@ def test_an_option_that_commands_share_has_a_group_only_where_it_belongs_to_one(
     assert "\nOutput:\n" not in out
 
 
-def completed(*typed: str) -> list[str]:
-    environment = {**os.environ, "_SIRA_COMPLETE": "complete_bash"}
-    environment |= {"COMP_WORDS": " ".join(["sira", *typed]), "COMP_CWORD": str(len(typed))}
-    script = "import sys; sys.argv = ['sira']; from sira_cli.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    return done.stdout.split()
-
-
-def test_the_shell_completes_commands_options_presets_and_methods():
+def test_the_shell_completes_commands_options_presets_and_methods(completed):
     assert completed("cap") == ["caption"]
     assert completed("caption", "--retry") == ["--retry-errors"]
     assert completed("caption", "--method", "greedy") == [name for name in METHODS if name.startswith("greedy")]

@@ -29,8 +29,7 @@ def run(script: str) -> tuple[int, str]:
     [
         "typer",
         "sira_cli.cli.caption",
-        "transformers",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("PIL.Image", "torch.nn")),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("transformers", "PIL.Image", "torch.nn")),
     ],
 )
 def test_while_modules_are_loaded(module):

@@ -65,10 +65,6 @@ def test_as_many_as_fit_and_the_records_of_single_pictures(demo, pictures, room,
     assert run.batch_size == 1
     found = records(run, pictures)
     assert run.facts()["batch_size"] == run.batch_size == expected
-    if (
-        run._runner._slots is not None
-    ):  # else compiled steps would have a graph for each number of texts on the way there
-        assert run._runner._slots._slots.rows == expected
     assert found == records(LocalRun(demo, Request(task, PROMPT), batch_size=1), pictures)
 
 
@@ -110,18 +106,16 @@ def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, mo
         handle.remove()
 
 
-def test_what_is_usual_on_a_device(demo, monkeypatch):
+def test_what_is_usual_on_a_device(demo, pictures, room, monkeypatch):
     """No GPU here: the rule is asked about a device by its name, and a run by a stand-in for the rule."""
     assert [usual_batch_size(torch.device(name)) for name in ("cuda", "cuda:1", "cpu", "mps")] == ["auto", "auto", 1, 1]
-    assert not LocalRun(demo, Request("caption", PROMPT))._runner._undecided
+    room(300)
     monkeypatch.setattr(runner, "usual_batch_size", lambda device: "auto")
-    assert LocalRun(demo, Request("caption", PROMPT))._runner._undecided
-    assert not LocalRun(demo, Request("caption", PROMPT), batch_size=3)._runner._undecided
-    shown = LocalRun(demo, Request("caption", PROMPT), on_text=print)  # texts on a terminal come while they are decoded
-    assert (shown._runner._undecided, shown._runner._on_text) == (False, print)
-    assert LocalRun(demo, Request("caption", PROMPT), batch_size="auto", on_text=print)._runner._on_text is None
-    beams = demo.under(demo.decoder, demo.preset.with_settings(num_beams=2, temperature=1.0))
-    assert not LocalRun(beams, Request("caption", PROMPT), batch_size="auto")._runner._undecided
+    shown = {"on_text": lambda text: None}  # texts on a terminal come while they are decoded
+    for given, expected in (({}, 5), ({"batch_size": 3}, 3), (shown, 1), ({"batch_size": "auto", **shown}, 5)):
+        run = LocalRun(demo, Request("caption", PROMPT), **given)
+        records(run, pictures)
+        assert run.batch_size == expected
 
 
 @pytest.mark.parametrize("wrong", [0, "8"])
@@ -146,21 +140,14 @@ def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
         assert (code, "auto" in err) == (2, True)
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_workers_that_share_memory_cannot_find_it(monkeypatch, gpus):
-    """The cluster is a stand-in: one machine with four CPUs, with or without GPUs."""
-    nodes = [{"Alive": True, "Resources": {"CPU": 4, "GPU": gpus}}]
-    cluster = SimpleNamespace(nodes=lambda: nodes, shutdown=lambda: None)
+def test_workers_that_share_memory_cannot_find_it(monkeypatch):
+    """The cluster is a stand-in: one machine with four CPUs, without GPUs."""
+    cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
     monkeypatch.setattr(ray_run, "_connect", lambda workers, quiet: cluster)
-    loading = {"device": "auto"}
-    work = [Work(resolve("demo"), loading, Request("caption", PROMPT), size, "") for size in ("auto", None, 3)]
-    if gpus:
-        assert [RayRun(one, workers=2)._most_together for one in work] == [64, 64, 3]
-        return
+    work = Work(resolve("demo"), {"device": "auto"}, Request("caption", PROMPT), "auto", "")
+    RayRun(work, workers=1)
     with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
-        RayRun(work[0], workers=2)
-    assert RayRun(work[0], workers=1)._most_together == 64
-    assert [RayRun(one, workers=2)._most_together for one in work[1:]] == [1, 3]
+        RayRun(work, workers=2)
 
 
 def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
