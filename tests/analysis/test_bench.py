@@ -392,9 +392,7 @@ def test_a_state_of_one_stream_is_noticed():
     ("given", "message"),
     [
         (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
-        (["--shape", "qwen2.5-vl-3b", "--offline"], "only --device and --dtype can be combined with it"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
-        (["--method", "sira,beam"], "beam"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_made(sira, given, message):

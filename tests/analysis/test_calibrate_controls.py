@@ -239,7 +239,6 @@ def test_drawn_scenes_need_no_files(sira):
     [
         (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
         (["x", "--endpoint", "http://x/v1", "-m", "m"], "--answers, --objects and --language are for --controls"),
-        (["x", "--controls", "--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(sira, options, message):

@@ -360,7 +360,6 @@ def test_a_preset_names_the_file(sira, data, llava_folder, photos):
     [
         ([], 2, "give --questions FILE... with --images FOLDER, or --scenes"),
         (["--questions", "pope.json", "--images", "nowhere"], 2, "--images nowhere: is not a folder"),
-        (["--questions", "pope.json", "--images", "."], 1, "no such file"),
     ],
 )
 def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given, code, message):

@@ -171,7 +171,6 @@ def test_scenes_without_files(sira):
     [
         (["a.jsonl"], "give the ground truth: --annotations PATH"),
         (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "not both"),
-        (["--labels", "b.json", "-p", "demo"], "are for records"),
     ],
 )
 def test_wrong_options(sira, options, message):

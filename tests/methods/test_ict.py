@@ -82,10 +82,7 @@ def test_the_number_of_slices_is_the_authors_share(layers, slices, expected):
     [
         (Ict("c", slices=7), IMAGE, (3, 2), SettingsError, "slices of method ict must be 6 or less"),
         (Ict("c", level="object"), IMAGE, (3, 2), SettingsError, "c: has no object level, only image"),
-        (Ict("c", level="both"), IMAGE, (3, 2), SettingsError, "c: has no object level, only image"),
-        (Ict("c"), {}, (3, 2), SettingsError, "c: has no image level, only nothing"),
         (Ict("c"), IMAGE, (4, 2), SettingsError, r"made for a model of 3 x 2 slices .* this one has 4 x 2"),
-        (Ict("c"), IMAGE, (3, 3), SettingsError, r"made for a model of 3 x 2 slices .* this one has 3 x 3"),
         (Ict("c"), {"image.spread": torch.ones(3, 2)}, (3, 2), DataError, "c: has no image.direction: make it again"),
     ],
 )

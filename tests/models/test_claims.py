@@ -187,14 +187,11 @@ def test_the_model_lists_the_objects_itself(demo, image, monkeypatch):
     [
         ({"claims": "numbers"}, "`claims=` 'numbers': expected some of objects, colors"),
         ({"language": "xx"}, "`language=` 'xx': expected de, en"),
-        ({"languages": {"xx": {"list": "?"}}}, r"`verify.languages.xx.yes_words`: Field required"),
         (
             {"languages": {"de": {"kinds": {"objects": {"question": "Was?"}}}}},
             r"`verify.languages.de.kinds.objects.question`: must contain \{thing\}",
         ),
         ({"languages": {"de": {"kinds": {"colors": {"after": "("}}}}}, "is not a regular expression"),
-        ({"languages": {"de": {"kinds": {"numbers": {}}}}}, "'numbers': expected some of objects, colors"),
-        ({"languages": {"de": {"color": "x"}}}, r"`verify.languages.de.color`: Extra inputs"),
     ],
 )
 def test_presets_are_checked(verify, message):

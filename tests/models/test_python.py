@@ -11,12 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-import sira_cli
 from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
 from sira_cli.models.many.runner import READERS, WINDOW
 from sira_cli.pictures.sources import as_picture, open_picture
-from tests.support.helpers import mostly_slow
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
 
@@ -32,14 +30,7 @@ def comparable(result) -> dict:
     return record
 
 
-@pytest.mark.parametrize(
-    "settings",
-    mostly_slow(
-        [{}, {"temperature": 1.0, "seed": 3}, {"method": "vcd"}, {"prefix": "scene, "}],
-        {},
-        {"temperature": 1.0, "seed": 3},
-    ),
-)
+@pytest.mark.parametrize("settings", [{"temperature": 1.0, "seed": 3}, {"method": "vcd"}])
 def test_many_pictures_have_the_results_of_single_ones(settings):
     lvlm = load("demo", max_new_tokens=12, **settings)
     together = list(lvlm.caption_many(EXAMPLES, batch_size=3))
@@ -54,24 +45,6 @@ def test_a_bad_picture_among_many_is_a_result_of_its_own(demo, tmp_path):
     assert "bad.png: is damaged" in results[1].error
     assert results[2].error == f"{tmp_path}/none.png: no such file"
     assert results[3].text == demo.caption(EXAMPLES[1]).text
-
-
-def test_memory_that_ends_at_two_pictures_halves_the_batch(demo):
-    """The end of memory is made up: a real one would end the machine first."""
-    expected, tried = list(demo.caption_many(EXAMPLES, batch_size=2)), []
-
-    def limit(model, args, asked):
-        tried.append(len(asked["input_ids"]))
-        if tried[-1] > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
-    try:
-        found = list(demo.caption_many(EXAMPLES, batch_size=4))
-    finally:
-        handle.remove()
-    assert max(tried) > 2
-    assert [comparable(result) for result in found] == [comparable(result) for result in expected]
 
 
 def test_pictures_are_taken_a_few_ahead(demo):
@@ -100,9 +73,7 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(demo):
     [
         ({"a.png", "b.png"}, "a set is not a picture: expected a path.*`caption_many` takes several pictures"),
         ([], "a group of pictures is empty"),
-        (7, "a int is not a picture"),
         (np.zeros((2, 2, 3)), r"an array of float64 \[2, 2, 3\] is not a picture: expected uint8"),
-        (np.zeros((3, 2, 2), np.uint8), r"an array of uint8 \[3, 2, 2\] is not a picture"),
         (np.zeros((0, 2), np.uint8), r"an array of uint8 \[0, 2\] is not a picture"),
     ],
 )
@@ -114,10 +85,6 @@ def test_what_is_no_picture_is_named(source, message):
 def test_a_model_says_what_it_is(demo):
     assert repr(demo) == "<Lvlm demo: sira, K = 7 of 8, alpha = 0.5, float32 on cpu>"
     assert repr(demo.under(METHODS["greedy+apc"])) == "<Lvlm demo: greedy+apc, float32 on cpu>"
-
-
-def test_public_names_are_listed():
-    assert dir(sira_cli) == sorted(sira_cli.__all__)
 
 
 def test_load_shows_no_progress_bar_and_leaves_those_of_others():
@@ -165,7 +132,6 @@ def test_attach_takes_a_method_s_settings_and_a_seed(demo, prepared):
     [
         ({"method": "vcd"}, "method vcd prepares its contrast stream from the prompts: give `inputs`"),
         ({"method": "icd", "inputs": True}, "needs the processor: use `load` instead of `attach`"),
-        ({"method": "none"}, "no method named 'none'"),
         ({"method": "vcd", "noise": 3}, "method 'vcd' has no setting 'noise'"),
         ({"method": "vcd", "on_step": print}, "on_step needs method sira or greedy, not vcd"),
     ],

@@ -13,9 +13,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.language.things import WordList, shipped
-from sira_cli.models.look.claims import Check, Claim
 from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch
-from sira_cli.models.look.rewriting import Rewriter, _Draft
+from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
 
 CUP = VALIDATION_SEEDS[500_000]  # greedy names a cup there that is not in the scene
@@ -171,12 +170,6 @@ def test_what_is_supported_stays_as_it_is(demo):
     text = "Two tables, \u00e7a va?  "
     done = Rewriter(demo).rewrite(picture(CUP), text)
     assert (done.text, done.removed) == (text, ())
-
-
-def test_an_object_that_is_still_named_was_not_removed():
-    dog, cat = (Claim(name, ((2, 5),), 0.1, 0.0) for name in ("dog", "cat"))
-    draft = _Draft(0, None, Check("A dog.", (dog,), "words"), None, "A dog.", doubted=[dog, cat])
-    assert draft.removed() == (cat,)
 
 
 def test_after_the_last_round_the_rest_stays_flagged(demo):

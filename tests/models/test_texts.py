@@ -196,15 +196,6 @@ def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path,
     assert output.read_bytes() == before
 
 
-def test_a_table_has_them_too(sira, tmp_path):
-    given = ("--prefix", "ohwx, ", "--set", "repetition_penalty=1.5")
-    sira("caption", EXAMPLES[0], *FAST, *given, "-o", tmp_path / "a.parquet")
-    from pyarrow import parquet
-
-    (row,) = parquet.read_table(tmp_path / "a.parquet").to_pylist()
-    assert (row["repetition_penalty"], json.loads(row["text_settings"])) == (1.5, {"prefix": "ohwx, "})
-
-
 def test_choices_are_not_finished(sira, tmp_path):
     code, _, err = sira("ask", EXAMPLES[0], "Is there a dog?", *FAST, "--choices", "Yes,No", "--prefix", "x")
     assert (code, "--choices prints one of the given answers: leave out --prefix" in err) == (2, True)

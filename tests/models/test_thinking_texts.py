@@ -12,7 +12,6 @@ from sira_cli import load
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.models.final_answers import FinalAnswers
-from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.verify import Verify
 from sira_cli.pictures.sources import open_picture
 from tests.support.scripted import script, written
@@ -68,13 +67,6 @@ def test_rewriting_keeps_the_thought_and_goes_on_in_the_text(demo, image, planne
     assert [each["thing"] for each in answer.removed] == ["car"]
     kept = len(written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\n"))
     assert answer.tokens[:kept] == tuple(planned[:kept])
-
-
-def test_a_text_from_anywhere_is_rewritten_as_before(demo, image):
-    """Its prompt has no thought, so what follows has none."""
-    new = Rewriter(demo, Verify(1.0, mode="rewrite", rounds=1)).rewrite(image, TEXT)
-    assert new.text.startswith("There is a")
-    assert "car" not in new.text
 
 
 def test_a_thought_that_loops_is_an_error(demo, image, monkeypatch):

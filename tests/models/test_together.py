@@ -103,22 +103,6 @@ def test_answers_depend_on_every_picture_and_their_order(demo):
     assert record.image_tokens == 2 * demo.caption(a).image_tokens
 
 
-@pytest.mark.parametrize("family", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "Idefics3"])
-def test_noise_of_vcd_is_drawn_for_every_picture_whatever_the_batch(family, checkpoint_of, pictures):
-    vcd = load(checkpoint_of(family), method="vcd", dtype="float32")
-
-    def noise(shown: list, seeds: list[str]) -> torch.Tensor:
-        inputs = vcd.prepare(shown, [QUESTION] * len(shown), seeds)
-        changed = inputs["contrast_pixel_values"] - inputs["pixel_values"]
-        return changed.flatten(0, 1) if changed.ndim == 5 else changed
-
-    alone, group = noise([pictures[0]], ["a"]), noise([pictures[::-1]], ["b"])
-    assert bool((group.flatten(1).std(dim=1) > 0.1).all())
-    both = noise([pictures[0], pictures[::-1]], ["a", "b"])
-    both = both[both.flatten(1).abs().sum(dim=1) > 0]  # Idefics fills a batch with empty tiles
-    torch.testing.assert_close(both, torch.cat([alone, group]))
-
-
 def test_an_object_has_the_support_of_the_picture_that_shows_it_best(demo):
     """Each picture is asked about by itself: the largest support counts, and says which picture it is."""
     text = "There is a dog on a chair, and an umbrella with a cow."
