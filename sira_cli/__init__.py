@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sira_cli.models.loading.load import load
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
-    from sira_cli.runs.run import run_pictures
+    from sira_cli.runs.pictures import run_pictures
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
 _HOMES = {
@@ -82,7 +82,7 @@ _HOMES = {
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",
     "load": "models.loading.load",
-    "run_pictures": "runs.run",
+    "run_pictures": "runs.pictures",
 }
 
 __all__ = [

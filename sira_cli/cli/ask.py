@@ -66,26 +66,39 @@ def ask(
     if given and text != TextOptions():
         raise SettingsError("--choices prints one of the given answers: leave out --prefix")
     endpoint.check(context, model, decoding, schema, clips, engine)
-    asked = (model, decoding, text, selection, clips, engine, output)
     if questions is not None:
-        folders = [*(paths or []), *([] if question is None else [question])]
-        run_pictures(
-            "ask",
-            folders,
-            None,
-            *asked,
-            choices=given,
-            schema=schema,
-            questions=questions,
-            endpoint=endpoint,
-        )
-        return
-    if question is None:
+        paths, question = [*(paths or []), *([] if question is None else [question])], None
+    elif question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
+    else:
+        _check_order(paths or [], question)
+    run_pictures(
+        "ask",
+        paths or [],
+        question,
+        model,
+        decoding,
+        text,
+        selection,
+        clips,
+        engine,
+        output,
+        choices=given,
+        schema=schema,
+        questions=questions,
+        endpoint=endpoint,
+    )
+
+
+def _check_order(paths: list[str], question: str) -> None:
+    """Check that one question comes last.
+
+    Raises:
+        SettingsError: it does not.
+    """
     if os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
         kind = "folder" if os.path.isdir(question) else "file"  # noqa: PTH112
         raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")
-    for path in paths or ():
+    for path in paths:
         if path.rstrip().endswith("?") and not os.path.lexists(path):
             raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
-    run_pictures("ask", paths or [], question, *asked, choices=given, schema=schema, endpoint=endpoint)

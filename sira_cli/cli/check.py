@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from sira_cli.cli.checking import CheckTerminal
-from sira_cli.cli.engines import Engines
+from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     AllowPrivate,
@@ -29,7 +29,6 @@ from sira_cli.cli.options.common import (
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.pictures import listed_paths
 from sira_cli.cli.options.verifying import Claims, MinSupport, Objects, TextLanguage, note_threshold, with_objects
 from sira_cli.cli.terminal.console import resumable, set_verbosity
 from sira_cli.errors import SettingsError
@@ -190,8 +189,8 @@ def check(
             check_own(found, look.fixed, job.targets)
         terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
         terminal.say_found(found)
-        engine = endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions(**asdict(worker))).of(job)
-        run = PictureRun(job, engine, fail_fast=output.fail_fast)
+        engines = engines_of(model, EngineOptions(**asdict(worker)), endpoint)
+        run = PictureRun(job, engines.of(job), fail_fast=output.fail_fast)
         with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
@@ -208,13 +207,13 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
     from sira_cli.data.captions.find import check_pictures, find_captions
-    from sira_cli.pictures.find import Shard
 
+    named = selection.selected(paths)
     found = find_captions(
-        [*paths, *listed_paths(paths, selection)],
-        recursive=selection.recursive,
-        shard=None if selection.shard is None else Shard.parse(selection.shard),
-        limit=selection.limit,
+        named.all_paths(),
+        recursive=named.recursive,
+        shard=named.part,
+        limit=named.limit,
         **asdict(where),
     )
     check_pictures(found)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import asdict, replace
+from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.engines import Engines
+from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
 from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.options.decoding import DecodingOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
-from sira_cli.cli.options.pictures import chosen_groups, chosen_questions
 from sira_cli.cli.options.schemas import SchemaOptions
 from sira_cli.cli.options.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
 from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
@@ -72,64 +71,42 @@ def run_pictures(
         SiraError: the run could not start or continue.
     """
     set_verbosity(output.quiet, output.verbose)
-    pictures = chosen_groups(paths, selection) if questions is None else []
+    pictures = selection.selected(paths, questions)
     prompts = asdict(clips) | ({"prompt": said} if task == "caption" else {})
-    server = endpoint if endpoint is not None and endpoint.given else None
     chosen = (
         choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
-        if server is None
-        else server.answering(model, decoding, **asdict(text))
+        if endpoint is None or not endpoint.given
+        else endpoint.answering(model, decoding, **asdict(text))
     )
-    if output.xmp and len(chosen) > 1:
-        raise SettingsError("--xmp writes one description per picture: give one --method")
-    first_preset, _ = next(iter(chosen.values()))
-    if questions is not None:
-        pictures = chosen_questions(questions, paths, selection, first_preset.prompts.asking)
-    from sira_cli.models.many.request import Request
+    first, _ = next(iter(chosen.values()))
+    if engine.on_ray and ("-" in paths or not output.writes):
+        raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
+    if engine.on_ray and len(chosen) > 1:
+        raise SettingsError("--engine ray takes one --method at a time")
     from sira_cli.pictures.left_out import message
-    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.runs.pictures import opened_jobs
+    from sira_cli.runs.run import PictureRun
     from sira_cli.runs.store import RecordFile
-    from sira_cli.runs.targets import is_split
 
-    split = is_split(pictures, output.output, output.output_format)
-    options: dict[str, Any] = {
-        "words": words,
-        "choices": choices,
-        "verify": None if verify is None else verify.read(first_preset),
-    }
-    options["schema"] = None if schema is None else schema.read()
-    jobs = []
-    with ExitStack() as files:
-        for name, (preset, method) in chosen.items():
-            own = output if len(chosen) == 1 else _of_method(output, task, name, split)
-            job = Job.opened(
-                pictures,
-                Request.of(preset, task, said, questions=questions is not None, **options),
-                preset,
-                method,
-                quantization=model.quantization,
-                compiled=engine.compile,
-                output=own.output,
-                sidecar=own.sidecar,
-                xmp=own.xmp,
-                caption_extension=own.caption_extension,
-                output_dir=own.output_dir,
-                overwrite=own.overwrite,
-                retry_errors=own.retry_errors,
-                output_format=own.output_format,
-            )
-            jobs.append(files.enter_context(job))
-        note_idle(decoding, jobs[0].preset)
+    with opened_jobs(
+        pictures,
+        chosen,
+        task=task,
+        prompt=said,
+        words=words,
+        choices=choices,
+        verify=None if verify is None else verify.read(first),
+        schema=None if schema is None else schema.read(),
+        quantization=model.quantization,
+        compiled=engine.compile,
+        **output.targets,
+    ) as jobs:
+        note_idle(decoding, first)
         _note_boxes(jobs[0])
-        if engine.on_ray and (not jobs[0].targets.any or "-" in paths):
-            raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
-        if engine.on_ray and len(jobs) > 1:
-            raise SettingsError("--engine ray takes one --method at a time")
-        failed, engines = 0, Engines(model, engine)
+        failed, engines = 0, engines_of(model, engine, endpoint)
         for job in jobs:
-            terminal = _Terminal(job.targets, output, len(pictures), job.method.name if len(jobs) > 1 else "")
-            work = engines.of(job, terminal.on_text) if server is None else server.engine(job)
-            run = PictureRun(job, work, fail_fast=output.fail_fast)
+            terminal = _Terminal(job.targets, output, len(job.pictures), job.method.name if len(jobs) > 1 else "")
+            run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)
             terminal.listen(run)
             failed += run.counts.failed
             if run.stopped:
@@ -146,23 +123,6 @@ def _note_boxes(job: Job) -> None:
     asked = job.request.schema
     if asked is not None and asked.takes_boxes and asked.boxes is None:
         note(f"preset {job.preset.name or job.preset.model} names no form of boxes: objects are asked for without")
-
-
-def _of_method(output: OutputOptions, task: str, method: str, split: bool) -> OutputOptions:
-    """Return the output of one of several methods: captions-greedy.jsonl, photo.greedy.txt; for data sets, greedy/."""
-    file = output.output
-    if file is not None and split:
-        return replace(output, output=file / method)
-    if file is not None and (file.is_dir() or not (file.suffix or file.exists())):
-        from sira_cli.files import make_folder
-
-        make_folder(file)
-        file /= "captions.jsonl" if task == "caption" else "answers.jsonl"
-    return replace(
-        output,
-        output=None if file is None else file.with_stem(f"{file.stem}-{method}"),
-        caption_extension=f".{method}.{output.caption_extension.removeprefix('.')}",
-    )
 
 
 def _say_compare(files: Sequence[Path]) -> None:

@@ -90,8 +90,9 @@ def find_pictures(
     found: dict[str, Picture] = {}
     containers, any_place, records = 0, False, ""
     left_out: Counter[str] = Counter()
-    named = {path for given in paths for path in expand_ranges(given)}
-    for place in _places(paths, recursive, image_column, id_column, allow_private, left_out):
+    every = [path for given in paths for path in expand_ranges(given)]
+    named = set(every)
+    for place in _places(every, recursive, image_column, id_column, allow_private, left_out):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
@@ -167,19 +168,18 @@ def _places(
     left_out: Counter[str],
 ) -> Iterator[Picture | Container]:
     for path in paths:
-        for each in expand_ranges(path):
-            for location, relative in _expand(each, recursive, left_out, alone=len(paths) == 1):
-                if location == STDIN:
-                    yield StdinPicture()
-                elif is_container(location):
-                    if not stores.is_uri(location) and not os.path.lexists(location):
-                        yield BrokenPicture(location, relative, location, "", "no such file")
-                    elif is_table(location):
-                        yield Table(location, relative, image_column, id_column, allow_private)
-                    else:
-                        yield TarShard(location, relative, image_column)
+        for location, relative in _expand(path, recursive, left_out, alone=len(paths) == 1):
+            if location == STDIN:
+                yield StdinPicture()
+            elif is_container(location):
+                if not stores.is_uri(location) and not os.path.lexists(location):
+                    yield BrokenPicture(location, relative, location, "", "no such file")
+                elif is_table(location):
+                    yield Table(location, relative, image_column, id_column, allow_private)
                 else:
-                    yield located(location, relative, allow_private=allow_private)
+                    yield TarShard(location, relative, image_column)
+            else:
+                yield located(location, relative, allow_private=allow_private)
 
 
 def is_container(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
@@ -21,13 +21,44 @@ from sira_cli.models.many.request import Request
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM
+from sira_cli.remote.client import SECONDS
 from sira_cli.remote.endpoint import Endpoint
 from sira_cli.remote.questions import ClaimQuestions, OwnQuestions, Questions
 from sira_cli.runs.check_request import CheckRequest, checked
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
+from sira_cli.runs.nothing_left import nothing_left
+from sira_cli.runs.run import Engine, Job
 
 REVISION = "endpoint"  # in records: the files of the model are not known here
 CONCURRENCY = 4
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that speaks OpenAI's chat protocol, and how it is asked.
+
+    Attributes:
+        url, key, seconds: as for `Endpoint`.
+        concurrency: as for `RemoteRun`.
+    """
+
+    url: str
+    key: str = ""
+    seconds: float = SECONDS
+    concurrency: int = CONCURRENCY
+
+    def engine(self, job: Job) -> Engine:
+        """Return the engine of a job; nobody is asked if nothing is left to do.
+
+        Raises:
+            SettingsError: the address or the key is not one.
+        """
+        preset = job.preset
+        endpoint = Endpoint(self.url, preset.model, system=preset.prompts.system, seconds=self.seconds, key=self.key)
+        if (left := nothing_left(job, revision=REVISION, server=endpoint.shown)) is not None:
+            endpoint.end()
+            return left
+        return RemoteRun(endpoint, preset, job.request, concurrency=self.concurrency, done=job.targets.done)
 
 
 class RemoteRun:

@@ -1,37 +1,24 @@
-"""A resumable run over many pictures, without a terminal: it yields events and never prints.
-
-for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captions.jsonl", batch_size=8):
-    print(event)
-"""
+"""A resumable run over many pictures, without a terminal: it yields events and never prints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-from sira_cli.data.questions import question_pictures
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
-from sira_cli.models.schemas.schema import SchemaSource
-from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.together import Together
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.runs.refused import Refused
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, targets_for
-
-if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
 
 
 class Engine(Protocol):
@@ -229,72 +216,3 @@ class PictureRun:
             self._targets.write_report(
                 run_record(state, self._settings, self._engine.facts(), self.counts, self._began, self._left_out)
             )
-
-
-def run_pictures(
-    lvlm: Lvlm,
-    paths: str | Path | Iterable[str | Path],
-    *,
-    task: str = "caption",
-    prompt: str | None = None,
-    recursive: bool = False,
-    shard: Shard | None = None,
-    limit: int | None = None,
-    together: bool = False,
-    batch_size: BatchSize | None = None,
-    words: bool = False,
-    choices: Sequence[str] = (),
-    verify: str | Verify | None = None,
-    schema: SchemaSource | None = None,
-    questions: str | Path | None = None,
-    fail_fast: bool = False,
-    on_text: Callable[[Picture, str], None] | None = None,
-    output: str | Path | None = None,
-    **targets: Any,
-) -> Generator[Event, None, None]:
-    """Caption many pictures, or ask about them, and yield events. The same call goes on where a run stopped.
-
-    Args:
-        lvlm: the loaded model.
-        paths: a file, folder, glob or URI, or several.
-        recursive, shard, limit: as for `find_pictures`.
-        together: show all pictures at once, in one prompt.
-        task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
-        prompt: instead of the preset's; see `needs_columns` for its `{names}`.
-        batch_size, words, choices, verify, on_text: as for `Runner` and `Request`.
-        schema: a JSON schema that texts follow, as for `Schema.of`.
-        questions: a file of questions, as for `question_pictures`; `paths` is the folder of its pictures.
-        fail_fast: stop at the first picture that fails.
-        output: the file of records, or a folder, which gets one output per file of a data set; None: events only.
-        **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
-
-    Raises:
-        SettingsError: a setting is wrong, or the file holds records of another configuration.
-        SiraError: the run cannot go on.
-    """
-    prompts, method = lvlm.preset.prompts, lvlm.decoder
-    options: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": Verify.of(verify)}
-    request = Request.of(lvlm.preset, task, prompt, questions=questions is not None, schema=schema, **options)
-    compiled = lvlm.compiled is not None
-    request.check(lvlm.preset, method, compiled=compiled)  # before pictures are looked for
-    places = [paths] if isinstance(paths, str | Path) else paths
-    if questions is None:
-        found = find_pictures([str(place) for place in places], recursive=recursive, shard=shard, limit=limit)
-        pictures: list[Picture] = Pictures([Together.of(found)], found.left_out) if together else found
-    else:
-        (folder,) = places
-        pictures = question_pictures(Path(questions), prompts.asking, images=str(folder), shard=shard, limit=limit)
-    with Job.opened(
-        pictures,
-        request,
-        lvlm.preset,
-        method,
-        quantization=lvlm.quantization,
-        compiled=compiled,
-        output=output,
-        **targets,
-    ) as job:
-        from sira_cli.runs.local_run import LocalRun
-
-        engine = LocalRun(lvlm, job.request, batch_size=batch_size, done=job.targets.done, on_text=on_text)
-        yield from PictureRun(job, engine, fail_fast=fail_fast).events()

@@ -223,6 +223,7 @@ def targets_for(
     retry_errors: bool = False,
     same_prompt: bool = True,
     forms: OutputSettings | None = None,
+    of_method: str = "",
 ) -> Targets:
     """Check and open the files of a run.
 
@@ -240,6 +241,7 @@ def targets_for(
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
         forms: the preset's; None: the defaults.
+        of_method: one of several methods: captions-greedy.jsonl, photo.greedy.txt, and greedy/ for data sets are its.
 
     Raises:
         SettingsError: a setting cannot be followed, or a file is in use.
@@ -249,12 +251,13 @@ def targets_for(
     sinks: list[Sink] = []
     forms = forms or OutputSettings()
     if sidecar or (output_dir is not None and not xmp):
-        places = Sidecars(pictures, extension=caption_extension, output_dir=output_dir, overwrite=overwrite)
-        sinks.append(TextFiles(places, claims.marked_text if forms.doubt == "marks" else None))
+        extension = f".{of_method}" * bool(of_method) + f".{caption_extension.removeprefix('.')}"
+        texts = {extension: claims.marked_text if forms.doubt == "marks" else None}
         if forms.doubt == "file":
-            ending = f".unsure.{caption_extension.removeprefix('.')}"
-            places = Sidecars(pictures, extension=ending, output_dir=output_dir, overwrite=overwrite)
-            sinks.append(TextFiles(places, claims.unsure_text))
+            texts[f".unsure{extension}"] = claims.unsure_text
+        for own, text in texts.items():
+            places = Sidecars(pictures, extension=own, output_dir=output_dir, overwrite=overwrite)
+            sinks.append(TextFiles(places, text))
     if xmp:
         name, checks = forms.xmp_name, task == "check"
         xmps = XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite, name=name, checks=checks)
@@ -262,7 +265,7 @@ def targets_for(
     if is_split(pictures, output, output_format):
         assert output is not None
         form = output_format or "jsonl"
-        store = ShardStore(pictures, output, form, task=task, overwrite=overwrite, same_prompt=same_prompt)
+        store = ShardStore(pictures, output / of_method, form, task=task, overwrite=overwrite, same_prompt=same_prompt)
         return Targets(store, sinks, task=task, retry_errors=retry_errors)
     if output_format in ENDINGS:
         raise SettingsError(
@@ -274,6 +277,8 @@ def targets_for(
     if output.is_dir() or not (output.suffix or output.exists()):
         make_folder(output)
         output /= NAMES[task]
+    if of_method:
+        output = output.with_stem(f"{output.stem}-{of_method}")
     ending, records = output.suffix.lower(), output
     if ending not in (".jsonl", *FILES):
         endings = ", ".join((".jsonl", *FILES))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.calibrate.thresholds import print_thresholds
-from sira_cli.cli.engines import Engines
+from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.common import EngineOptions, ModelOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.verifying import with_objects
@@ -48,11 +48,8 @@ def from_captions(
 
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)
-
-    def engine(job: Job) -> Engine:
-        return endpoint.engine(job) if endpoint.given else Engines(model, EngineOptions()).of(job)
-
-    return _report(captions.pictures, preset, engine, answers, overwrite, model.quantization, objects, language)
+    engines = engines_of(model, EngineOptions(), endpoint)
+    return _report(captions.pictures, preset, engines.of, answers, overwrite, model.quantization, objects, language)
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from sira_cli.cli.options.common import SelectionOptions
-from sira_cli.cli.options.pictures import chosen_pictures
 from sira_cli.cli.terminal.console import note, note_halved, say
 from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import PictureError, SettingsError
@@ -47,7 +46,7 @@ def some_pictures(
         raise SettingsError("give pictures, or --scenes, not both")
     if scenes or (not named and preset.model == BUNDLED):
         return drawn_scenes(selection), True
-    found = chosen_pictures(paths or [], selection)
+    found = selection.selected(paths).pictures()
     if not found:
         raise SettingsError(f"--shard {selection.shard} holds none of the pictures")
     if selection.limit is None and len(found) > PICTURES:

@@ -6,9 +6,10 @@ A group is a dataclass of annotated fields, for `with_options` (`cli/options/gro
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -22,6 +23,9 @@ from sira_cli.cli.options.values import (
     read_batch_size,
 )
 from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.data.selection import Selection
 
 
 def batch_size_option(description: str) -> Any:
@@ -171,6 +175,18 @@ class PathOptions:
         typer.Option(metavar="I/N", help="Part I of N, for N machines."),
     ] = None
 
+    def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
+        """Return the pictures that paths and these options name, or a file of questions.
+
+        Raises:
+            SettingsError: nothing is named.
+        """
+        if not paths and self.files_from is None and questions is None:
+            raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
+        from sira_cli.data.selection import Selection
+
+        return Selection(paths or [], questions, **asdict(self))
+
 
 @dataclass(frozen=True)
 class SelectionOptions(PathOptions):
@@ -231,6 +247,17 @@ class OutputOptions:
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
+
+    @property
+    def targets(self) -> dict[str, Any]:
+        """The options that choose files, for the library."""
+        shown = ("fail_fast", "json", "quiet", "verbose")
+        return {name: value for name, value in vars(self).items() if name not in shown}
+
+    @property
+    def writes(self) -> bool:
+        """Whether results go into files."""
+        return bool(self.output or self.sidecar or self.xmp or self.output_dir)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sira_cli.methods import find
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.runs.run import Engine, Job
+    from sira_cli.runs.remote_run import Server
 
 FOLLOWED = ("model", "preset", "max_new_tokens", "system")  # options in groups for a model here that a server follows
 KEYS = ("SIRA_API_KEY", "OPENAI_API_KEY")
@@ -96,25 +96,16 @@ class EndpointOptions:
         preset, method = self.preset(model, **settings)
         return {method.name: (preset.with_settings(**usual, **own), method)}
 
-    def engine(self, job: Job) -> Engine:
-        """Return the engine of a job; without requests if nothing is left to do.
-
-        Raises:
-            SettingsError: the address or the key is invalid.
-        """
-        from sira_cli.remote.client import SECONDS
-        from sira_cli.remote.endpoint import Endpoint
-        from sira_cli.runs.nothing_left import nothing_left
-        from sira_cli.runs.remote_run import CONCURRENCY, REVISION, RemoteRun
+    @property
+    def server(self) -> Server | None:
+        """The server; None if none is asked."""
+        if self.endpoint is None:
+            return None
+        from sira_cli.runs.remote_run import Server
 
         key = next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
-        system, seconds = job.preset.prompts.system, self.timeout or SECONDS
-        endpoint = Endpoint(self.endpoint or "", job.preset.model, system=system, seconds=seconds, key=key)
-        if (left := nothing_left(job, revision=REVISION, server=endpoint.shown)) is not None:
-            endpoint.end()
-            return left
-        at_once = self.concurrency or CONCURRENCY
-        return RemoteRun(endpoint, job.preset, job.request, concurrency=at_once, done=job.targets.done)
+        asked: dict[str, Any] = {"seconds": self.timeout, "concurrency": self.concurrency}
+        return Server(self.endpoint, key, **{name: value for name, value in asked.items() if value is not None})
 
 
 def _typed(context: typer.Context, options: Any) -> list[str]:

@@ -22,7 +22,6 @@ from sira_cli.cli.options.common import (
     Verbose,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.pictures import chosen_pictures
 from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.cli.terminal.output import (
     check_file,
@@ -93,7 +92,7 @@ def drift(
     perturbations = Perturbations(blur, patches, seed)
     check_file("--output", output, overwrite)
     check_plot(plot, overwrite)
-    pictures = chosen_pictures(paths or [], selection)
+    pictures = selection.selected(paths).pictures()
     if not pictures:
         note(f"--shard {selection.shard} holds none of the pictures")
         return

@@ -26,7 +26,6 @@ from sira_cli.cli.options.common import (
 )
 from sira_cli.cli.options.decoding import TraceDecodingOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.pictures import chosen_groups
 from sira_cli.cli.options.values import ColorBy
 from sira_cli.cli.options.verifying import FlagOptions, verdict
 from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity, verbosity
@@ -141,7 +140,7 @@ def trace(
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
     if force_from is None:
-        requests = [TraceRequest(picture, text=force) for picture in chosen_groups(paths or [], selection)]
+        requests = [TraceRequest(picture, text=force) for picture in selection.selected(paths).pictures()]
     else:
         requests = read_texts(force_from)
         if paths:

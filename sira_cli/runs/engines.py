@@ -1,0 +1,68 @@
+"""The engine of each run: none if nothing is left to do, a server, Ray's workers, or the model on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sira_cli.models.many.batch_size import BatchSize
+from sira_cli.pictures.picture import Picture
+from sira_cli.runs.nothing_left import nothing_left
+from sira_cli.runs.remote_run import Server
+from sira_cli.runs.run import Engine, Job
+
+if TYPE_CHECKING:
+    from sira_cli.models.lvlm import Lvlm
+
+
+@dataclass
+class Engines:
+    """Where the models of some jobs are. On this machine one is loaded, when the first job needs it.
+
+    Attributes:
+        load: returns the model of a job, under its method.
+        batch_size: as for `Runner`.
+        compiled: whether decoding steps are compiled.
+        trust_remote_code: whether the model's Python files belong to it.
+        workers: starts the workers of a job, instead of the model here.
+        server: is asked, instead.
+    """
+
+    load: Callable[[Job], Lvlm]
+    batch_size: BatchSize | None = None
+    compiled: bool = False
+    trust_remote_code: bool = False
+    workers: Callable[[Job], Engine] | None = None
+    server: Server | None = None
+    _lvlm: Lvlm | None = field(default=None, init=False)
+
+    def of(self, job: Job, on_text: Callable[[Picture, str], None] | None = None) -> Engine:
+        """Return the engine of a job; without a model if nothing is left to do.
+
+        Args:
+            job: the run.
+            on_text: as for `Runner`, on this machine.
+
+        Raises:
+            SiraError: the model cannot be loaded, or the server or the workers cannot be used.
+        """
+        if self.server is not None:
+            return self.server.engine(job)
+        if (left := nothing_left(job, trust_remote_code=self.trust_remote_code)) is not None:
+            return left
+        if self.workers is not None:
+            return self.workers(job)
+        lvlm = self._under(job)
+        from sira_cli.runs.local_run import LocalRun
+
+        return LocalRun(lvlm, job.request, batch_size=self.batch_size, done=job.targets.done, on_text=on_text)
+
+    def _under(self, job: Job) -> Lvlm:
+        """Load the model, or switch the loaded one to another method."""
+        if self._lvlm is None:
+            self._lvlm = self.load(job)
+            return self._lvlm
+        from sira_cli.models.loading.compiled import CompiledSteps
+
+        return self._lvlm.under(job.method, job.preset, CompiledSteps(self._lvlm.model) if self.compiled else None)
