@@ -173,12 +173,9 @@ def check(
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
-    request, preset, method = CheckRequest.under(preset, usual, verify)
     with Job.opened(
         Pictures(found.pictures, found.unread),
-        request,
-        preset,
-        method,
+        *CheckRequest.under(preset, usual, verify),
         quantization=model.quantization,
         output=output.output,
         xmp=output.xmp,

@@ -52,19 +52,7 @@ def run_pictures(
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
-    Before the model is loaded, the pictures and the files to write are checked, also whether existing files belong to
-    this run.
-
-    Args:
-        task: `caption` or `ask`.
-        paths: pictures, folders and globs; `-` is stdin.
-        said: the prompt (caption; None: the preset's) or the question (ask).
-        words: score the words of each text.
-        choices: pick one of these answers.
-        schema: the texts follow it.
-        verify: the second look.
-        questions: a file of questions; `paths` is then the folder of its pictures, if given.
-        endpoint: a server to ask, instead of a model that is loaded here.
+    `said` is the prompt of a caption (None: the preset's), or the question of an ask.
 
     Raises:
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
@@ -114,7 +102,9 @@ def run_pictures(
         else:
             if jobs[0].left_out:
                 note(message(jobs[0].left_out))
-            _say_compare([job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)])
+            files = [job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)]
+            if len(files) > 1:
+                note(f"what differs: sira compare {files[0]} {files[1]}")
     if failed:
         raise typer.Exit(3)
 
@@ -123,11 +113,6 @@ def _note_boxes(job: Job) -> None:
     asked = job.request.schema
     if asked is not None and asked.takes_boxes and asked.boxes is None:
         note(f"preset {job.preset.name or job.preset.model} names no form of boxes: objects are asked for without")
-
-
-def _say_compare(files: Sequence[Path]) -> None:
-    if len(files) > 1:
-        note(f"what differs: sira compare {files[0]} {files[1]}")
 
 
 class _Terminal:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from sira_cli._version import __version__
 from sira_cli.data.records.record import Answer, Result, hash_of
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.calibrations import calibrated
 from sira_cli.models.loading.preset import Preset
+
+# Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
+SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(Result)} - {"warnings"}
+
+
+class Asked(NamedTuple):
+    """Fields of a record that say what was asked, and about which picture."""
+
+    task: str
+    file_name: str
+    image_sha256: str
+    prompt: str
 
 
 @dataclass(frozen=True)
@@ -73,65 +85,38 @@ class Keys:
         return hash_of(**work, **self.settings, preset=self._decisive[task], **more)
 
     def result(
-        self,
-        task: str,
-        file_name: str,
-        image_sha256: str,
-        prompt: str,
-        answer: Answer,
-        milliseconds: float = 0.0,
-        warnings: Sequence[str] = (),
+        self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any
     ) -> Result:
-        """Return the record of a picture, without facts of a loaded model: K, L, alpha, other settings.
+        """Return the record of a picture.
 
         Args:
-            task, file_name, image_sha256, prompt: fields of the record.
+            asked: the picture and the prompt.
             answer: about the picture.
             milliseconds: duration in milliseconds.
             warnings: about the picture.
+            **more: facts of a loaded model (K, L, alpha, other settings), and fields of groups and clips.
         """
         preset = self.preset
         return Result(
-            schema=f"sira.{task}/1",
-            key=self.key(task, file_name, image_sha256, prompt, answer.verify, answer.json_schema),
-            file_name=file_name,
+            schema=f"sira.{asked.task}/1",
+            key=self.key(*asked, answer.verify, answer.json_schema),
+            file_name=asked.file_name,
             status="error" if answer.error else "ok",
-            text=answer.text,
-            error=answer.error,
-            prompt=prompt,
+            prompt=asked.prompt,
             preset=preset.name,
             model=preset.model,
             revision=self.settings["revision"],
             method=self.method.name,
-            k=0,
-            layers=0,
-            alpha=0.0,
             max_new_tokens=preset.generation.max_new_tokens,
             temperature=preset.generation.temperature,
             seed=preset.generation.seed,
-            finish_reason=answer.finish_reason,
-            image_tokens=answer.image_tokens,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
             duration_ms=round(milliseconds, 1),
-            image_sha256=image_sha256,
+            image_sha256=asked.image_sha256,
             sira_version=__version__,
             text_settings=preset.text.given() or None,
             warnings=[*warnings, *answer.warnings] or None,
-            reasoning=answer.reasoning,
-            words=answer.words,
-            choices=answer.choices,
-            support=answer.support,
-            objects=answer.objects,
-            claims=answer.claims,
-            verify=answer.verify,
-            draft=answer.draft,
-            removed=answer.removed,
-            candidates=answer.candidates,
-            added=answer.added,
-            forbidden=answer.forbidden,
-            json_schema=answer.json_schema,
-            data=answer.data,
+            **{name: getattr(answer, name) for name in SHARED},
+            **{"k": 0, "layers": 0, "alpha": 0.0} | more,
             **preset.later(),
         )
 

@@ -8,11 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 
 from sira_cli.data.records.record import Result
-from sira_cli.errors import SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
+from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
-from sira_cli.models.final_answers import FinalAnswers
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check
@@ -22,6 +21,7 @@ from sira_cli.models.many.item import Item
 from sira_cli.models.many.picture_task import PictureTask
 from sira_cli.models.many.request import Request
 from sira_cli.models.many.runner import Runner
+from sira_cli.models.many.slots import Batch
 from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.names import as_text
@@ -102,12 +102,8 @@ class Lvlm(RecordingModel):
         look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
         image = source.open(self.sampling).shown
-        try:
+        with refusing(source.shown):
             return look.check(image, text)
-        except SiraError:
-            raise
-        except Exception as error:
-            raise refused(source.shown, error) from error
 
     def caption_many(
         self, pictures: Iterable[PictureSource], prompt: str | None = None, *, batch_size: int = 8
@@ -131,41 +127,21 @@ class Lvlm(RecordingModel):
         with closing(items):
             yield from (item.result for item in items if isinstance(item, Item) and item.result is not None)
 
-    def run(
-        self, task: str, source: PictureSource, prompt: str, on_text: Callable[[str], None] | None = None
-    ) -> Result:
-        """Decode one picture and one prompt, which is given to the model unchanged.
-
-        Args:
-            task: `caption` or `ask`, for the record.
-            source, prompt, on_text: as for `caption`.
-
-        Raises:
-            PictureError: the picture cannot be opened or processed.
-            UnfinishedReasoningError: the text ended inside the model's reasoning.
-            SettingsError: the prompt contains the model's placeholder for a picture.
-        """
-        return self._single(Request(task, prompt), source, on_text)
-
     def _single(self, request: Request, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
-        picture, task, prompt, schema = as_picture(source), request.task, request.prompt, request.schema
+        picture = as_picture(source)
         request.check(self.preset, self.decoder, compiled=self.compiled is not None)
-        answering = FinalAnswers(self, request.verify)
+        task = PictureTask(self, replace(request, together=len(picture.parts)), lambda name: "")
         started = time.perf_counter()
-        self.check_prompt(prompt, len(picture.parts))
         opened = picture.open(self.sampling)
-        try:
-            inputs = self.prepare([opened.shown], [prompt], [opened.sha256])
-        except SiraError:
-            raise
-        except Exception as error:
-            raise refused(picture.shown, error) from error
-        stream = on_text if self.preset.streams and not (schema and schema.rewritten) else None
-        seeds = self.text_seeds([opened.sha256], [prompt])
-        (answer,) = answering.answer([opened.shown], inputs, stream, seeds=seeds, task=task, schema=schema)
+        item = Item[Result](picture, as_text(opened.name), request.prompt, sha256=opened.sha256)
+        item.warnings, item.facts = opened.warnings, opened.facts
+        with refusing(picture.shown):
+            batch = Batch([item], [opened.shown], task.inputs([item], [opened.shown]))
+        stream = None if on_text is None or not task.streams else lambda picture, text: on_text(text)
+        (answer,) = task.answers(batch, stream)
         if answer.error:
-            unfinished = UnfinishedReasoningError if schema is None else UnfinishedJsonError
+            unfinished = UnfinishedReasoningError if request.schema is None else UnfinishedJsonError
             raise unfinished(f"{picture.shown}: {answer.error}")
-        name, milliseconds = as_text(opened.name), 1000 * (time.perf_counter() - started)
-        result = self.result(task, name, opened.sha256, prompt, answer, milliseconds, opened.warnings)
-        return replace(result, images=picture.images(name), **opened.facts)
+        task.settle(item, answer, 1000 * (time.perf_counter() - started))
+        assert item.result is not None
+        return item.result

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.models.answering.answers import AnsweringModel
-from sira_cli.models.keys import Keys
+from sira_cli.models.keys import Asked, Keys
 
 
 class RecordingModel(AnsweringModel):
@@ -21,23 +20,20 @@ class RecordingModel(AnsweringModel):
         return Keys.of(self.preset, self.decoder, self.revision, self.quantization)
 
     def result(
-        self,
-        task: str,
-        file_name: str,
-        image_sha256: str,
-        prompt: str,
-        answer: Answer,
-        milliseconds: float = 0.0,
-        warnings: Sequence[str] = (),
+        self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any
     ) -> Result:
-        """Return the record of a picture; a failed picture's record has the same keys and types."""
-        return replace(
-            self.keys.result(task, file_name, image_sha256, prompt, answer, milliseconds, warnings),
+        """Return the record of a picture, as `Keys.result`; a failed picture's record has the same keys and types."""
+        return self.keys.result(
+            asked,
+            answer,
+            milliseconds,
+            warnings,
             k=self.k,
             layers=self.layers,
             alpha=self.alpha,
-            method_settings=self._other_settings(task),
-            picture_settings=self._picture_settings(task, answer.image_tokens),
+            method_settings=self._other_settings(asked.task),
+            picture_settings=self._picture_settings(asked.task, answer.image_tokens),
+            **more,
         )
 
     def _other_settings(self, task: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
@@ -13,7 +13,7 @@ from sira_cli.data.prompts import filled
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import find
-from sira_cli.models.keys import Keys
+from sira_cli.models.keys import Asked, Keys
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.many.ahead import ahead
 from sira_cli.models.many.item import message
@@ -99,7 +99,7 @@ class RemoteRun:
             self._endpoint.end()
             raise
         prompt = self._request.prompt
-        blank = self._keys.result(self._request.task, "", "", prompt, self._task.no_answer(""))
+        blank = self._keys.result(Asked(self._request.task, "", "", prompt), self._task.no_answer(""))
         return self._finished(blank, None)
 
     def facts(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class RemoteRun:
 
     def _work(self, one: tuple[Picture, str]) -> PictureEvent:
         picture, name = one
-        began, task = time.perf_counter(), self._request.task
+        began = time.perf_counter()
         asked, key = picture.asked(self._request.prompt), picture.id or name
         sha256, data, failure = "", b"", None
         try:
@@ -134,12 +134,12 @@ class RemoteRun:
             asked = filled(asked, picture) if self._request.fills else asked
         except Exception as error:
             failure = error
-        if self._done(key) == self._keys.key(task, name, sha256, asked, self._task.looked):
+        about = Asked(self._request.task, name, sha256, asked)
+        if self._done(key) == self._keys.key(*about, self._task.looked):
             return Skipped(picture, name, key)
         answer, warnings = self._answer(picture, data, asked, failure)
         milliseconds = 1000 * (time.perf_counter() - began)
-        result = self._keys.result(task, name, sha256, asked, answer, milliseconds, warnings)
-        result = replace(result, images=picture.images(name))
+        result = self._keys.result(about, answer, milliseconds, warnings, images=picture.images(name))
         kind = Failed if answer.error else Finished
         return kind(picture, name, key, self._finished(result, picture))
 

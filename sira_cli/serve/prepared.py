@@ -18,7 +18,8 @@ from sira_cli.methods.base import Ability
 from sira_cli.models.answering.sampling import derived_seed
 from sira_cli.models.answering.starts import Start
 from sira_cli.models.final_answers import FinalAnswers
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.inputs.processors import refusing
+from sira_cli.models.keys import Asked
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
 from sira_cli.serve.limits import too_long
@@ -74,13 +75,10 @@ class Prepared:
         if any(job.schema for job in jobs):
             _ = self.lvlm.schema_tokens  # a model without them is refused before texts under way are touched
         try:
-            inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
+            with refusing("the picture"):
+                inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
         except LongPromptError as error:
             raise too_long(f"has {error.tokens:,} tokens", jobs[0].longest_prompt) from None
-        except SiraError:
-            raise
-        except Exception as error:
-            raise refused("the picture", error) from error
         for job in jobs:
             if not job.keeps_pictures:
                 job.pictures.close()
@@ -178,7 +176,8 @@ class Prepared:
 
     def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:
         job = row.job
-        record = self.lvlm.result(job.task, "", job.pictures.sha256, str(job.prompt), answer).to_record()
+        asked = Asked(job.task, "", job.pictures.sha256, str(job.prompt))
+        record = self.lvlm.result(asked, answer).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
         piece = row.piece(answer.text, answer.reasoning or "", last=True)
         job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, piece))

@@ -15,8 +15,7 @@ from sira_cli.analysis.trace.record import trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.analysis.trace.targets import Line, as_json
 from sira_cli.data.records.record import Answer
-from sira_cli.errors import SiraError
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.jobs import Job, Reply, TextPiece
 from sira_cli.serve.protocol import ChatRequest, RequestError, SiraOptions
@@ -72,12 +71,8 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
         lines.append(line)
 
     request = OpenedRequest(job.task, job.pictures.opened(), "the picture", job.prompt)
-    try:
+    with refusing("the picture"):
         end = trace_generated(lvlm, request, TraceOptions(verify=job.verify), write)
-    except SiraError:
-        raise
-    except Exception as error:
-        raise refused("the picture", error) from error
     job.trace = lines
     answer = Answer(end["text"], end["finish_reason"], output_tokens=end["output_tokens"])
     return Reply(answer, {}, TextPiece("", []))

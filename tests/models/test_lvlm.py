@@ -19,6 +19,7 @@ import sira_cli
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.models.answering.choices import choose
+from sira_cli.models.keys import Asked
 from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
@@ -145,9 +146,8 @@ def test_alpha_zero_is_greedy_and_sira_is_not(fixture, request, photos):
 
 def test_the_record(llava, photos):
     good = llava.caption(photos["rocket"])
-    bad = llava.result(
-        "caption", "missing.jpg", "", "Please describe this image in detail.", Answer(error="no such file")
-    )
+    asked = Asked("caption", "missing.jpg", "", "Please describe this image in detail.")
+    bad = llava.result(asked, Answer(error="no such file"))
     for result, task in ((good, "caption"), (bad, "caption"), (llava.ask(photos["rocket"], "Hm?"), "ask")):
         record = json.loads(result.to_json())
         assert {key: type(value) for key, value in record.items()} == RECORD

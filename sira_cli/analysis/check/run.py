@@ -46,9 +46,7 @@ def check_captions(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    request, preset, method = CheckRequest.under(lvlm.preset, lvlm.decoder, verify)
-    with Job.opened(
-        captions.pictures, request, preset, method, quantization=lvlm.quantization, output=output, **targets
-    ) as job:
-        engine = LocalRun(lvlm.under(method, preset), request, batch_size=batch_size, done=job.targets.done)
+    request = CheckRequest.under(lvlm.preset, lvlm.decoder, verify)
+    with Job.opened(captions.pictures, *request, quantization=lvlm.quantization, output=output, **targets) as job:
+        engine = LocalRun(lvlm.under(job.method, job.preset), job.request, batch_size=batch_size, done=job.targets.done)
         yield from PictureRun(job, engine, fail_fast=fail_fast).events()

@@ -29,7 +29,7 @@ from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
@@ -92,12 +92,8 @@ def measure_drift(
         )
 
     def rows(image: Image.Image) -> tuple[LastRow, LastRow]:
-        try:
+        with refusing(picture.name):
             inputs = lvlm.prepare([image], [prompt])
-        except SiraError:
-            raise
-        except Exception as error:
-            raise refused(picture.name, error) from error
         return last_rows(lvlm.model, lvlm.to_device(inputs), lvlm.sira)
 
     image = picture.stills[0]

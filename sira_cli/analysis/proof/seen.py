@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from sira_cli.core.families import FAMILIES, check_static_cache, text_stack, untested
 from sira_cli.core.image_tokens import ImageTokenFinder
-from sira_cli.errors import SettingsError, SiraError, UnsupportedModelError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
@@ -23,7 +23,7 @@ from sira_cli.models.answering.decoding import refills
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.inputs.chats import check_thinking
 from sira_cli.models.inputs.image_size import pad_to_square
-from sira_cli.models.inputs.processors import chat_inputs, load_processor, refused
+from sira_cli.models.inputs.processors import chat_inputs, load_processor, refusing
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.reading import reading
 
@@ -82,12 +82,8 @@ def what_is_seen(
     kind, system, think = model.config.model_type, preset.prompts.system, preset.generation.think
     if think:
         check_thinking(processor, system)
-    try:
+    with refusing("a drawn scene"):
         inputs = chat_inputs(processor, kind, images, [preset.prompts.caption], system=system, think=think)
-    except SiraError:
-        raise
-    except Exception as error:
-        raise refused("a drawn scene", error) from error
     ids = inputs["input_ids"]
     image = finder.find(ids)
     model.generation_config = generation

@@ -90,12 +90,9 @@ def _report(
     if isinstance(finder, Asked):
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder, [picture.text for picture in pictures])
-    request, preset, method = CheckRequest.under(preset, find("greedy"), replace(verify, words=words))
     with Job.opened(
         pictures,
-        request,
-        preset,
-        method,
+        *CheckRequest.under(preset, find("greedy"), replace(verify, words=words)),
         quantization=quantization,
         output=answers,
         overwrite=overwrite,

@@ -9,12 +9,12 @@ from typing import Any
 
 from sira_cli.core.forcing import score
 from sira_cli.data.records.record import Answer
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability
 from sira_cli.models.final_answers import FinalAnswers
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.picture import digest_of
 
@@ -91,12 +91,8 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request]) -> tuple[Any, list[str]]:
     shown = [[each.image for each in pictures] for pictures in opened]
     prompts = [request.prompt for request in requests]
     hashes = [digest_of([each.sha256 for each in pictures]) for pictures in opened]
-    try:
+    with refusing(requests[0].name):
         return lvlm.prepare(shown, prompts, hashes), hashes
-    except SiraError:
-        raise
-    except Exception as error:
-        raise refused(requests[0].name, error) from error
 
 
 def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
 
-from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
+from sira_cli.errors import PictureError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods.prompts import Prompt, pictures_of, turns_of
 from sira_cli.models.inputs.chats import Chats, template_of
 from sira_cli.models.inputs.clips import add_video, spread, video_arguments
@@ -168,6 +169,17 @@ def refused(name: str, error: Exception) -> PictureError:
     """Turn any error of an image processor into the picture's error."""
     reason = str(error).strip().splitlines() or [type(error).__name__]
     return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """Turn errors of an image processor inside this context into those of the picture of this name."""
+    try:
+        yield
+    except SiraError:
+        raise
+    except Exception as error:
+        raise refused(name, error) from error
 
 
 def _processor_class(folder: Path) -> Any:

@@ -13,6 +13,7 @@ from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.models.answering.choices import choose
 from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.encoded import EncodedPictures
+from sira_cli.models.keys import Asked
 from sira_cli.models.many.batch_size import largest_batch
 from sira_cli.models.many.item import Item, message
 from sira_cli.models.many.request import Request
@@ -56,7 +57,7 @@ class PictureTask(Task[Answer, Result]):
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
-        return self.lvlm.result(self.request.task, "", "", self.request.prompt, self._no_answer(""))
+        return self.lvlm.result(Asked(self.request.task, "", "", self.request.prompt), self._no_answer(""))
 
     def item(self, picture: Picture, name: str) -> Item[Result]:
         """Return the item of a picture, with its name in the record."""
@@ -74,8 +75,8 @@ class PictureTask(Task[Answer, Result]):
 
     def is_done(self, item: Item[Result]) -> bool:
         """Return whether an earlier run has done equal work, and mark it as skipped."""
-        work = (self.request.task, item.name, item.sha256, item.prompt, self._looked, self.request.json_schema)
-        item.skipped = self._done(item.id) == self.lvlm.keys.key(*work)
+        key = self.lvlm.keys.key(*self._asked(item), self._looked, self.request.json_schema)
+        item.skipped = self._done(item.id) == key
         return item.skipped
 
     def slots(self, rows: int) -> PictureSlots[Result] | None:
@@ -113,9 +114,12 @@ class PictureTask(Task[Answer, Result]):
         item.data = b""
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
-        work = (self.request.task, item.name, item.sha256, item.prompt)
-        record = self.lvlm.result(*work, answer, milliseconds, item.warnings)
-        item.result = replace(record, images=item.picture.images(item.name), **item.facts)
+        images = item.picture.images(item.name)
+        asked = self._asked(item)
+        item.result = self.lvlm.result(asked, answer, milliseconds, item.warnings, images=images, **item.facts)
+
+    def _asked(self, item: Item[Result]) -> Asked:
+        return Asked(self.request.task, item.name, item.sha256, item.prompt)
 
     def fail(self, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""
