@@ -214,6 +214,14 @@ class Picture(ABC):
         """Return the hash of its file, or of several, from the bytes that `read` returned."""
         return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
 
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
+        """Return each picture's width and height, from the headers alone.
+
+        Raises:
+            PictureError: a file is not a picture.
+        """
+        return [picture_size(*file) for file in self.files(data)]
+
     def pixels(self, data: bytes) -> int:
         """Return the number of pixels to decode, from the headers alone.
 
@@ -221,7 +229,7 @@ class Picture(ABC):
             PictureError: a file is not a picture.
             HugePictureError: several pictures together have too many.
         """
-        sizes = [picture_size(*file) for file in self.files(data)]
+        sizes = self.sizes(data)
         total = sum(min(width * height, BOUND) for width, height in sizes)
         if len(sizes) > 1 and total > MOST_PIXELS:
             raise HugePictureError(

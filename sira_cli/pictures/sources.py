@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,12 +37,15 @@ class MemoryPicture(Picture):
         """Return the stream's bytes, or the image's samples."""
         return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
 
-    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the size of the bytes' picture, or the image's."""
+        return super().sizes(data) if isinstance(self.content, bytes) else [self.content.size]
+
+    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
         """Decode the bytes; an image is decoded already."""
         if isinstance(self.content, bytes):
-            return super().open(sampling)
-        rgb = to_rgb(self.content)
-        return OpenedPicture(self.location, rgb, hashlib.sha256(rgb.tobytes()).hexdigest(), suspicious(self.content))
+            return super().opened(data, sampling)
+        return OpenedPicture(self.location, to_rgb(self.content), self.digest(data), suspicious(self.content))
 
 
 SingleSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture

@@ -125,11 +125,18 @@ class Together(Picture):
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
-        return [file for picture, own in zip(self.pictures, unpack(data), strict=True) for file in picture.files(own)]
+        return [file for picture, own in self._each(data) for file in picture.files(own)]
 
-    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
-        """Open its pictures."""
-        opened = [picture.open(sampling) for picture in self.pictures]
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
+        """Return those of its pictures."""
+        return [size for picture, own in self._each(data) for size in picture.sizes(own)]
+
+    def _each(self, data: bytes) -> Iterable[tuple[Picture, bytes]]:
+        return zip(self.pictures, unpack(data), strict=True)
+
+    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
+        """Decode its pictures."""
+        opened = [picture.opened(own, sampling) for picture, own in self._each(data)]
         return OpenedPicture(
             self.location,
             opened[0].image,

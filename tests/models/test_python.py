@@ -64,6 +64,8 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(demo):
         for source in (path.read_bytes(), bytearray(path.read_bytes()), io.BytesIO(path.read_bytes()), image):
             assert demo.caption(source).text == expected
         assert demo.caption(np.asarray(image)).text == expected
+        alone, pair = demo.caption_many([image, [image, path]])
+        assert (alone.text, pair.text) == (expected, demo.caption([path, path]).text)
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert open_picture(grey).image.getpixel((1, 2)) == (9, 9, 9)
 
