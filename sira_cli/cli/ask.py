@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions, Paths
-from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.common import Paths
+from sira_cli.cli.options.decoding import TextOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.schemas import SchemaOptions
+from sira_cli.cli.options.run import RunOptions
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 
@@ -23,17 +22,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 """
 
 
-@with_options(
-    model=ModelOptions,
-    endpoint=EndpointOptions,
-    decoding=MethodsOptions,
-    text=TextOptions,
-    schema=SchemaOptions,
-    selection=GroupOptions,
-    clips=ClipOptions,
-    engine=EngineOptions,
-    output=OutputOptions,
-)
+@with_options("verify", options=RunOptions)
 def ask(
     context: typer.Context,
     *,
@@ -51,43 +40,20 @@ def ask(
     choices: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Print the likeliest of these answers.")
     ] = None,
-    model: ModelOptions,
-    endpoint: EndpointOptions,
-    decoding: MethodsOptions,
-    text: TextOptions,
-    schema: SchemaOptions,
-    selection: GroupOptions,
-    clips: ClipOptions,
-    engine: EngineOptions,
-    output: OutputOptions,
+    options: RunOptions,
 ) -> None:
     """Answer a question about pictures."""
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
-    if given and text != TextOptions():
+    if given and options.text != TextOptions():
         raise SettingsError("--choices prints one of the given answers: leave out --prefix")
-    endpoint.check(context, model, decoding, schema, clips, engine)
+    options.endpoint.check(context, options.model, options.decoding, options.schema, options.clips, options.engine)
     if questions is not None:
         paths, question = [*(paths or []), *([] if question is None else [question])], None
     elif question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
     else:
         _check_order(paths or [], question)
-    run_pictures(
-        "ask",
-        paths or [],
-        question,
-        model,
-        decoding,
-        text,
-        selection,
-        clips,
-        engine,
-        output,
-        choices=given,
-        schema=schema,
-        questions=questions,
-        endpoint=endpoint,
-    )
+    run_pictures("ask", paths or [], question, options, choices=given, questions=questions)
 
 
 def _check_order(paths: list[str], question: str) -> None:

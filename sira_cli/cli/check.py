@@ -209,7 +209,7 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
     found = find_captions(
         named.all_paths(),
         recursive=named.recursive,
-        shard=named.part,
+        shard=named.shard,
         limit=named.limit,
         **asdict(where),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sira_cli.runs.run import Engine, Job
 
 
-def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOptions | None = None) -> Engines:
+def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOptions) -> Engines:
     """Return the engines that the options choose: the model on this machine, Ray's workers, or a server."""
     from sira_cli.runs.engines import Engines
 
@@ -41,5 +41,5 @@ def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOpt
         engine.compile,
         model.trust_remote_code,
         start if engine.on_ray else None,
-        None if endpoint is None else endpoint.server,
+        endpoint.server,
     )

@@ -14,11 +14,9 @@ import typer
 
 from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions
-from sira_cli.cli.options.decoding import DecodingOptions, TextOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
-from sira_cli.cli.options.schemas import SchemaOptions
-from sira_cli.cli.options.verifying import VerifyOptions, claims_of, print_marked, unsupported, verdict
+from sira_cli.cli.options.common import OutputOptions
+from sira_cli.cli.options.run import RunOptions
+from sira_cli.cli.options.verifying import claims_of, print_marked, unsupported, verdict
 from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
 from sira_cli.cli.terminal.progress import Progress, in_words, picture_events
 from sira_cli.errors import SettingsError
@@ -35,20 +33,11 @@ def run_pictures(
     task: str,
     paths: Sequence[str],
     said: str | None,
-    model: ModelOptions,
-    decoding: DecodingOptions,
-    text: TextOptions,
-    selection: GroupOptions,
-    clips: ClipOptions,
-    engine: EngineOptions,
-    output: OutputOptions,
+    options: RunOptions,
     *,
     words: bool = False,
     choices: tuple[str, ...] = (),
-    schema: SchemaOptions | None = None,
-    verify: VerifyOptions | None = None,
     questions: Path | None = None,
-    endpoint: EndpointOptions | None = None,
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
@@ -58,13 +47,14 @@ def run_pictures(
         typer.Exit: with 3 if some pictures failed, 130 if interrupted.
         SiraError: the run could not start or continue.
     """
+    model, decoding, engine, output = options.model, options.decoding, options.engine, options.output
     set_verbosity(output.quiet, output.verbose)
-    pictures = selection.selected(paths, questions)
-    prompts = asdict(clips) | ({"prompt": said} if task == "caption" else {})
+    pictures = options.selection.selected(paths, questions)
+    prompts = asdict(options.clips) | ({"prompt": said} if task == "caption" else {})
     chosen = (
-        choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(text))
-        if endpoint is None or not endpoint.given
-        else endpoint.answering(model, decoding, **asdict(text))
+        options.endpoint.answering(model, decoding, **asdict(options.text))
+        if options.endpoint.given
+        else choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(options.text))
     )
     first, _ = next(iter(chosen.values()))
     if engine.on_ray and ("-" in paths or not output.writes):
@@ -83,15 +73,15 @@ def run_pictures(
         prompt=said,
         words=words,
         choices=choices,
-        verify=None if verify is None else verify.read(first),
-        schema=None if schema is None else schema.read(),
+        verify=options.verify.read(first),
+        schema=options.schema.read(),
         quantization=model.quantization,
         compiled=engine.compile,
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)
         _note_boxes(jobs[0])
-        failed, engines = 0, engines_of(model, engine, endpoint)
+        failed, engines = 0, engines_of(model, engine, options.endpoint)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(job.pictures), job.method.name if len(jobs) > 1 else "")
             run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)

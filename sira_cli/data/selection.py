@@ -28,8 +28,7 @@ class Selection:
         questions: a file of questions, as for `question_pictures`.
         files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_groups`.
         together: whether all pictures are shown at once, in one prompt.
-        recursive, limit, image_column, id_column, allow_private: as for `find_pictures`.
-        shard: likewise, or as a text, `I/N`.
+        recursive, shard, limit, image_column, id_column, allow_private: as for `find_pictures`.
     """
 
     paths: Sequence[str]
@@ -37,20 +36,11 @@ class Selection:
     files_from: str | None = None
     together: bool = False
     recursive: bool = False
-    shard: Shard | str | None = None
+    shard: Shard | None = None
     limit: int | None = None
     image_column: str | None = None
     id_column: str | None = None
     allow_private: bool = False
-
-    @property
-    def part(self) -> Shard | None:
-        """The shard.
-
-        Raises:
-            SettingsError: it is not of the form `I/N`.
-        """
-        return Shard.parse(self.shard) if isinstance(self.shard, str) else self.shard
 
     def pictures(self, asking: Callable[[str], str] = str) -> list[Picture]:
         """Return the pictures. Missing ones are found before a model is loaded.
@@ -115,7 +105,7 @@ class Selection:
 
     @property
     def _taken(self) -> dict[str, Any]:
-        return {"shard": self.part, "limit": self.limit, "allow_private": self.allow_private}
+        return {"shard": self.shard, "limit": self.limit, "allow_private": self.allow_private}
 
     def _listed(self, asking: Callable[[str], str]) -> list[Picture]:
         """Return the rows of a file of questions or groups."""

@@ -80,8 +80,7 @@ def measured(
 def drawn_scenes(selection: SelectionOptions) -> list[Picture]:
     """Return the first validation scenes of a shard, as many as --limit says or `PICTURES`."""
     from sira_cli.demo.questions import validation_pictures
-    from sira_cli.pictures.find import Shard
 
-    shard = None if selection.shard is None else Shard.parse(selection.shard)
+    shard = selection.part
     mine = (each for each in validation_pictures() if shard is None or shard.holds(each.relative))
     return list(islice(mine, selection.limit or PICTURES))

@@ -26,6 +26,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.data.selection import Selection
+    from sira_cli.pictures.find import Shard
 
 
 def batch_size_option(description: str) -> Any:
@@ -175,6 +176,13 @@ class PathOptions:
         typer.Option(metavar="I/N", help="Part I of N, for N machines."),
     ] = None
 
+    @property
+    def part(self) -> Shard | None:
+        """The part of --shard."""
+        from sira_cli.pictures.find import Shard
+
+        return None if self.shard is None else Shard.parse(self.shard)
+
     def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
         """Return the pictures that paths and these options name, or a file of questions.
 
@@ -185,7 +193,7 @@ class PathOptions:
             raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
         from sira_cli.data.selection import Selection
 
-        return Selection(paths or [], questions, **asdict(self))
+        return Selection(paths or [], questions, **asdict(self) | {"shard": self.part})
 
 
 @dataclass(frozen=True)

@@ -9,33 +9,26 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Annotated, Any, get_args, get_type_hints
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 
-def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the fields of each group as options; it receives one object per group, by these names."""
+def with_options(*without: str, **groups: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the fields of each group as options; it receives one object per group, by these names.
+
+    A group may consist of groups; those named in `without` are left out, and have their default.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(command, eval_str=True)
         parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
-        for group in groups.values():
-            hints = get_type_hints(group, include_extras=True)
-            parameters += [
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=_titled(hints[field.name], group.title),
-                )
-                for field in fields(group)
-            ]
+        parameters += [option for group in groups.values() for option in _options(group, without)]
 
         @functools.wraps(command)
         def run(**values: Any) -> Any:
             for name, group in groups.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+                values[name] = _filled(group, values, without)
             return command(**values)
 
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -43,6 +36,31 @@ def with_options(**groups: type[Any]) -> Callable[[Callable[..., Any]], Callable
         return run
 
     return decorate
+
+
+def _options(group: type[Any], without: Sequence[str]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            yield from () if field.name in without else _options(cast(type, hint), without)
+            continue
+        titled, kind = _titled(hint, group.title), inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(field.name, kind, default=field.default, annotation=titled)
+
+
+def _filled(group: type[Any], values: dict[str, Any], without: Sequence[str]) -> Any:
+    """Return a group with its values, which are taken out of `values`."""
+    hints = get_type_hints(group)
+    return group(
+        **{
+            field.name: _filled(hints[field.name], values, without)
+            if is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in fields(group)
+            if field.name not in without
+        }
+    )
 
 
 def _titled(hint: Any, title: str) -> Any:

@@ -1,0 +1,27 @@
+"""The options of a run over pictures, as one group of groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions, ModelOptions, OutputOptions
+from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
+from sira_cli.cli.options.endpoint import EndpointOptions
+from sira_cli.cli.options.schemas import SchemaOptions
+from sira_cli.cli.options.verifying import VerifyOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Everything that `caption` and `ask` take, in the order of their help; each leaves out one group."""
+
+    model: ModelOptions
+    endpoint: EndpointOptions = field(default_factory=EndpointOptions)
+    decoding: MethodsOptions
+    text: TextOptions
+    schema: SchemaOptions
+    verify: VerifyOptions = field(default_factory=VerifyOptions)
+    selection: GroupOptions
+    clips: ClipOptions
+    engine: EngineOptions
+    output: OutputOptions
