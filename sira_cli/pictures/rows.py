@@ -169,31 +169,31 @@ def _is_parquet(location: str) -> bool:
 
 
 def _parquet(location: str) -> Any:
-    _needs_pyarrow(location)
+    source = _source(location)
     from pyarrow import parquet
 
-    source = stores.open_file(location) if stores.is_uri(location) else location
     return parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
 
 
 def _arrow(location: str) -> tuple[Any, Iterator[Any]]:
     """Return schema and record batches of a file in either of Arrow's formats; `datasets` writes streams."""
-    _needs_pyarrow(location)
+    source = _source(location)
     import pyarrow
 
-    def source() -> Any:
-        return stores.open_file(location) if stores.is_uri(location) else pyarrow.memory_map(location)
-
+    data = pyarrow.memory_map(source) if isinstance(source, str) else source
     try:
-        stream = pyarrow.ipc.open_stream(source())
+        stream = pyarrow.ipc.open_stream(data)
     except pyarrow.ArrowInvalid:
-        file = pyarrow.ipc.open_file(source())
+        data.seek(0)
+        file = pyarrow.ipc.open_file(data)
         return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
     return stream.schema, iter(stream)
 
 
-def _needs_pyarrow(location: str) -> None:
+def _source(location: str) -> Any:
+    """Return an object of a store, open, or the path of a file on this machine, for pyarrow."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise SettingsError(f"{one_line(location)} needs pyarrow: pip install 'sira-cli[parquet]'") from error
+    return stores.open_file(location) if stores.is_uri(location) else location
