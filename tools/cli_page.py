@@ -18,7 +18,7 @@ WIDTH = 120
 OWN = ("Arguments", "Options")  # the sections of a command's own arguments and options
 _MARKUP = re.compile(r"(`[^`]*`)|\*|<(?=\w)")  # what Markdown would read as its own, where text is not code
 _AT_LEAST_ONE = re.compile(r"; x>=1(?=])|  \[x>=1]")
-COMMON, MANY = "Common", 3  # the group of those own options that more commands have
+COMMON, MANY = "Common", 2  # the group of those own options that more commands have
 Rows = list[tuple[str, str]]
 
 

@@ -89,30 +89,29 @@ def census() -> str:
     whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
     exact = ", ".join(EXACT)
     stands_in = " and ".join(f"`{kind}`" for kind in STANDS_IN)
-    reasons = {reason: [kind for kind in REFUSED if REFUSED[kind] == reason] for reason in REFUSED.values()}
-    refused = [f"| {', '.join(f'`{kind}`' for kind in kinds)} | {reason} |" for reason, kinds in reasons.items()]
-    refused += [f"| `{kind}` | not settled, runs with a warning: {reason} |" for kind, reason in UNSETTLED.items()]
+    unsettled = "; ".join(f"{kind} ({reason})" for kind, reason in UNSETTLED.items())
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
         f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
         f"Also exact: {exact}.",
         f"The tests use another picture tower for {stands_in}, whose own needs timm.",
-        "\n".join(["| refused | reason |", "|---|---|", *refused]),
+        f"Refused, with the reason in the message: {', '.join(REFUSED)}.",
+        f"Not settled, runs with a warning: {unsettled}.",
     ]
     return "\n\n".join(lines)
 
 
 def methods_table() -> str:
-    """Return the table of methods: each one's first docstring line, and its abilities."""
-    rows = ["| `--method` | description | beams | traces | compiled steps |", "|---|---|---|---|---|"]
+    """Return the table of methods: each one's first docstring line; and the methods with each ability."""
+    rows = ["| `--method` | description |", "|---|---|"]
     for name, method in METHODS.items():
         what = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
-        able = (
-            "yes" if each in method.abilities else ""
-            for each in (Ability.BEAMS, Ability.TRACES, Ability.COMPILED_STEPS)
-        )
-        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} | {' | '.join(able)} |")
-    return "\n".join(rows)
+        rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} |")
+    shown = {"Beams": Ability.BEAMS, "Traces": Ability.TRACES, "Compiled steps": Ability.COMPILED_STEPS}
+    able = [
+        f"{title}: {', '.join(n for n in METHODS if each in METHODS[n].abilities)}" for title, each in shown.items()
+    ]
+    return "\n".join([*rows, "", f"{'. '.join(able)}."])
 
 
 def settings_table() -> str:
@@ -127,7 +126,8 @@ def settings_table() -> str:
     for (setting, meaning, values), found in defaults.items():
         same = {default: ", ".join(name for name in found if found[name] == default) for default in found.values()}
         shown = [f"{default} ({names})" if len(same) > 1 else default for default, names in same.items()]
-        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {values} | {'; '.join(shown)} |")
+        short = values.replace("a whole number ", "integer ").replace("a number ", "").replace("a text", "text")
+        rows.append(f"| `{setting}` | {', '.join(found)} | {meaning} | {short} | {'; '.join(shown)} |")
     return "\n".join(rows)
 
 
@@ -217,7 +217,8 @@ def costs_table() -> str:
         greedy, row = (_row(report, method) for method in ("greedy", "sira"))
         tokens = f"{row.image_tokens} of {row.prompt_tokens}"
         cache = f"{row.cache_bytes / greedy.cache_bytes:.2f}"
-        rows.append(f"| {title} | {report.dtype} | {report.device} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
+        chip = report.device.replace("(R)", "").replace(" Processor @", "")
+        rows.append(f"| {title} | {report.dtype} | {chip} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
     return "\n".join(rows)
 
 
