@@ -7,30 +7,24 @@ import os
 import shutil
 import tempfile
 import weakref
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sira_cli.data.records.index import Numbers, RecordIndex
 from sira_cli.data.records.record import REQUIRED
 from sira_cli.errors import DataError
 from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]
-Numbers = NDArray[np.int64]  # of records in a file, from 0 on
 _TABLES = (".csv", ".parquet")  # of records, as runs write them
 _SCHEMAS = ("sira.caption/", "sira.ask/")
 
 
 class RecordFile:
-    """Records of `sira caption` or `sira ask`; a torn last line, of a run that was killed, is left out.
-
-    Attributes:
-        identities: hashes of each record's picture: of its name, its path and its content.
-    """
+    """Records of `sira caption` or `sira ask`; a torn last line, of a run that was killed, is left out."""
 
     def __init__(self, path: Path) -> None:
         """Scan the file.
@@ -45,32 +39,38 @@ class RecordFile:
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
         weakref.finalize(self, self._file.close)
-        self._starts = array("q", [0])
+        self._index, start = RecordIndex("path"), 0
         folder = path.parent.resolve()
-        hashes = [array("q") for _ in range(3)]
-        for number, line in enumerate(self._lines(), start=1):
+        for number, line in enumerate(self._file, start=1):
+            if not line.endswith(b"\n"):
+                break
             try:
                 record = _record(line)
-                name = name_of(record)
-                is_known = is_uri(name) or "id" in record
-                found = (name, name if is_known else os.path.normpath(folder / name), record["image_sha256"] or name)
+                name, image = name_of(record), record["image_sha256"]
+                place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
+                self._index.add(start, len(line), hash(name), hash(image or name), hash(place))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(f"{path}: line {number} is not a record of sira caption or sira ask") from None
-            for each, identity in zip(hashes, found, strict=True):
-                each.append(hash(str(identity)))
-            self._starts.append(self._starts[-1] + len(line))
-        if len(self._starts) == 1:
+            start += len(line)
+        if not len(self._index):
             raise DataError(f"{path}: holds no records: expected a file that sira caption or sira ask wrote with -o")
-        self.identities: tuple[Numbers, ...] = tuple(np.array(each, dtype=np.int64) for each in hashes)
 
     def __getitem__(self, number: int) -> Record:
         """Read a record."""
-        start, end = self._starts[number], self._starts[number + 1]
-        self._file.seek(start)
-        return _whole(_parsed(self._file.read(end - start)))
+        self._file.seek(self._index["start"][number])
+        return _whole(_parsed(self._file.read(self._index["size"][number])))
 
-    def _lines(self) -> Iterator[bytes]:
-        return (line for line in self._file if line.endswith(b"\n"))
+    def newest(self, identity: str) -> tuple[Numbers, Numbers]:
+        """Return the pictures, in the order in which they come first, and the number of the last record of each.
+
+        Args:
+            identity: `name`, `path`, or `image` for the content: pictures are the same if their hashes of it are.
+        """
+        keys = self._index.numbers(identity)
+        _, first = np.unique(keys, return_index=True)
+        found, last = np.unique(keys[::-1], return_index=True)
+        order = np.argsort(first)
+        return found[order], (len(keys) - 1 - last)[order]
 
 
 class Records(Sequence[Record]):
@@ -98,8 +98,8 @@ def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Nu
         Both files' records in the order of first occurrence, and the places of pairs in them; None without pairs.
     """
     best: tuple[Records, Records, Numbers, Numbers] | None = None
-    for in_a, in_b in zip(a.identities, b.identities, strict=True):
-        (keys_a, numbers_a), (keys_b, numbers_b) = _newest(in_a), _newest(in_b)
+    for identity in ("name", "path", "image"):
+        (keys_a, numbers_a), (keys_b, numbers_b) = a.newest(identity), b.newest(identity)
         places_a = np.flatnonzero(np.isin(keys_a, keys_b))
         if len(places_a) > (0 if best is None else len(best[2])):
             order = np.argsort(keys_b)
@@ -111,14 +111,6 @@ def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Nu
 def name_of(record: Record) -> str:
     """Return a record's name of its picture."""
     return str(record.get("id") or record["file_name"])
-
-
-def _newest(keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Return each key once, in order of first occurrence, and the number of its last record."""
-    _, first = np.unique(keys, return_index=True)
-    found, last = np.unique(keys[::-1], return_index=True)
-    order = np.argsort(first)
-    return found[order], (len(keys) - 1 - last)[order]
 
 
 def _record(line: bytes) -> Record:

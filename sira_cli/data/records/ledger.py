@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sira_cli.data.records.continued_file import ContinuedFile, check_same, kept_in_place
-from sira_cli.data.records.lines import Line, as_line, given, head_of
+from sira_cli.data.records.index import RecordIndex
+from sira_cli.data.records.lines import FAILED, MARKED, Head, as_line, head_of
 from sira_cli.data.records.record import CONFIGURATION, configuration_of
-from sira_cli.data.records.repeated import Said, marked, wrongly_marked
+from sira_cli.data.records.repeated import marked, shared_by_many
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 
 _BEGINNING = b'{"schema": "sira.'
+_HASH, _KEY = re.compile("[0-9a-f]{64}"), 32
 
 
 class Ledger(ContinuedFile):
@@ -56,8 +61,9 @@ class Ledger(ContinuedFile):
         """
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
         self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
-        self._lines: dict[str, bytes] = {}  # the newest of each picture, packed
-        self._failures, self._failed = failures, dict[str, bytes]()  # the lines of that file
+        self._index, self._keys = RecordIndex("text", "flags"), bytearray()  # 32 bytes per key, see `_packed`
+        self._numbers: dict[int, int] = {}  # of the newest record of each picture, by the hash of its name
+        self._failures, self._failed = failures, dict[int, bytes]()  # the lines of that file
         self._superseded = False
         self.columns: set[str] = set()
         self.configuration: dict[str, Any] = {}
@@ -66,7 +72,7 @@ class Ledger(ContinuedFile):
         super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._numbers)
 
     def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
         """Check that records of a configuration belong in the file.
@@ -90,11 +96,15 @@ class Ledger(ContinuedFile):
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, empty without a record."""
-        return self._line(file_name).key if file_name in self._lines else ""
+        if (number := self._numbers.get(hash(file_name))) is None:
+            return ""
+        key = self._keys[_KEY * number : _KEY * (number + 1)]
+        return key.hex() if any(key) else str(json.loads(self._read(number))["key"])
 
     def is_error(self, file_name: str) -> bool:
-        """Return whether a picture's record is a failure."""
-        return file_name in self._lines and self._line(file_name).status == "error"
+        """Return whether a picture is in the file as failed."""
+        number = self._numbers.get(hash(file_name))
+        return number is not None and self._is_failed(number)
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record; when this returns, the system has it.
@@ -106,7 +116,7 @@ class Ledger(ContinuedFile):
         line = as_line(record)
         start = self._end
         self.add(line)
-        self._note(record[self._by], Line.of(record, start, len(line)), given(record))
+        self._note(Head.of(record, self._by), start, len(line))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the newest record of each picture in file order, without those in the file of failures."""
@@ -115,14 +125,14 @@ class Ledger(ContinuedFile):
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of `records`."""
         with self.path.open("rb") as file:  # with a buffer: most records follow each other
-            for line in map(Line.unpacked, self._lines.values()):
-                if line.start >= 0:
-                    file.seek(line.start)
-                    yield file.read(line.length)
+            for number in self._numbers.values():
+                if (start := self._index["start"][number]) >= 0:
+                    file.seek(start)
+                    yield file.read(self._index["size"][number])
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
-        record: dict[str, Any] = json.loads(self._read(file_name))
+        record: dict[str, Any] = json.loads(self._read(self._numbers[hash(file_name)]))
         return record
 
     def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
@@ -139,55 +149,65 @@ class Ledger(ContinuedFile):
             SiraError: the new file cannot be written; this one is as it was. Or as for `append`.
         """
         self._file = kept_in_place(self.path, self._file, self._end)
-        names = self._in_order(order)
-        before = [name for name in self._lines if self._line(name).start >= 0]
+        numbers, index = self._in_order(order), self._index
+        before = [number for number in self._numbers.values() if index["start"][number] >= 0]
         if self._failures is not None:
-            self._put_failures_aside([name for name in names if self.is_error(name)])
-            names = [name for name in names if name not in self._failed]
-        to_mark = wrongly_marked(self._said) if repeated else set()
-        if self._superseded or to_mark or names != before:
-            moved, start = {name: self._lines[name] for name in self._failed}, 0
+            self._put_failures_aside([number for number in numbers if self._is_failed(number)])
+            numbers = [number for number in numbers if number not in self._failed]
+        to_mark = self._wrongly_marked() if repeated else set()
+        if self._superseded or to_mark or numbers != before:
+            sizes = array("q")
             with replacing(self.path) as file:
-                for name in names:
-                    data = self._read(name)
-                    if name in to_mark:
+                for number in numbers:
+                    data = self._read(number)
+                    if number in to_mark:
                         record = marked(json.loads(data))
                         data = as_line(record)
                         self.columns |= record.keys()
                     file.write(data)
-                    line = self._line(name)
-                    said = line.said._replace(marked=line.said.marked != (name in to_mark))
-                    moved[name] = line._replace(start=start, length=len(data), said=said).packed()
-                    start += len(data)
+                    sizes.append(len(data))
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
-            self._lines, self._superseded, self._end = moved, False, start
+            self._superseded, self._end = False, 0
+            for number, size in zip(numbers, sizes, strict=True):
+                index["start"][number], index["size"][number] = self._end, size
+                index["flags"][number] ^= MARKED * (number in to_mark)
+                self._end += size
+            self._numbers = {index["name"][number]: number for number in (*self._failed, *numbers)}
         os.fsync(self._file.fileno())
         self.complete()
 
-    def _put_failures_aside(self, names: Sequence[str]) -> None:
-        """Write the file of failures with exactly these records."""
+    def _put_failures_aside(self, numbers: Sequence[int]) -> None:
+        """Write the file of failures, so that it holds these records alone."""
         assert self._failures is not None
-        failed = {name: self._read(name) for name in names}
+        failed = {number: self._read(number) for number in numbers}
         if failed != self._failed:
             with replacing(self._failures) as file:
                 file.writelines(failed.values())
         if not failed:
             self._failures.unlink(missing_ok=True)
         self._failed = failed
-        self._lines |= {name: self._line(name)._replace(start=-1).packed() for name in names}
+        for number in numbers:
+            self._index["start"][number] = -1
 
-    def _in_order(self, order: Iterable[str]) -> list[str]:
-        """Return the names in their final order; see `finish`."""
-        numbers = {name: number for number, name in enumerate(order)}
-        names, places, last = list(self._lines), array("q"), -1
-        for name in names:
-            number = numbers.get(name, -1)
-            last = max(last, number)
-            places.append(2 * last + 1 if number < 0 else 2 * number)
-        return [names[each] for each in sorted(range(len(names)), key=places.__getitem__)]
+    def _in_order(self, order: Iterable[str]) -> list[int]:
+        """Return the records in the file as they are to stand there; see `finish`."""
+        wanted = {hash(name): place for place, name in enumerate(order)}
+        numbers, places, last = list(self._numbers.values()), array("q"), -1
+        for name in self._numbers:
+            place = wanted.get(name, -1)
+            last = max(last, place)
+            places.append(2 * last + 1 if place < 0 else 2 * place)
+        return [numbers[each] for each in sorted(range(len(numbers)), key=places.__getitem__)]
+
+    def _wrongly_marked(self) -> set[int]:
+        """Return the records whose warning has to be added or removed."""
+        text = self._index.numbers("text")
+        shared = shared_by_many(text, self._index.numbers("image"))
+        is_marked = self._index.numbers("flags") & MARKED != 0
+        return set(np.flatnonzero(np.isin(text, shared) != is_marked).tolist())
 
     def _scan(self) -> None:
         """Note every record, its place and the configuration, beginning with the file of failures."""
@@ -208,8 +228,8 @@ class Ledger(ContinuedFile):
     def _read_line(self, number: int, line: bytes) -> None:
         self._note_line(self.path, number, line, self._end)
 
-    def _note_line(self, path: Path, number: int, line: bytes, start: int) -> str:
-        """Note a line, and return its record's name.
+    def _note_line(self, path: Path, number: int, line: bytes, start: int) -> int:
+        """Note a line, and return its record's number in the index.
 
         It is parsed only if its configuration seems to differ from the previous line's.
         """
@@ -217,18 +237,12 @@ class Ledger(ContinuedFile):
             head = head_of(line, by=self._by, same_prompt=self._same_prompt)
             if head is None or head.configuration != self._before:
                 self._before = b"" if head is None else head.configuration
-                record = self._parse(line)
-                name, place = record[self._by], Line.of(record, start, len(line))
-                columns: Iterable[str] = given(record)
-            else:
-                name, place = head.name, Line(head.key, head.status, start, len(line), head.said)
-                columns = head.optional
+                head = Head.of(self._parse(line), self._by)
         except SettingsError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _foreign(path, number) from None
-        self._note(name, place, columns)
-        return str(name)
+        return self._note(head, start, len(line))
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         """Parse a record, and check that its configuration is the file's."""
@@ -240,27 +254,39 @@ class Ledger(ContinuedFile):
         self.configuration |= configuration
         return record
 
-    def _note(self, name: str, line: Line, columns: Iterable[str]) -> None:
-        if name in self._lines and self._line(name).start < 0:
-            del self._lines[name]  # this one is the last in the file
-        elif name in self._lines:
+    def _note(self, head: Head, start: int, size: int) -> int:
+        name, key = hash(head.name), _packed(head.key)
+        number = self._numbers.get(name)
+        if number is not None and self._index["start"][number] < 0:
+            self._index.replace(number, -1, 0, 0, 0, 0, 0)
+            del self._numbers[name]  # this one is the last in the file
+            number = None
+        row = (start, size, name, head.image, head.text, head.flags)
+        if number is None:
+            number = self._numbers[name] = self._index.add(*row)
+            self._keys += key
+        else:
             self._superseded = True
-        self._lines[name] = line.packed()
-        self.columns.update(columns)
+            self._index.replace(number, *row)
+            self._keys[_KEY * number : _KEY * (number + 1)] = key
+        self.columns.update(head.given)
+        return number
 
-    def _line(self, name: str) -> Line:
-        return Line.unpacked(self._lines[name])
+    def _is_failed(self, number: int) -> bool:
+        return self._index["flags"][number] & FAILED != 0
 
-    def _said(self) -> Iterator[tuple[str, Said]]:
-        return ((name, self._line(name).said) for name in self._lines)
-
-    def _read(self, name: str) -> bytes:
-        line = self._line(name)
-        if line.start < 0:
-            return self._failed[name]
-        self._file.seek(line.start)
-        data: bytes = self._file.read(line.length)
+    def _read(self, number: int) -> bytes:
+        start = self._index["start"][number]
+        if start < 0:
+            return self._failed[number]
+        self._file.seek(start)
+        data: bytes = self._file.read(self._index["size"][number])
         return data
+
+
+def _packed(key: str) -> bytes:
+    """Return a key in 32 bytes: a hash of SHA-256, as runs write them. Zeros stand for another, which is read again."""
+    return bytes.fromhex(key) if _HASH.fullmatch(key) else bytes(_KEY)
 
 
 def _foreign(path: Path, number: int) -> DataError:

@@ -1,70 +1,53 @@
-"""A line of a file of records, and the fields that are needed without parsing all of it."""
+"""A line of a file of records, and the fields that are needed without parsing all of it, which takes much longer."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
-import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sira_cli.data.records.record import CONFIGURATION, OPTIONAL
-from sira_cli.data.records.repeated import Said
+from sira_cli.data.records.repeated import WARNING
+
+FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
 
 
 class Head(NamedTuple):
-    """The needed fields of a line, cut from its bytes: parsing takes several times as long.
+    """The fields of a record that are needed without its text. Numbers are hashes.
 
     Attributes:
-        configuration: the bytes of the fields that are equal in a file; equal fields may still have different bytes.
-        optional: the names of the optional fields.
+        text: of a caption; 0 for answers, which many pictures may share.
+        image: of its picture's content.
+        flags: of `FAILED` and `MARKED`.
+        configuration: all that is equal in a file, as it is written; it may differ where that does not.
+        given: the names of the optional fields, or of all.
     """
 
     name: str
     key: str
-    status: str
-    said: Said
+    text: int
+    image: int
+    flags: int
     configuration: bytes
-    optional: list[str]
-
-
-class Line(NamedTuple):
-    """Where a record stands in the file; `start` is -1 for one in the file of failures."""
-
-    key: str
-    status: str
-    start: int
-    length: int
-    said: Said
+    given: list[str]
 
     @classmethod
-    def of(cls, record: Mapping[str, Any], start: int, length: int) -> Line:
-        """Return the fields of a record that stay in memory, packed."""
-        return cls(record["key"], record["status"], start, length, Said.of_record(record))
-
-    def packed(self) -> bytes:
-        """Pack the fields into one object, a sixth of the size: a file may have millions of lines."""
-        said = self.said
-        hashed = _HASH.fullmatch(self.key) is not None
-        key = bytes.fromhex(self.key) if hashed else self.key.encode()
-        flags = _ERROR * (self.status == "error") + _CAPTION * (said.text is not None) + _MARKED * said.marked
-        flags += _HASHED * hashed
-        return _PACKED.pack(self.start, self.length, flags, said.text or 0, said.image) + key
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> Line:
-        """Return the head of a packed line."""
-        start, length, flags, text, image = _PACKED.unpack_from(data)
-        said = Said(text if flags & _CAPTION else None, image, bool(flags & _MARKED))
-        rest = data[_PACKED.size :]
-        key = rest.hex() if flags & _HASHED else rest.decode()
-        return cls(key, "error" if flags & _ERROR else "ok", start, length, said)
+    def of(cls, record: Mapping[str, Any], by: str) -> Head:
+        """Return the fields of a record, whose name is its field `by`."""
+        text, image, warnings = (
+            json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "image_sha256", "warnings")
+        )
+        said = _hashed(record["schema"], record["status"] == "error", text, image, warnings)
+        return cls(record[by], record["key"], *said, b"", [name for name, value in record.items() if value is not None])
 
 
-_HASH = re.compile("[0-9a-f]{64}")
-_PACKED = struct.Struct("<qqBqq")
-_ERROR, _CAPTION, _MARKED, _HASHED = 1, 2, 4, 8
+def _hashed(schema: str, failed: bool, text: bytes, image: bytes, warnings: bytes) -> tuple[int, int, int]:
+    """Return `text`, `image` and `flags` of a record, from the JSON of its fields."""
+    is_caption = not failed and "sira.caption/" in schema
+    return hash(text) if is_caption else 0, hash(image), FAILED * failed + MARKED * (WARNING.encode() in warnings)
+
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _HEAD = re.compile(
@@ -98,9 +81,10 @@ def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> 
     if name is None:
         return None
     end = _end_of(line[version:])
-    said = Said.of(schema.decode(), status.decode(), text, line[image:version], end.warnings)
+    content = line[image + len(b', "image_sha256": ') : version]
+    said = _hashed(schema.decode(), status == b"error", text, content, end.warnings)
     name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
-    return Head(name, key.decode(), status.decode(), said, schema + line[first:last] + end.configuration, end.fields)
+    return Head(name, key.decode(), *said, schema + line[first:last] + end.configuration, end.fields)
 
 
 class _End(NamedTuple):
@@ -127,11 +111,6 @@ def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
         if found:
             optional[name] = value
     return rest, optional
-
-
-def given(record: Mapping[str, Any]) -> list[str]:
-    """Return the names of the fields that are not empty."""
-    return [name for name, value in record.items() if value is not None]
 
 
 def as_line(record: dict[str, Any]) -> bytes:
