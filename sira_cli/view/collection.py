@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.captions.files import CaptionRow
 from sira_cli.errors import DataError, SiraError
 from sira_cli.pictures import stores
 from sira_cli.pictures.find import find_pictures, is_container
@@ -26,7 +27,6 @@ from sira_cli.view.index import Entry, Index, IndexRow
 from sira_cli.view.items import CaptionItem
 from sira_cli.view.places import EDITS, folder_of, reading_of
 from sira_cli.view.reading import Reading
-from sira_cli.view.rows import CaptionLine
 
 _AT_ONCE = 2000  # captions that are added to the index in one go
 _ROWS = 500  # that are requested at once
@@ -181,14 +181,14 @@ class Collection:
         if (
             row is None
             or kept is None
-            or (isinstance(kept, CaptionLine) and (kept.name, kept.method) != (row.name, row.method))
+            or (isinstance(kept, CaptionRow) and (kept.name, kept.method) != (row.name, row.method))
         ):
             raise GoneError(f"{name}: is no longer in {self.source.name}: nothing was changed")
         if isinstance(kept, CaptionItem):
             return replace(kept, id=f"{kept.id}#{row.nth}") if row.nth > 1 else kept
         columns = (kept.text_column, kept.image_column)
         picture = self._picture(kept.image)
-        return CaptionItem(self._id(row), kept.image, picture, kept.text, kept.values, kept.raw, *columns)
+        return CaptionItem(self._id(row), kept.image, picture, kept.text or "", kept.values, kept.raw, *columns)
 
     def lines(self) -> Iterator[tuple[int, str, bytes | None]]:
         """Yield number, id, and the line of JSON of all captions in order; None for captions without such a line."""

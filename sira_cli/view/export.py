@@ -14,7 +14,7 @@ from sira_cli.files import replacing
 from sira_cli.view.collection import Collection
 from sira_cli.view.edits import Edits
 from sira_cli.view.items import CaptionItem
-from sira_cli.view.rows import MARK
+from sira_cli.view.line_reading import MARK
 
 _PIECE = 2**16  # bytes
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from sira_cli.data.captions.files import CaptionRow
 from sira_cli.errors import DataError
 from sira_cli.view.index import Entry
 from sira_cli.view.items import CaptionItem
-from sira_cli.view.reading import Reading, Signature, entry_of, stamp, stamp_of
-from sira_cli.view.rows import CaptionLine, parse_line, raw_lines
+from sira_cli.view.reading import Reading, Signature, entry_of, row_of, stamp, stamp_of, unreadable
 
+MARK = b"\xef\xbb\xbf"  # that a text is UTF-8, at the beginning of some files
 _OPEN = 64  # files that stay open at once
 
 
@@ -53,7 +54,18 @@ class _File:
         try:
             return self.path.open("rb")
         except OSError as error:
-            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise unreadable(self.path, error) from error
+
+    def _next(self, file: BinaryIO) -> bytes:
+        """Return the next line of the open file; empty at its end.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            return file.readline()
+        except OSError as error:
+            raise unreadable(self.path, error) from error
 
     def goes_on(self) -> bool:
         """Return whether the file is unchanged since it was read, except for additions at its end."""
@@ -71,7 +83,7 @@ class _File:
         with self.open() as file:
             self.stamp, self.torn = stamp_of(os.fstat(file.fileno())), False
             file.seek(self.end)
-            for raw in raw_lines(self.path, file):
+            while raw := self._next(file):
                 if not raw.endswith(b"\n") and raw.strip() and not _is_json(raw):
                     self.torn = True  # it may be written right now
                     return
@@ -137,7 +149,7 @@ class LineReading(Reading):
         total = sum(each.size for each in self._files.values())
         return min(1.0, sum(each.end for each in self._files.values()) / total) if total else 0.0
 
-    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
+    def again(self, file: int, start: int, size: int) -> CaptionRow | CaptionItem | None:
         """Read a line again."""
         raw = self.raw(file, start, size)
         return None if raw is None else parse_line(raw, *self._columns)
@@ -178,3 +190,13 @@ class LineReading(Reading):
 def _close(files: OrderedDict[int, BinaryIO]) -> None:
     for file in files.values():
         file.close()
+
+
+def parse_line(raw: bytes, image_column: str | None, text_column: str | None) -> CaptionRow | None:
+    """Return a line of JSON, if it has a picture and a valid text."""
+    raw = raw.removeprefix(MARK)
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return row_of(values, image_column, text_column, raw) if isinstance(values, dict) else None

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.captions.files import ENDINGS, TEXT_COLUMNS, metadata_in
+from sira_cli.data.captions.files import ENDINGS, TEXT_COLUMNS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.data.captions.texts import METADATA, Found, texts_of_pictures
+from sira_cli.data.records.table_rows import table_rows
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.tables import is_table_of_records
+from sira_cli.pictures.tables import is_table, is_table_of_records
 from sira_cli.view.items import CaptionItem
-from sira_cli.view.line_reading import LineReading
-from sira_cli.view.reading import Reading, WholeReading, signature_of
-from sira_cli.view.rows import is_lines, read_rows
+from sira_cli.view.line_reading import MARK, LineReading
+from sira_cli.view.reading import Reading, WholeReading, row_of, signature_of, unreadable
 
 EDITS = ".edits.jsonl"
 _NO_RECORDS = (EDITS, ".errors.jsonl")  # files in a folder that are not captions
@@ -46,10 +46,10 @@ def reading_of(
             return WholeReading(
                 lambda: _of_folder(place, recursive, extension) or [], lambda: signature_of(place, recursive=recursive)
             )
-        if all(is_lines(file) for file in _files_in(place)):
+        if all(_is_lines(file) for file in _files_in(place)):
             return LineReading(lambda: _files_in(place), *columns)
         return WholeReading(
-            lambda: [row for file in _files_in(place) for row in read_rows(file, *columns)],
+            lambda: [row for file in _files_in(place) for row in _rows_of(file, *columns)],
             lambda: signature_of(*_files_in(place)),
         )
     if not is_table_of_records(place) and is_container(str(place)):
@@ -57,9 +57,9 @@ def reading_of(
             lambda: [_of_data_set(picture) for picture in find_pictures([str(place)])], lambda: signature_of(place)
         )
     if is_table_of_records(place) or (place.is_file() and place.suffix.lower() in ENDINGS):
-        if is_lines(place):
+        if _is_lines(place):
             return LineReading(lambda: [place], *columns)
-        return WholeReading(lambda: read_rows(place, *columns), lambda: signature_of(place))
+        return WholeReading(lambda: _rows_of(place, *columns), lambda: signature_of(place))
     raise SettingsError(
         f"{one_line(str(source))}: expected a folder of pictures, or a file of captions "
         f"({', '.join(ENDINGS)}, .tar, .parquet)"
@@ -69,6 +69,36 @@ def reading_of(
 def folder_of(place: Path) -> Path:
     """Return the folder that picture names are relative to."""
     return place if place.is_dir() else place.parent
+
+
+def _is_lines(path: Path) -> bool:
+    """Return whether a file holds lines of JSON that can be read one by one.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if path.suffix.lower() != ".jsonl":
+        return False
+    try:
+        with path.open("rb") as file:
+            return not file.read(64).lstrip(MARK + b" \t\r\n").startswith(b"[")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _rows_of(path: Path, image_column: str | None, text_column: str | None) -> list[CaptionRow | None]:
+    """Return the rows of a file of captions that is read as a whole; None for one that cannot be read.
+
+    Args:
+        path: .jsonl with one array, .json, .csv, .tsv, or a table of records.
+        image_column, text_column: the columns' names; None: the first usual name that a row has.
+
+    Raises:
+        DataError: the file cannot be read, or lacks a column.
+    """
+    if is_table(path.name):
+        return [row_of(values, image_column, text_column) for _, values in table_rows(path)]
+    return [*CaptionFile.read(path, image_column, text_column).rows]
 
 
 def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool = False) -> list[CaptionItem] | None:

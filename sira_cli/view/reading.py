@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sira_cli.data.captions.files import IMAGE_COLUMNS, TEXT_COLUMNS, CaptionRow, usual_column
+from sira_cli.errors import DataError
 from sira_cli.view.index import Entry
 from sira_cli.view.items import CaptionItem, error_of, things_of, warnings_of
-from sira_cli.view.rows import CaptionLine
 
 Signature = tuple[Any, ...]
 
@@ -35,7 +36,7 @@ class Reading(ABC):
         """
 
     @abstractmethod
-    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
+    def again(self, file: int, start: int, size: int) -> CaptionRow | CaptionItem | None:
         """Return the item of an entry; None if it was replaced since."""
 
     @abstractmethod
@@ -64,12 +65,12 @@ class WholeReading(Reading):
     """Sources that are read as a whole, and kept: folders, tables, data sets."""
 
     def __init__(
-        self, find: Callable[[], Sequence[CaptionLine | CaptionItem | None]], sign: Callable[[], Signature]
+        self, find: Callable[[], Sequence[CaptionRow | CaptionItem | None]], sign: Callable[[], Signature]
     ) -> None:
         """Args: function that finds the captions, and function whose result changes when they do."""
         self._find, self._sign = find, sign
         self._signature: Signature | None = None
-        self._kept: dict[int, Sequence[CaptionLine | CaptionItem | None]] = {}  # by the number of the reading
+        self._kept: dict[int, Sequence[CaptionRow | CaptionItem | None]] = {}  # by the number of the reading
 
     def is_changed(self) -> bool:
         """Return whether the source was changed."""
@@ -96,7 +97,7 @@ class WholeReading(Reading):
         """Treat the present state as read."""
         self._signature = self._sign()
 
-    def again(self, file: int, start: int, size: int) -> CaptionLine | CaptionItem | None:
+    def again(self, file: int, start: int, size: int) -> CaptionRow | CaptionItem | None:
         """Return the kept item."""
         return self._kept[file][start] if file in self._kept else None
 
@@ -131,27 +132,58 @@ def _is_ours(name: str) -> bool:
     return name.endswith(".edits.jsonl") or name.startswith(".sira-")
 
 
-def entry_of(kept: CaptionLine | CaptionItem, file: int, start: int, size: int = 0) -> Entry:
+def entry_of(kept: CaptionRow | CaptionItem, file: int, start: int, size: int = 0) -> Entry:
     """Return the index entry of a line or an item."""
     if isinstance(kept, CaptionItem):
         names: tuple[str, str, int | None] = (kept.id, "", None)
         image = kept.name
     else:
         names, image = (kept.name, kept.method, 0 if kept.own else None), kept.image
-    things = things_of(kept.values, kept.text)
+    text = kept.text or ""
+    things = things_of(kept.values, text)
     return Entry(
         *names,
         image,
         *(file, start, size),
-        said_of(kept.text, image),
-        len(kept.text),
-        hash(kept.text),
+        said_of(text, image),
+        len(text),
+        hash(text),
         things[0].support if things else None,
         any(thing.low and thing.spans for thing in things),
         bool(error_of(kept.values)),
         bool(warnings_of(kept.values)),
         hash(str(kept.values.get("image_sha256") or "")),
     )
+
+
+def row_of(
+    values: dict[str, Any], image_column: str | None, text_column: str | None, raw: bytes | None = None
+) -> CaptionRow | None:
+    """Return a row, if it has a picture and a valid text.
+
+    Args:
+        values: its fields.
+        image_column, text_column: the columns' names; None: the first usual name that it has.
+        raw: its line.
+    """
+    image, text = _column(values, image_column, IMAGE_COLUMNS), _column(values, text_column, TEXT_COLUMNS)
+    try:
+        return None if image is None else CaptionRow.of("", values, image, text or "text", raw)
+    except DataError:
+        return None
+
+
+def _column(values: Mapping[str, Any], given: str | None, usual: tuple[str, ...]) -> str | None:
+    if given is not None:
+        return given if given in values else None
+    if usual[0] in values:
+        return usual[0]
+    return usual_column(values, usual)
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Return the error that a file cannot be read."""
+    return DataError(f"{path}: cannot be read: {error.strerror}")
 
 
 def said_of(text: str, image: str) -> str:

@@ -26,23 +26,60 @@ TEXT_COLUMNS = ("text", "caption", "description", "answer")
 _OF_THE_TEXT = ("words", "objects", "claims", "data", "json_schema")  # in a record; another text has others
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CaptionRow:
     """A row of a file of captions.
 
     Attributes:
-        where: place in the file, such as `captions.csv: row 3`.
         values: its columns.
         image: the picture's name.
         text: the caption; None: none, or the row is a record of a picture that failed.
-        failed: whether it is a record of a failed picture.
+        image_column, text_column: the keys of the two.
+        raw: the line, if it is known and JSON.
     """
 
-    where: str
     values: dict[str, Any]
     image: str
     text: str | None
-    failed: bool = False
+    image_column: str
+    text_column: str
+    raw: bytes | None = None
+
+    @classmethod
+    def of(
+        cls, where: str, values: dict[str, Any], image_column: str, text_column: str, raw: bytes | None = None
+    ) -> CaptionRow:
+        """Return a row that stands somewhere, such as in `captions.csv: row 3`.
+
+        Raises:
+            DataError: it has no picture, or its text is not a string.
+        """
+        image = picture_name(where, values, image_column)
+        if not image or "\0" in image:
+            raise DataError(f"{where}: {image_column} is empty or has a NUL byte: expected the name of a picture")
+        text = None if values.get(text_column) is None else text_of(where, values, text_column)
+        return cls(values, image, None if is_failure(values) else text, image_column, text_column, raw)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is a record of a picture that failed."""
+        return is_failure(self.values)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a record of sira; the newest about a picture counts."""
+        return is_record(self.values)
+
+    @property
+    def name(self) -> str:
+        """The picture's identity in the file."""
+        given = self.values.get("id") if self.own else None
+        return given if isinstance(given, str) and given else self.image
+
+    @property
+    def method(self) -> str:
+        """The method that wrote the text, in a record of sira."""
+        return str(self.values.get("method", "")) if self.own else ""
 
 
 @dataclass(frozen=True)
@@ -99,15 +136,7 @@ class CaptionFile:
                 if same not in again:
                     continue
                 where, values = again.pop(same)
-            yield self._row(where, values)
-
-    def _row(self, where: str, values: dict[str, Any]) -> CaptionRow:
-        image = picture_name(where, values, self.image_column)
-        if not image:
-            raise DataError(f"{where}: {self.image_column} is empty: expected the name of a picture")
-        text = None if values.get(self.text_column) is None else text_of(where, values, self.text_column)
-        failed = self.own and values.get("status", "ok") != "ok"
-        return CaptionRow(where, values, image, None if failed else text, failed)
+            yield CaptionRow.of(where, values, self.image_column, self.text_column)
 
     @property
     def suffix(self) -> str:
