@@ -140,7 +140,7 @@ class Side:
 class _Sums:
     """The result of one pass over all pairs: the places of those that differ, and sums for `Comparison`."""
 
-    changed: list[int]
+    changed: array[int]
     figures: dict[str, tuple[array[float], array[float]]]
     finish_reasons: tuple[Counter[str], Counter[str]]
     words: tuple[Counter[str], Counter[str]]
@@ -165,7 +165,7 @@ class Comparison:
     @cached_property
     def _sums(self) -> _Sums:
         figures = {title: (array("d"), array("d")) for title in _FIGURES.values()}
-        sums = _Sums([], figures, (Counter(), Counter()), (Counter(), Counter()))
+        sums = _Sums(array("q"), figures, (Counter(), Counter()), (Counter(), Counter()))
         for number, pair in enumerate(self.pairs):
             for reasons, record in zip(sums.finish_reasons, (pair.a, pair.b), strict=True):
                 reasons[str(record["finish_reason"])] += 1

@@ -41,5 +41,5 @@ class RecordIndex:
         return self._columns[name]
 
     def numbers(self, name: str) -> Numbers:
-        """Return a copy of a column, for arithmetic."""
-        return np.array(self._columns[name], dtype=np.int64)
+        """Return a column for arithmetic. As long as it is in use, nothing can be added."""
+        return np.frombuffer(self._columns[name], dtype=np.int64)
