@@ -18,12 +18,11 @@ from textwrap import fill
 from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
-from sira_cli.analysis.bench.throughput import ThroughputReport
 from sira_cli.analysis.proof.seen import can
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.cli.research import bench
-from sira_cli.cli.research.throughput import print_throughput
-from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
+from sira_cli.cli.research.sweep_table import print_report
+from sira_cli.core.census import EXACT, NOT_FOLLOWED, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import markdown, read_figures
@@ -38,6 +37,7 @@ from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import chosen, comparison, controls, verified
 from tools.support import shipped
+from tools.throughput import ThroughputReport, print_throughput
 from tools.word_scores import doubt_table, from_json, words_table
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
@@ -191,7 +191,7 @@ def bench_output(name: str) -> str:
 
 
 def throughput_output(name: str) -> str:
-    """Return the output of `sira bench --throughput -o docs/bench/NAME.json`."""
+    """Return the output of `python -m tools.throughput -o docs/bench/NAME.json`."""
     text = (BENCH / f"{name}.json").read_text(encoding="utf-8")
     return _printed(print_throughput, ThroughputReport.from_json(text))
 

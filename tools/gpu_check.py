@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sira_cli.analysis.bench.figures import BenchReport
-from sira_cli.analysis.bench.throughput import ThroughputReport
+from tools.throughput import ThroughputReport
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 39  # of all parts together
@@ -31,6 +31,8 @@ TINY_SECONDS = 600  # of each part on a CPU
 SKIPPED = 77  # exit status of a part that cannot run here; its last line is the reason
 LINE = "figures: "  # begins the line of a part that goes into the report
 SIRA = ("-m", "sira_cli")
+BENCH = (*SIRA, "bench", "--overwrite")
+THROUGHPUT = ("-m", "tools.throughput")
 PARTS = ("-m", "tools.gpu_parts")
 
 
@@ -43,7 +45,7 @@ class Part:
         seconds: its limit.
         command: arguments of Python on a GPU; `{out}` is the folder, `{own}` the part's own file in it.
         tiny: those with `--tiny`.
-        figures: the file that `sira bench` writes, in the folder.
+        figures: the file of the measurements, in the folder.
     """
 
     name: str
@@ -63,11 +65,12 @@ class Outcome:
     says: str
 
 
-def _bench(name: str, seconds: int, command: str, tiny: str, *, compiled: bool = False) -> Part:
+def _bench(
+    name: str, seconds: int, command: str, tiny: str, run: Sequence[str] = BENCH, *, compiled: bool = False
+) -> Part:
     file = f"gpu-{name}.json"
-    ending = ("--overwrite", "-o", "{out}/" + file)
     more = ("--compile",) if compiled else ()
-    given, small = ((*SIRA, "bench", *text.split(), *more, *ending) for text in (command, tiny))
+    given, small = ((*run, *text.split(), *more, "-o", "{out}/" + file) for text in (command, tiny))
     return Part(name, seconds, given, small, file)
 
 
@@ -90,9 +93,9 @@ def all_parts() -> dict[str, Part]:
     for shape, tokens in shapes:
         command = f"--shape {shape} --device cuda --method sira,vcd,sid -b 1,8 --image-tokens {tokens} --runs 3"
         parts.append(_bench(f"{shape}-{tokens}", 420, command, f"{small} --method sira,vcd,sid -b 1,2"))
-    command = "--shape qwen2.5-vl-7b --device cuda --throughput --pictures 64 -b 16 --runs 1"
-    tiny = "-p demo --device cpu --throughput --pictures 4 -b 2 --runs 1"
-    parts.append(_bench("qwen2.5-vl-7b-throughput", 420, command, tiny))
+    command = "--shape qwen2.5-vl-7b --device cuda --pictures 64 -b 16 --runs 1"
+    tiny = "-p demo --device cpu --pictures 4 -b 2 --runs 1"
+    parts.append(_bench("qwen2.5-vl-7b-throughput", 420, command, tiny, THROUGHPUT))
     for shape, tokens in shapes:
         command = f"--shape {shape} --device cuda --method sira -b 1,8 --image-tokens {tokens} --runs 3"
         small_one = f"{small} --method sira -b 1"

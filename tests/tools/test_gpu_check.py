@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from sira_cli.analysis.bench.figures import BenchReport
-from sira_cli.analysis.bench.throughput import ThroughputReport
+from sira_cli.core import reference
+from tests.support import tiny
+from tools import gpu_parts
 from tools.gpu_check import Part, all_parts, run_part
+from tools.throughput import ThroughputReport
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
 

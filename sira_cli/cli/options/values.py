@@ -22,9 +22,6 @@ FolderFormat = Literal["jsonl", "parquet", "webdataset"]  # of a folder of resul
 ColorBy = Literal["grounding", "delta"]  # the score that colours words
 
 
-TextLengths = Literal["own", "drawn"]  # lengths of the texts that a benchmark decodes
-
-
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of presets with this prefix, for the shell."""
     from sira_cli.models.loading import presets

@@ -12,8 +12,6 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
 from sira_cli.cli.options.common import AsJson, Depth, ModelOptions, Overwrite, Quiet, Verbose
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.values import TextLengths
-from sira_cli.cli.research.throughput import measure_throughput, print_throughput
 from sira_cli.cli.terminal.console import set_verbosity, waiting
 from sira_cli.cli.terminal.output import check_file, new_table, save_report, show_report, table_console
 from sira_cli.cli.terminal.progress import Progress
@@ -32,7 +30,6 @@ SCENES = 8  # captions per round, to measure a second look
 EXAMPLES = """
 sira bench -p llava-1.5-7b --method sira,vcd
 sira bench --shape qwen2.5-vl-7b -o bench.json
-sira bench -p demo --throughput
 """
 
 
@@ -47,25 +44,21 @@ def bench(
         ),
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all (default: sira,vcd)."),
-    ] = None,
+        str, typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all.")
+    ] = "sira,vcd",
     layers: Annotated[
         int | None,
         typer.Option(metavar="N", help="Use only the first N decoder layers of the shape."),
     ] = None,
     k: Depth = None,
     max_new_tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,...",
-            help="Text lengths in tokens (default: 32,64,128; --throughput: the preset's).",
-        ),
-    ] = None,
+        str,
+        typer.Option(metavar="N,...", help="Text lengths in tokens."),
+    ] = "32,64,128",
     batch_size: Annotated[
-        str | None,
-        typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes (default: 1; with --throughput: 16)."),
-    ] = None,
+        str,
+        typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes."),
+    ] = "1",
     image_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
@@ -84,18 +77,6 @@ def bench(
         bool,
         typer.Option("--second-look", help="Also measure the second look, on drawn scenes."),
     ] = False,
-    throughput: Annotated[
-        bool,
-        typer.Option(
-            "--throughput",
-            help="Measure pictures per second instead.",
-        ),
-    ] = False,
-    pictures: Annotated[int, typer.Option(min=1, metavar="N", help="Number of pictures with --throughput.")] = 128,
-    text_lengths: Annotated[
-        TextLengths | None,
-        typer.Option(help="Text lengths with --throughput (default: own for the bundled model)."),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -117,41 +98,13 @@ def bench(
     request the total. Ratios are to greedy's time in the same round: median, then minimum and maximum. End tokens
     are ignored, so every text reaches its full length. Caches are
     checked to be as long as the method's streams.
-
-    With --throughput, texts have the model's own lengths, or drawn ones (mean 120 tokens, standard deviation 45;
-    scaled down if --max-new-tokens is under 210).
     """
     set_verbosity(quiet, verbose)
-    if throughput:
-        if second_look:
-            raise SettingsError("--throughput measures captions alone: leave out --second-look")
-        if processor_time:
-            raise SettingsError("--throughput measures wall time: leave out --processor-time")
-        if not {"sira", "greedy"}.issuperset(method_names(method or "sira")):
-            raise SettingsError("--throughput measures sira and greedy: leave out --method")
-        size = _one_number("--batch-size", batch_size or "16")
-        longest = None if max_new_tokens is None else _one_number("--max-new-tokens", max_new_tokens)
-        check_file("--output", output, overwrite)
-        lvlm = _loaded(shape, layers, model, k, compiled)
-        measured = measure_throughput(
-            lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=longest)),
-            count=pictures,
-            batch_size=size,
-            runs=runs,
-            image_tokens=image_tokens,
-            compiled=compiled,
-            text_lengths=text_lengths,
-        )
-        show_report(measured, print_throughput, as_json, output)
-        return
-    if text_lengths is not None:
-        raise SettingsError("--text-lengths is for --throughput; --max-new-tokens gives lengths without it")
-    method = method or "sira,vcd"
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)
-    lengths = _numbers("--max-new-tokens", max_new_tokens or "32,64,128")
-    batches = _numbers("--batch-size", batch_size or "1")
+    lengths = _numbers("--max-new-tokens", max_new_tokens)
+    batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
     if second_look and shape is not None:
         raise SettingsError("--second-look needs a model that names objects: leave out --shape, or --second-look")
@@ -205,13 +158,6 @@ def _numbers(option: str, given: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise SettingsError(f"{option} {given!r}: expected whole numbers from 1 on, such as 1,8")
     return sorted({int(part) for part in parts})
-
-
-def _one_number(option: str, given: str) -> int:
-    numbers = _numbers(option, given)
-    if len(numbers) > 1:
-        raise SettingsError(f"{option} {given!r}: --throughput takes one number")
-    return numbers[0]
 
 
 def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None, compiled: bool) -> Lvlm:

@@ -1,18 +1,19 @@
-"""`sira bench --throughput`: every contestant decodes what it should, and the figures are those of the clock."""
+"""`python -m tools.throughput`: every contestant decodes what it should, and the figures are those of the clock."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import sys
 from statistics import mean, stdev
 
 import pytest
 
 from sira_cli import load
-from sira_cli.analysis.bench import throughput as module
-from sira_cli.analysis.bench.throughput import CONTESTANTS, ThroughputReport, drawn_lengths, own_lengths, throughput
 from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SiraError
+from tools import throughput as module
+from tools.throughput import CONTESTANTS, ThroughputReport, drawn_lengths, own_lengths, throughput
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,17 @@ def test_texts_of_other_lengths_are_noticed(demo, images, monkeypatch):
         throughput(demo, images, batch_size=4, runs=1, drawn=True)
 
 
-def test_the_command(sira, tmp_path):
-    file = tmp_path / "throughput.json"
-    given = ["-p", "demo", "--throughput", "-b", 2, "--pictures", 3, "--runs", 1, "--max-new-tokens", 24]
-    code, out, _ = sira("bench", *given, "-o", file)
-    assert code == 0
-    record = json.loads(file.read_text())
+def run(monkeypatch, file, *given):
+    """Run the command line, and return its record."""
+    monkeypatch.setattr(sys, "argv", ["throughput", *map(str, given), "--runs", "1", "-o", str(file)])
+    module.main()
+    return json.loads(file.read_text())
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    given = ["-p", "demo", "-b", 2, "--pictures", 3, "--max-new-tokens", 24]
+    record = run(monkeypatch, tmp_path / "throughput.json", *given)
+    out = capsys.readouterr().out
     assert (record["batch_size"], record["pictures"], record["drawn"]) == (2, 3, False)
     assert "as the model writes them" in out
     assert max(record["lengths"]) == 24
@@ -96,36 +102,12 @@ def test_the_command(sira, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["Qwen3.5", "Gemma 4 E"])  # states, shared keys
-def test_models_without_columns_in_every_layer(sira, family, checkpoint_of):
-    given = ["-m", checkpoint_of(family), "--runs", 1, "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--json"]
-    code, out, _ = sira("bench", "--throughput", *given, "--dtype", "float32")
-    report = ThroughputReport.from_json(out)
-    assert code == 0
-    assert [row.name for row in report.rows] == [str(each) for each in CONTESTANTS]
-    code, _, err = sira("bench", "--throughput", *given, "--compile")
-    assert code == 2
-    assert "cannot be used with" in err
-
-
-def test_other_models_see_noise_and_decode_drawn_lengths(sira, qwen_folder, tmp_path):
-    file = tmp_path / "throughput.json"
-    given = ["-m", qwen_folder, "--image-tokens", 20, "--max-new-tokens", 12, "-b", 2, "--pictures", 3, "--runs", 1]
-    code, _, _ = sira("bench", "--throughput", *given, "-o", file)
-    assert code == 0
-    record = json.loads(file.read_text())
-    assert record["drawn"]
-    assert record["lengths"] == drawn_lengths(3, 12)
-    assert len(set(record["lengths"])) > 1
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--second-look"], "leave out --second-look"),
-        (["-b", "1,8"], "--batch-size '1,8': --throughput takes one number"),
-    ],
-)
-def test_what_it_cannot_measure_is_refused(sira, given, said):
-    code, _, err = sira("bench", "-p", "demo", "--throughput", *given)
-    assert code == 2
-    assert said in err
+def test_models_without_columns_in_every_layer_see_noise_and_decode_drawn_lengths(
+    family, checkpoint_of, tmp_path, monkeypatch
+):
+    given = ["-p", checkpoint_of(family), "--pictures", 4, "-b", 2, "--max-new-tokens", 9, "--image-tokens", 20]
+    record = run(monkeypatch, tmp_path / "throughput.json", *given)
+    assert [row["name"] for row in record["rows"]] == [str(each) for each in CONTESTANTS]
+    assert (record["drawn"], record["lengths"]) == (True, drawn_lengths(4, 9))
+    with pytest.raises(SiraError, match="cannot be used with"):
+        run(monkeypatch, tmp_path / "throughput.json", *given, "--compile")

@@ -1,16 +1,20 @@
-"""Pictures per second when texts differ in length: static batches, which wait for the longest text, and refilled slots.
+"""Measure pictures per second when texts differ in length: `python -m tools.throughput -p demo -o FILE.json`.
 
-All decode the same pictures, in turn, to the same lengths. Pictures are prepared before the clock runs, as a run
-prepares them ahead in threads.
+Batches wait for their longest text, refilled slots do not. All decode the same pictures, in turn, to the same lengths.
+Pictures are prepared before the clock runs, as a run prepares them ahead in threads.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import mean, pstdev
 from typing import Any
 
 import torch
@@ -18,12 +22,18 @@ from PIL import Image
 from pydantic import TypeAdapter
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from sira_cli import load
 from sira_cli.analysis.bench.figures import Spread, TimedOn
+from sira_cli.analysis.bench.measure import pictures
+from sira_cli.analysis.bench.random_models import load_shape
+from sira_cli.cli.terminal.output import new_table, save_report, table_console
+from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.loading.compiled import CompiledSteps
+from sira_cli.models.loading.presets import BUNDLED
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.slots import GROUPS
 
@@ -253,3 +263,75 @@ class _AtLength(StoppingCriteria):
         done = self._lengths <= self._steps  # [B]
         self.found = torch.where(self._lengths.eq(self._steps), self._steps, torch.tensor(self.found)).tolist()
         return done.to(input_ids.device)
+
+
+def print_throughput(report: ThroughputReport) -> None:
+    """Print a table of the contestants."""
+    out = table_console()
+    lengths = report.lengths
+    out.print(
+        f"{report.model}, {report.dtype}; {report.device}; torch {report.torch}, transformers {report.transformers}\n"
+        f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
+        f"{report.runs} round{'s' * (report.runs > 1)}, in turn\n"
+        f"{report.pictures} pictures, {report.batch_size} at once; texts of {min(lengths)} to {max(lengths)} tokens, "
+        f"mean {mean(lengths):.0f}, standard deviation {pstdev(lengths):.0f}"
+        f"{', drawn' if report.drawn else ', as the model writes them'}"
+    )
+    table = new_table("", "pictures/s", "to SIRA, static", "to greedy, static")
+    for row in report.rows:
+        speed = f"{row.pictures_per_second.median:.2f}"
+        table.add_row(row.name, speed, _ratio(row.by_static), _ratio(row.by_greedy))
+    out.print(table)
+
+
+def _ratio(spread: Spread) -> str:
+    ends = "" if spread.low == spread.high else f" ({spread.low:.2f}..{spread.high:.2f})"
+    return f"x{spread.median:.2f}{ends}"
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.throughput", description=(__doc__ or "").partition(":")[0])
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("-p", "--preset", help="a preset, or a checkpoint's folder")
+    which.add_argument("--shape", help="random weights in a real model's shape")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--pictures", type=int, default=128, help="their number (default: %(default)s)")
+    parser.add_argument("-b", "--batch-size", type=int, default=16, help="pictures at once (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="rounds, after one that warms up (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, help="the length limit (default: the preset's)")
+    parser.add_argument("--image-tokens", type=int, default=600, help="of noise pictures (default: %(default)s)")
+    parser.add_argument("--drawn", action="store_true", help="draw lengths for the bundled model too")
+    parser.add_argument("--compile", action="store_true", help="also measure compiled steps")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json")
+    given = parser.parse_args()
+    report = measured(given)
+    if given.output is not None:
+        save_report(report, given.output)
+    print_throughput(report)
+
+
+def measured(given: argparse.Namespace) -> ThroughputReport:
+    """Measure. The bundled model sees validation scenes and writes texts of its own lengths; others see noise."""
+    settings = {"device": given.device, "max_new_tokens": given.max_new_tokens}
+    if given.shape is not None:
+        lvlm = load_shape(given.shape, find("sira"), packed=not given.compile, **settings)
+    else:
+        lvlm = load(given.preset, compile=given.compile, **settings)
+    bundled = lvlm.preset.model == BUNDLED
+    if bundled:
+        images = [scene.open().stills[0] for scene in islice(validation_pictures(), given.pictures)]
+    else:
+        images = pictures(lvlm.processor, given.image_tokens, given.pictures)
+    return throughput(
+        lvlm,
+        images,
+        batch_size=given.batch_size,
+        runs=given.runs,
+        drawn=given.drawn or not bundled,
+        compile=given.compile,
+    )
+
+
+if __name__ == "__main__":
+    main()
