@@ -7,6 +7,7 @@ K and alpha are the preset's, chosen on the validation scenes by `sira sweep --c
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 from pathlib import Path
@@ -14,18 +15,19 @@ from typing import Any
 
 import torch
 import transformers
+import yaml
 
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.demo.language import TYPICAL_SHARE
 from sira_cli.demo.measure import load_methods, measure
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scene_report import SceneReport, markdown, read_figures, write_figures
+from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import support
 from tools.comparison import Comparison
+from tools.language import TYPICAL_SHARE
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 from tools.word_scores import from_json, measure_words, words_table
 
@@ -219,6 +221,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
+    """Write the files that `read_figures` reads.
+
+    In two files: figures.json is a part of the fingerprint of the bundled model, which old records hold.
+    """
+    more = {"outcomes": report.outcomes, "by_doubt": {name: row["by_doubt"] for name, row in words.items()}}
+    rest = {name: {key: value for key, value in row.items() if key != "by_doubt"} for name, row in words.items()}
+    figures = {**report.to_json(), "words": rest}
+    del figures["outcomes"]
+    content = json.dumps(figures, indent=1, default=dataclasses.asdict) + "\n"
+    (folder / "figures.json").write_text(content, encoding="utf-8")
+    (folder / "outcomes.yaml").write_text(yaml.safe_dump(more, sort_keys=False), encoding="utf-8")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from sira_cli.demo.language import corpus
+from tools.language import corpus
 
 # llava-hf's own template, shortened to one picture and one question.
 CHAT_TEMPLATE = (

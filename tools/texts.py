@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from sira_cli.demo.language import CAPTION_PROMPTS, Exchange, caption, questions
+from sira_cli.demo.language import caption
 from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
+from tools.language import CAPTION_PROMPTS, Exchange, questions
 from tools.recipe import Recipe
 
 PREFIX = "USER: "  # the start of a prompt, before the image tokens

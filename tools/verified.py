@@ -20,7 +20,6 @@ from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.data.records.record import hash_of
-from sira_cli.demo.grammar import instances, is_broken
 from sira_cli.demo.language import mentions
 from sira_cli.demo.measure import load_methods, unit
 from sira_cli.demo.questions import caption_counts, held_out
@@ -35,6 +34,7 @@ from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER
 from tools.cost import TIMED
+from tools.grammar import instances, is_broken
 
 FILE = FOLDER / "verified.json"
 BATCH = 25

@@ -122,20 +122,6 @@ def read_figures(folder: Path = BUNDLED_FOLDER) -> dict[str, Any]:
     return figures | {"words": words, "outcomes": more["outcomes"]}
 
 
-def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
-    """Write the files that `read_figures` reads.
-
-    There are two files, because figures.json is part of the bundled model's fingerprint, which old records hold.
-    """
-    more = {"outcomes": report.outcomes, "by_doubt": {name: row["by_doubt"] for name, row in words.items()}}
-    rest = {name: {key: value for key, value in row.items() if key != "by_doubt"} for name, row in words.items()}
-    figures = {**report.to_json(), "words": rest}
-    del figures["outcomes"]
-    content = json.dumps(figures, indent=1, default=dataclasses.asdict) + "\n"
-    (folder / "figures.json").write_text(content, encoding="utf-8")
-    (folder / "outcomes.yaml").write_text(yaml.safe_dump(more, sort_keys=False), encoding="utf-8")
-
-
 def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:
     """Count the captions in which the other method names fewer, more or as many absent objects."""
     found = {"fewer": 0, "more": 0, "as many": 0}

@@ -10,12 +10,13 @@ import pytest
 
 from sira_cli.demo.measure import count
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport, read_figures, write_figures
+from sira_cli.demo.scene_report import SceneReport, read_figures
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from tools import card
 from tools.word_scores import doubt_table, from_json
 
 BOX = (0, 0, 40, 40)
@@ -183,7 +184,7 @@ def test_how_often_words_of_a_grounding_are_hallucinated():
 
 def test_figures_are_written_as_they_are_read(tmp_path):
     shipped = read_figures()
-    write_figures(tmp_path, SceneReport.from_json(shipped), from_json(shipped["words"]))
+    card.write_figures(tmp_path, SceneReport.from_json(shipped), from_json(shipped["words"]))
     for name in ("figures.json", "outcomes.yaml"):
         assert (tmp_path / name).read_bytes() == (BUNDLED_FOLDER / name).read_bytes()
 

@@ -9,9 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sira_cli.demo.language import NUMBERS, article, caption, mentions, questions
+from sira_cli.demo.language import NUMBERS, article, caption, mentions
 from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, make_scene, render
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from tools.language import questions
 from tools.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
 
 SCENES = [make_scene(seed, broken=seed % 2 == 1) for seed in range(120)]

@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load
-from sira_cli.demo.grammar import is_broken
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -22,6 +21,7 @@ from sira_cli.models.look.guide import Guide, GuideRules
 from sira_cli.models.look.name_tokens import NameTokens, Place
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
+from tools.grammar import is_broken
 
 SCENES = VALIDATION_SEEDS[:4]
 CORPUS = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sira_cli.demo.grammar import broken_sentences, instances, is_broken
 from sira_cli.demo.language import caption
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject
+from tools.grammar import broken_sentences, instances, is_broken
 
 
 def test_every_caption_of_the_world_is_right_and_names_what_exists():

@@ -1,0 +1,95 @@
+"""The requests and questions that the bundled model is trained on, with their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from sira_cli.demo.language import LEXICON, NUMBERS, article, caption, choose, place_of, yes_no_question
+from sira_cli.demo.scenes import Scene, make_scene
+from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.eval.base import ONE_WORD
+
+CAPTION_PROMPTS = (
+    "Please describe this image in detail.",
+    "Describe this image.",
+    "Please help me describe the image in detail.",
+    "What is in this picture?",
+    "Write a caption for this image.",
+)
+
+YES_NO = (
+    "Is there {a} {name} in the image?",
+    "Is there {a} {name} in this picture?",
+    "Does the image show {a} {name}?",
+    "Can you see {a} {name}?",
+    "Is there {a} {name}?",
+)
+COLOR = ("What color is the {name}?", "What is the color of the {name}?", "Which color does the {name} have?")
+COUNT = ("How many {names} are there?", "How many {names} are in the image?", "How many {names} can you see?")
+WHERE = ("Where is the {name}?", "Where can you see the {name}?", "In which part of the image is the {name}?")
+PLACE = ("What place is this?", "Where was this picture taken?", "What kind of place does the image show?")
+
+TYPICAL_SHARE = 0.15  # share of questions about absent objects that ask for a typical object of the place
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A question or request, and the answer to it."""
+
+    prompt: str
+    answer: str
+
+
+def questions(
+    scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4, unasked: Collection[str] = ()
+) -> list[Exchange]:
+    """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
+
+    The others ask for a colour, a number, a position and the kind of place: one of each. No yes/no question is about an
+    object of `unasked`; a scene of nothing else gets no question with the answer yes.
+    """
+    present = [name for name in scene.objects if name not in unasked]
+    absent = [name for name in OBJECTS if name not in scene.objects and name not in unasked]
+    typical = [name for name in PLACES[scene.place].objects if name in absent]
+    turns = []
+    for number in range(yes_no):
+        missing = typical if typical and rng.random() < TYPICAL_SHARE else absent
+        if number % 2 and not present:
+            continue
+        name = choose(rng, present if number % 2 else missing)
+        suffix = ONE_WORD if rng.random() < 0.3 else ""
+        turns.append(Exchange(yes_no_question(name, choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))
+    return turns + _other_questions(scene, rng)[:others]
+
+
+def _other_questions(scene: Scene, rng: np.random.Generator) -> list[Exchange]:
+    """Ask one question of each other kind, shuffled."""
+    present = list(scene.objects)
+    name = choose(rng, present)
+    turns = [Exchange(choose(rng, COLOR).format(name=name), scene.objects[name][0].color.capitalize())]
+    name = choose(rng, present if rng.random() < 0.85 else [name for name in OBJECTS if name not in present])
+    amount = NUMBERS[len(scene.objects.get(name, ()))]
+    turns.append(Exchange(choose(rng, COUNT).format(names=OBJECTS[name].plural), amount.capitalize()))
+    single = [name for name, things in scene.objects.items() if len(things) == 1]
+    if single:
+        name = choose(rng, single)
+        turns.append(
+            Exchange(choose(rng, WHERE).format(name=name), place_of(scene.objects[name][0]).capitalize() + ".")
+        )
+    turns.append(Exchange(choose(rng, PLACE), f"{article(scene.place).capitalize()} {scene.place}."))
+    return [turns[index] for index in rng.permutation(len(turns))]
+
+
+def corpus(seed: int, size: int) -> list[str]:
+    """Return texts to train a tokenizer on, with every word of the world."""
+    texts = [*CAPTION_PROMPTS, ONE_WORD, *COLORS, *NUMBERS, *PLACES, *LEXICON]
+    for name in OBJECTS:
+        texts += [yes_no_question(name, template) for template in YES_NO]
+    for index in range(size):
+        rng = np.random.default_rng([seed, index, 2])
+        scene = make_scene(index)
+        texts += [caption(scene, rng), *(f"{turn.prompt} {turn.answer}" for turn in questions(scene, rng))]
+    return texts
