@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
+from sira_cli.data.report import Report
 from sira_cli.data.rows import read_rows
 from sira_cli.eval.card import Card
 from sira_cli.eval.catalog import CARDS
@@ -57,7 +58,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Overview:
+class Overview(Report):
     """The reports of several benchmarks, by name, and the costs by benchmark and method."""
 
     preset: str
@@ -83,12 +84,8 @@ class Overview:
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval-all/1`, with the whole reports."""
-        record: dict[str, Any] = {"schema": "sira.eval-all/1", "preset": self.preset, "model": self.model}
-        record["benchmarks"] = {name: json.loads(report.to_json()) for name, report in self.reports.items()}
-        record["cost"] = {
-            name: {method: asdict(cost) for method, cost in costs.items()} for name, costs in self.costs.items()
-        }
-        return json.dumps(record | {"sira_version": __version__}, ensure_ascii=False, allow_nan=False)
+        reports = {name: json.loads(report.to_json()) for name, report in self.reports.items()}
+        return self.as_json("sira.eval-all/1", reports=None, costs=None, benchmarks=reports, cost=asdict(self)["costs"])
 
     def to_html(self) -> str:
         """Return the page as one HTML file that needs no other."""

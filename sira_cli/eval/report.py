@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sira_cli._version import __version__
+from sira_cli.data.report import Report
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
@@ -22,6 +21,7 @@ INTERVALS = "pictures: Wilson's, of the effective number of answers; differences
 LOWER_IS_BETTER = frozenset(
     {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
 )
+IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
 NO_DIRECTION = frozenset({"yes", "neither", "unclear", "words", "length", "yes diff", "FP ratio", "LH", "VI", "mixed"})
 
 
@@ -68,7 +68,7 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class EvalReport:
+class EvalReport(Report):
     """The measured figures, and the settings that decided them.
 
     Attributes:
@@ -215,14 +215,11 @@ class EvalReport:
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
-        record = {"schema": "sira.eval/1", "official": not self.stand_ins, **asdict(self), "sira_version": __version__}
-        for found, names in ((record, ["notes"]), *((row, ["paper_mark", "published"]) for row in record["rows"])):
-            for name in names:  # of the paper's figures
-                if not found[name]:
-                    del found[name]
-        for row in record["rows"]:
-            del row["p"]  # `tests` has it
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+        rows = [  # `tests` has p
+            {name: value for name, value in asdict(row).items() if name != "p" and (value or name not in IF_PRINTED)}
+            for row in self.rows
+        ]
+        return self.as_json("sira.eval/1", official=not self.stand_ins, notes=self.notes or None, rows=rows)
 
 
 def p_text(p: float | None) -> str:

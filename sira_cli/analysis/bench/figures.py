@@ -12,7 +12,7 @@ import transformers
 from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Timing, device_name
-from sira_cli.analysis.provenance import Report
+from sira_cli.data.report import Report
 from sira_cli.models.lvlm import Lvlm
 
 # Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of

@@ -6,7 +6,6 @@ Most of these controls are not in the picture. The percentile of their support w
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sira_cli.analysis.calibration.support import SHOWN, Source
+from sira_cli.data.report import Report
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language.things import Thing, Words
@@ -76,7 +76,7 @@ class WithControls(Words):
 
 
 @dataclass(frozen=True)
-class ControlsReport:
+class ControlsReport(Report):
     """The threshold that was found, and its effect.
 
     Attributes:
@@ -143,7 +143,7 @@ class ControlsReport:
 
     def to_json(self) -> str:
         """Return one JSON object."""
-        return json.dumps({"schema": "sira.calibrate-controls/1", **dataclasses.asdict(self)}, ensure_ascii=False)
+        return self.as_json("sira.calibrate-controls/1")
 
 
 def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[Any, Any]:

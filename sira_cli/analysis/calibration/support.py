@@ -7,7 +7,6 @@ below it, because removing real objects is worse than no second look.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sira_cli.data.report import Report
 from sira_cli.data.rows import brief, read_json, read_rows
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
@@ -87,7 +87,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class SupportReport:
+class SupportReport(Report):
     """The threshold that was found, and its effect.
 
     Attributes:
@@ -156,7 +156,7 @@ class SupportReport:
 
     def to_json(self) -> str:
         """Return one JSON object."""
-        return json.dumps({"schema": "sira.calibrate-support/1", **dataclasses.asdict(self)}, ensure_ascii=False)
+        return self.as_json("sira.calibrate-support/1")
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:

@@ -10,7 +10,7 @@ import torch
 
 from sira_cli.analysis.doctor.machine import Folder, Formats, Machine, caches, extras
 from sira_cli.analysis.doctor.speed import Speed, measure_plain
-from sira_cli.analysis.provenance import Report
+from sira_cli.data.report import Report
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.fitting import Memory, downwards, most_bits, needed, usable_quantizations

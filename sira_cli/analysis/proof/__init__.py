@@ -10,10 +10,8 @@ print(proof.verdict, proof.to_json())
 
 from __future__ import annotations
 
-import json
-import math
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import fork_place
 from sira_cli.core.forward_pass import Step
+from sira_cli.data.report import Report
 from sira_cli.errors import ImageTokenError, ModelNotFoundError, PictureError, UnsupportedModelError
 from sira_cli.models.loading.hub import find_described
 from sira_cli.models.loading.inspection import check_structure
@@ -40,7 +39,7 @@ TOKENS = 4  # decoded by the twin
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Report):
     """The facts about a model, and whether SIRA decodes it as in Algorithm 1.
 
     Attributes:
@@ -77,9 +76,8 @@ class Proof:
         return "exact" if found == {"exact"} else "not proven"
 
     def to_json(self) -> str:
-        """Return everything as one JSON object; figures that are not finite are null."""
-        record = {"schema": "sira.proof/1", "verdict": self.verdict, **asdict(self)}
-        return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+        """Return everything as one JSON object; figures that are no finite numbers are null."""
+        return self.as_json("sira.proof/1", verdict=self.verdict)
 
 
 def prove(
@@ -160,12 +158,6 @@ def compare_twin(twin: Twin, alpha: float, beta: float | None = None) -> Compare
         )
     tokens = output[0, twin.inputs["input_ids"].shape[1] :].tolist()
     return compare(twin, config, tokens, steps, torch.float32)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _judge(folder: Path, preset: Preset) -> Any:

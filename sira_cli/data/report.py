@@ -1,0 +1,35 @@
+"""Reports of measurements as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from sira_cli._version import __version__
+
+
+class Report:
+    """Measurements that are written as one JSON object; subclasses are dataclasses."""
+
+    def as_json(self, schema: str, **changed: Any) -> str:
+        """Return the report as one JSON object, between its schema and sira's version.
+
+        Args:
+            schema: such as `sira.sweep/1`.
+            **changed: fields that JSON holds in another form, and more of them; None leaves a field out.
+        """
+        record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}  # type: ignore[call-overload]
+        left_out = {name for name, value in changed.items() if value is None}
+        kept = {name: _finite(value) for name, value in record.items() if name not in left_out}
+        return json.dumps(kept, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with null for figures that are no finite numbers."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
