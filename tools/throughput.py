@@ -277,7 +277,7 @@ def print_throughput(report: ThroughputReport) -> None:
         f"mean {mean(lengths):.0f}, standard deviation {pstdev(lengths):.0f}"
         f"{', drawn' if report.drawn else ', as the model writes them'}"
     )
-    table = new_table("", "pictures/s", "to SIRA, static", "to greedy, static")
+    table = new_table("", figures=("pictures/s", "to SIRA, static", "to greedy, static"))
     for row in report.rows:
         speed = f"{row.pictures_per_second.median:.2f}"
         table.add_row(row.name, speed, _ratio(row.by_static), _ratio(row.by_greedy))

@@ -85,16 +85,15 @@ class CheckTerminal:
             note(f"{run.counts.ok + run.counts.ok_before} checked{before}: {self._targets.output}")
 
     def _print_table(self) -> None:
-        from rich.table import Table
         from rich.text import Text
 
-        from sira_cli.cli.terminal.output import table_console
+        from sira_cli.cli.terminal.output import new_list, table_console
 
         worst = self._shown.worst()
         shown = worst if self._below is not None else worst[:WORST]
         if not shown:
             return
-        table = Table("picture", "support", "not supported", box=None, header_style="bold")
+        table = new_list("picture", "support", "not supported")
         for doubted in shown:
             things = ", ".join(f"{thing} {support:.2f}" for thing, support in doubted.things)
             table.add_row(Text(doubted.name), f"{doubted.support:.2f}", Text(things))

@@ -65,14 +65,12 @@ def _print_pair(pair: Pair) -> None:
 
 
 def _print_sums(comparison: Comparison) -> None:
-    from rich.table import Table
-
-    from sira_cli.cli.terminal.output import table_console
+    from sira_cli.cli.terminal.output import new_list, table_console
 
     a, b = (side.path.stem for side in (comparison.a, comparison.b))
     if a == b:
         a, b = str(comparison.a.path), str(comparison.b.path)
-    table = Table("", a, b, box=None, header_style="bold")
+    table = new_list("", a, b)
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,
         "pictures": (len(comparison.a.records), len(comparison.b.records)),
@@ -82,8 +80,7 @@ def _print_sums(comparison: Comparison) -> None:
     }
     for name, values in rows.items():
         table.add_row(name, *(_shown(value) for value in values))
-    console = table_console()
-    console.print(table)
+    table_console().print(table)
     print(f"\n{comparison.equal} of {len(comparison.pairs)} texts are equal")
     words = list(comparison.words.items())[:WORDS]
     for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):

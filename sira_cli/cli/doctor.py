@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sira_cli.cli.options.common import AsJson
 from sira_cli.cli.terminal.console import set_verbosity, waiting
-from sira_cli.cli.terminal.output import show_report, table_console
+from sira_cli.cli.terminal.output import new_list, show_report, table_console
 
 if TYPE_CHECKING:
     from sira_cli.analysis.doctor.examine import Examination
@@ -64,7 +64,7 @@ def print_report(found: Examination) -> None:
         if text:
             table.add_row(name, text)
     out.print(table)
-    table = Table("preset", "memory", "per picture", "", box=None, pad_edge=False, header_style="")
+    table = new_list("preset", "memory", "per picture", "")
     for fit in found.fits:
         bits = f" --quantization {fit.quantization}" if fit.quantization else ""
         seconds = "" if fit.seconds is None else f"about {_rounded(fit.seconds)} s"

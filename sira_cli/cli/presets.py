@@ -39,11 +39,10 @@ def list_presets() -> None:
         else:
             families.setdefault(preset.family or OTHERS, {})[name] = preset
     from rich.markup import escape
-    from rich.table import Table
 
-    from sira_cli.cli.terminal.output import table_console
+    from sira_cli.cli.terminal.output import new_list, table_console
 
-    table = Table("preset", "K", "download", "memory", "model", "", box=None, pad_edge=False, header_style="")
+    table = new_list("preset", "K", "download", "memory", "model", "")
     out = table_console()
     for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
         table.add_row(escape(family), style="bold")

@@ -47,6 +47,11 @@ class PartStarted:
     part: str
     total: int
 
+    @property
+    def stage(self) -> str:
+        """Its name on a terminal."""
+        return f"{self.method} {self.part}"
+
 
 EvalEvent = PartStarted | PictureEvent | Halved
 

@@ -58,5 +58,29 @@ class Skipped:
     failed: bool = False
 
 
+@dataclass(frozen=True)
+class StageStarted:
+    """A stage of longer work begins, of `total` pieces."""
+
+    stage: str
+    total: int
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """So many pieces of a stage more are done; not `worked`: in an earlier run."""
+
+    count: int
+    worked: bool = True
+
+
+@dataclass(frozen=True)
+class FailedPicture:
+    """A picture that could not be measured, and the reason."""
+
+    picture: str
+    error: str
+
+
 PictureEvent = Finished | Failed | Skipped
 Event = Started | PictureEvent | Halved

@@ -16,7 +16,6 @@ from sira_cli.analysis.calibration.ict import IctTraining
 from sira_cli.analysis.calibration.probe import fit, two_fold_accuracy
 from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions, from_files
 from sira_cli.analysis.calibration.regions import Regions, black_out
-from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models.loading import calibrations, presets
@@ -24,6 +23,7 @@ from sira_cli.models.loading.hub import find_checkpoint
 from sira_cli.models.loading.load import load
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.runs.events import Advanced, FailedPicture
 
 BOX = (20, 30, 200, 180)
 

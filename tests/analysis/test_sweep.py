@@ -19,11 +19,10 @@ from PIL import Image
 from sira_cli import methods
 from sira_cli.analysis.sweep import best, grid
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
-from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.plot import draw
 from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
-from sira_cli.analysis.sweep.run import StageStarted, Sweep
+from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.cli.research.sweep import _write_preset
 from sira_cli.cli.research.sweep_table import print_report
@@ -38,6 +37,7 @@ from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.runner import Runner
 from sira_cli.pictures.sources import located
+from sira_cli.runs.events import Advanced, FailedPicture, StageStarted
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 

@@ -23,7 +23,7 @@ from sira_cli.models.many.batch_size import check_batch_size, largest_batch, usu
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
 from sira_cli.runs import ray_run
-from sira_cli.runs.events import Halved
+from sira_cli.runs.events import FailedPicture, Halved
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.ray_run import RayRun, Work
 
@@ -168,7 +168,7 @@ def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
     for size in ("auto", None, 3):
         sizes.clear()
         sweep = Sweep(questions, demo, ks=[2, 3], alphas=[0.5], batch_size=size)
-        assert not [event for event in sweep.events() if isinstance(event, sweep_grid.FailedPicture)]
+        assert not [event for event in sweep.events() if isinstance(event, FailedPicture)]
         answers[size] = sweep.report().to_json()
         assert sizes == {"auto": [1, 4], None: [1, 1, 1, 1], 3: [3, 1]}[size]
     assert answers["auto"] == answers[None] == answers[3]

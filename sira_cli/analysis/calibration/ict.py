@@ -30,8 +30,6 @@ from sira_cli._version import __version__
 from sira_cli.analysis.calibration.probe import two_fold_accuracy
 from sira_cli.analysis.calibration.questions import LabelledQuestions
 from sira_cli.analysis.calibration.regions import black_out
-from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
-from sira_cli.analysis.sweep.run import StageStarted
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
@@ -48,7 +46,7 @@ from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.clip import stills
-from sira_cli.runs.events import Halved
+from sira_cli.runs.events import Advanced, FailedPicture, Halved, StageStarted
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

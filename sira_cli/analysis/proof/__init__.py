@@ -76,7 +76,7 @@ class Proof(Report):
         return "exact" if found == {"exact"} else "not proven"
 
     def to_json(self) -> str:
-        """Return everything as one JSON object; figures that are no finite numbers are null."""
+        """Return everything as one JSON object; figures that are not finite are null."""
         return self.as_json("sira.proof/1", verdict=self.verdict)
 
 

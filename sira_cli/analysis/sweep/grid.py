@@ -6,7 +6,6 @@ import functools
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -30,28 +29,12 @@ from sira_cli.models.many.runner import Runner
 from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
-from sira_cli.runs.events import Halved
+from sira_cli.runs.events import Advanced, FailedPicture, Halved
 
 MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class FailedPicture:
-    """A picture with a question that could not be answered, and the reason."""
-
-    picture: str
-    error: str
-
-
-@dataclass(frozen=True)
-class Advanced:
-    """Some more questions or captions are done; not `worked`: in an earlier run."""
-
-    count: int
-    worked: bool = True
 
 
 GridEvent = Advanced | FailedPicture | Halved

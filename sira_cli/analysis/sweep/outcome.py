@@ -9,7 +9,7 @@ from typing import Any
 from sira_cli.analysis.provenance import Provenance
 from sira_cli.analysis.sweep import best
 from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid
-from sira_cli.analysis.sweep.grid import FailedPicture, answer_unit, caption_unit
+from sira_cli.analysis.sweep.grid import answer_unit, caption_unit
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.errors import PictureError
@@ -19,6 +19,7 @@ from sira_cli.eval.stats.named import compare_answers, compare_captions, named_d
 from sira_cli.eval.stats.pope import add_answer, strict
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.runs.events import FailedPicture
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ print(sweep.report().best)
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sira_cli.analysis.sweep.cells import ALPHAS, Grid, spread
-from sira_cli.analysis.sweep.grid import FailedPicture, FirstTokens, GridEvent, answer_questions, write_captions
+from sira_cli.analysis.sweep.grid import FirstTokens, GridEvent, answer_questions, write_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units, decisive
@@ -21,14 +20,7 @@ from sira_cli.core.families import find_backbone
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.batch_size import BatchSize, check_batch_size
 from sira_cli.models.many.runner import Runner
-
-
-@dataclass(frozen=True)
-class StageStarted:
-    """A stage begins: `questions` or `captions`, with their number."""
-
-    stage: str
-    total: int
+from sira_cli.runs.events import FailedPicture, StageStarted
 
 
 class Sweep:

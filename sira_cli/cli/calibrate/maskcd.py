@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, measured, some_pictures
+from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, some_pictures
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
@@ -14,6 +14,7 @@ from sira_cli.cli.options.common import Images, ModelOptions, Overwrite, Quiet, 
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import new_table, table_console
+from sira_cli.cli.terminal.stages import measured
 from sira_cli.errors import PictureError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _print(calibration: Calibration) -> None:
 
     mass = calibration.tensors[MASS]  # [L, H]
     z, threshold = z_scores(mass), usual_threshold(mass.shape[1])
-    table = new_table(None, "layer", "mean mass", "largest z")
+    table = new_table(figures=("layer", "mean mass", "largest z"))
     table.add_column("image heads")
     for layer in range(len(mass)):
         heads = (z[layer] > threshold).nonzero().flatten().tolist()

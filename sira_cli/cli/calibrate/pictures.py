@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sira_cli.cli.options.common import SelectionOptions
-from sira_cli.cli.terminal.console import note, note_halved, say
-from sira_cli.cli.terminal.progress import Progress
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.cli.options.pictures import chosen_pictures
+from sira_cli.cli.terminal.console import note
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.loading.preset import Preset
     from sira_cli.pictures.picture import Picture
-    from sira_cli.runs.events import Halved
-
-T = TypeVar("T")
 
 PICTURES = 32  # unless --limit is given
 SCENE_BATCH = 16
@@ -53,28 +50,6 @@ def some_pictures(
         note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
         return found[:PICTURES], False
     return found, False
-
-
-def measured(
-    what: Iterable[tuple[Picture, T | PictureError] | Halved], total: int, on_failure: Callable[[Picture, str], None]
-) -> Iterator[T]:
-    """Yield the measurements and show progress; a failed picture is reported and handed to `on_failure`."""
-    failures = 0
-    with Progress.shown("pictures", total) as progress:
-        for event in what:
-            if not isinstance(event, tuple):
-                note_halved(event)
-                continue
-            picture, result = event
-            if isinstance(result, PictureError):
-                failures += 1
-                say(str(result))
-                on_failure(picture, str(result))
-            else:
-                yield result
-            progress.advance(error=isinstance(result, PictureError))
-    if failures and total > 1:
-        say(f"{failures} of {total} pictures failed")
 
 
 def drawn_scenes(selection: SelectionOptions) -> list[Picture]:

@@ -15,7 +15,7 @@ def print_thresholds(heads: tuple[str, str], below: Mapping[float, tuple[str, st
         below: the shares by threshold, as shown.
         found: one of these thresholds.
     """
-    table = new_table(None, "threshold", *heads)
+    table = new_table(figures=("threshold", *heads))
     table.add_column("")
     for threshold, shares in below.items():
         table.add_row(f"{threshold:g}", *shares, "found" if threshold == found else "")

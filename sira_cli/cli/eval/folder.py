@@ -15,7 +15,7 @@ from sira_cli.cli.eval.run import ask, choose_methods
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.terminal.console import note, resumable, say
-from sira_cli.cli.terminal.output import save_report, table_console
+from sira_cli.cli.terminal.output import new_table, save_report, table_console
 
 if TYPE_CHECKING:
     from sira_cli.eval.card import Card
@@ -99,18 +99,12 @@ def _run(
 
 
 def _print(overview: Overview) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     out = table_console()
     out.print(f"{overview.preset} ({overview.model})", style="bold", markup=False)
     for sheet in overview.sheets():
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column(sheet.card.name)
-        table.add_column("")
-        for method in sheet.methods:
-            table.add_column(method, justify="right")
+        table = new_table(sheet.card.name, "", figures=sheet.methods, tight=True)
         shown = ""
         for line in sheet.lines:
             table.add_row(Text("" if line.group == shown else line.group), line.figure, *line.cells)

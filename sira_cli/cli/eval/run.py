@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,9 +14,9 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.terminal.console import note, note_halved, resumable, say
+from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import save_report
-from sira_cli.cli.terminal.progress import Progress
+from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -175,36 +174,16 @@ def choose_methods(
 def ask(evaluation: Evaluation, model: ModelOptions, pictures: Sequence[Picture], lvlm: Lvlm | None) -> Lvlm | None:
     """Load the model if an open evaluation has something left to ask, ask, and return the model.
 
-    A bar is shown per method and part, and each failed picture is reported once.
-
     Args:
         evaluation: in `opened`.
         model: the command line's options.
         pictures: that will be asked about, for a note about the bundled model.
         lvlm: the model, if it is loaded.
     """
-    from sira_cli.eval.evaluation import PartStarted
-    from sira_cli.runs.events import Failed, Halved, Skipped
-
     if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
         preset, method = evaluation.first
         lvlm = load_model(preset, model, method, pictures=pictures)
-    said: set[str] = set()
-    with ExitStack() as bars, closing(evaluation.events(lvlm)) as events:
-        progress = Progress("", 0, silent=True)
-        for event in events:
-            if isinstance(event, PartStarted):
-                bars.close()
-                said.clear()
-                progress = bars.enter_context(Progress.shown(f"{event.method} {event.part}", event.total))
-            elif isinstance(event, Halved):
-                note_halved(event)
-            else:
-                failed = isinstance(event, Failed)
-                if isinstance(event, Failed) and event.picture.location not in said:
-                    said.add(event.picture.location)
-                    say(event.record.error)
-                progress.advance(error=failed, worked=not isinstance(event, Skipped))
+    show_stages(evaluation.events(lvlm))
     return lvlm
 
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.terminal.console import with_options_named
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,17 +52,16 @@ def _tables(report: EvalReport) -> list[tuple[list[str], list[MethodRow]]]:
 
 def _table(report: EvalReport, rows: list[MethodRow], names: list[str], intervals: bool, widest: int) -> Table:
     """Make a table of some figures; names of methods are wrapped at `widest` characters."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     from sira_cli.eval.report import p_text
 
     compared = ["p"] if report.tests else []
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.add_column("", overflow="fold", max_width=max(widest, 12))
-    for head in [*names, *compared]:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = new_table("", figures=(*names, *compared), tight=True)
+    labels, *figures = table.columns
+    labels.overflow, labels.max_width = "fold", max(widest, 12)
+    for column in figures:
+        column.no_wrap = True
 
     def add(label: str, figures: Mapping[str, Figure | float], sign: str = "", p: str = "", style: str = "dim") -> None:
         shown = [f"{figures[name]:{sign}{report.digits(name)}}" if name in figures else "" for name in names]

@@ -194,15 +194,15 @@ def print_report(report: BenchReport) -> None:
         rows = [row for row in report.rows if row.batch == batch]
         each = "" if batch == 1 else " in all, of mixed sizes"
         title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
-        table = new_table("", "prefill", "step", "tokens/s", "cache", "peak memory", title=title)
+        table = new_table("", figures=("prefill", "step", "tokens/s", "cache", "peak memory"), title=title)
         for row in rows:
             table.add_row(_name(row), _shown(row.prefill), _shown(row.step), *_sizes(row))
         out.print(table)
-        table = new_table("whole request")
+        heads = []
         for length in report.lengths:
-            table.add_column(f"{length} token{'s' * (length > 1)}", justify="right")
-            if any(length in row.paper for row in rows):
-                table.add_column("paper", justify="right")
+            heads.append(f"{length} token{'s' * (length > 1)}")
+            heads += ["paper"] * any(length in row.paper for row in rows)
+        table = new_table("whole request", figures=heads)
         for row in rows:
             cells = []
             for length in report.lengths:
@@ -222,7 +222,7 @@ def _print_looks(report: BenchReport) -> None:
     """Print the cost of a second look, relative to the caption alone."""
     first = report.looks[0]
     title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
-    table = new_table("", "caption", "objects", *first.ratios, "rewritten", title=title)
+    table = new_table("", figures=("caption", "objects", *first.ratios, "rewritten"), title=title)
     for look in report.looks:
         ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
         caption, rewritten = f"{1e3 * look.caption.median:,.1f} ms", f"{look.rewritten} of {look.pictures}"

@@ -22,7 +22,8 @@ from sira_cli.cli.options.common import (
     Verbose,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import note, say, set_verbosity
+from sira_cli.cli.options.pictures import chosen_pictures
+from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
@@ -31,15 +32,11 @@ from sira_cli.cli.terminal.output import (
     show_report,
     table_console,
 )
-from sira_cli.cli.terminal.progress import Progress
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.cli.terminal.stages import measured
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.drift.measure import Divergence
     from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.pictures.perturb import Perturbations
-    from sira_cli.pictures.picture import Picture
 
 ROWS = 16  # in the table; more layers share rows
 
@@ -99,13 +96,17 @@ def drift(
     preset = choose_preset(model, k=k, prompt=prompt)
     text = preset.prompts.caption if question is None else preset.prompts.asking(question)
     lvlm = load_model(preset, model, "sira", pictures=pictures)
-    measured, failures = _measure(lvlm, pictures, text, perturbations)
-    if failures and len(pictures) > 1:
-        say(f"{len(failures)} of {len(pictures)} pictures failed")
-    if measured:
-        from sira_cli.analysis.drift.profiles import DriftReport
+    from sira_cli.analysis.drift.measure import measure_each
+    from sira_cli.analysis.drift.profiles import DriftReport, FailedFile
 
-        report = DriftReport.of(lvlm, text, perturbations, measured, failures)
+    failures: list[FailedFile] = []
+    found = measured(
+        measure_each(lvlm, pictures, text, perturbations),
+        len(pictures),
+        lambda picture, error: failures.append(FailedFile(picture.name_in(None), error)),
+    )
+    if divergences := list(found):
+        report = DriftReport.of(lvlm, text, perturbations, divergences, failures)
         show_report(report, _print, as_json, output)
         if plot is not None:
             from sira_cli.analysis.drift.plot import draw
@@ -115,31 +116,12 @@ def drift(
         raise typer.Exit(3)
 
 
-def _measure(
-    lvlm: Lvlm, pictures: list[Picture], prompt: str, perturbations: Perturbations
-) -> tuple[list[dict[str, Divergence]], list[FailedFile]]:
-    """Measure every picture, and show the progress."""
-    from sira_cli.analysis.drift.measure import measure_each
-    from sira_cli.analysis.drift.profiles import FailedFile
-
-    measured, failures = [], []
-    with Progress.shown("pictures", len(pictures)) as progress:
-        for picture, result in measure_each(lvlm, pictures, prompt, perturbations):
-            if isinstance(result, PictureError):
-                say(str(result))
-                failures.append(FailedFile(picture.name_in(None), str(result)))
-            else:
-                measured.append(result)
-            progress.advance(error=isinstance(result, PictureError))
-    return measured, failures
-
-
 def _print(report: DriftReport) -> None:
     """Print the table: layers (no row spans the boundary), stages, KL."""
     from sira_cli.analysis.drift.plot import STYLES
 
     out = table_console()
-    table = new_table("drift after layer", *(STYLES[name][0] for name in report.references))
+    table = new_table("drift after layer", figures=(STYLES[name][0] for name in report.references))
     profiles, b = report.references.values(), report.boundary
     size = -(-report.layers // ROWS)
     for start, end in ((0, b), (b, report.layers)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.outcome import SettingRow, SweepReport
@@ -12,13 +12,8 @@ if TYPE_CHECKING:
 
 def print_report(report: SweepReport) -> None:
     """Print the report to stdout; in a file, nothing is wrapped."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     out = table_console()
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for head in _head(report):
-        table.add_column(head, justify="right", overflow="fold")
+    table = new_table(figures=_head(report), tight=True)
     for number, row in enumerate(report.rows):
         following = report.rows[number + 1 :][:1]
         chosen = (row.k, row.alpha) == report.best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,17 +25,23 @@ def table_console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
 
-def new_table(names: str | None, *figures: str, title: str | None = None) -> Table:
-    """Return an empty table: a column of names (None: without one), and columns of figures."""
+def new_table(*names: str, figures: Iterable[str] = (), title: str | None = None, tight: bool = False) -> Table:
+    """Return an empty table: columns of names, then columns of figures, which are never cut off; `tight`: narrow."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
-    if names is not None:
-        table.add_column(names)
+    table = Table(*names, box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    table.collapse_padding, table.pad_edge = tight, not tight
     for head in figures:
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", overflow="fold")
     return table
+
+
+def new_list(*names: str) -> Table:
+    """Return an empty table without lines."""
+    from rich.table import Table
+
+    return Table(*names, box=None, header_style="bold")
 
 
 def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:

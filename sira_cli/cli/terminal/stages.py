@@ -1,26 +1,34 @@
-"""Progress in stages: a bar per stage, and failures."""
+"""Progress of measurements: a bar per stage or for all pictures, and failures."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.cli.terminal.console import note_halved, say
 from sira_cli.cli.terminal.progress import Progress
+from sira_cli.errors import PictureError
+
+if TYPE_CHECKING:
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.runs.events import Halved
+
+T = TypeVar("T")
 
 
 def show_stages(events: Generator[Any, None, None]) -> None:
-    """Consume events (`StageStarted`, `Advanced`, `FailedPicture`, `Halved`), and show them."""
-    from sira_cli.analysis.sweep.grid import Advanced, FailedPicture
-    from sira_cli.analysis.sweep.run import StageStarted
-    from sira_cli.runs.events import Halved
+    """Consume the events of work in stages, or of a benchmark's parts: a bar per stage, each failure once."""
+    from sira_cli.eval.evaluation import PartStarted
+    from sira_cli.runs.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
 
+    said: set[str] = set()
     with ExitStack() as bars, closing(events):
         progress = Progress("", 0, silent=True)
         for event in events:
-            if isinstance(event, StageStarted):
+            if isinstance(event, StageStarted | PartStarted):
                 bars.close()
+                said.clear()
                 progress = bars.enter_context(Progress.shown(event.stage, event.total))
             elif isinstance(event, FailedPicture):
                 say(event.error)
@@ -29,3 +37,31 @@ def show_stages(events: Generator[Any, None, None]) -> None:
                 note_halved(event)
             elif isinstance(event, Advanced):
                 progress.advance(event.count, worked=event.worked)
+            else:
+                failed = isinstance(event, Failed)
+                if failed and event.picture.location not in said:
+                    said.add(event.picture.location)
+                    say(event.record.error)
+                progress.advance(error=failed, worked=not isinstance(event, Skipped))
+
+
+def measured(
+    what: Iterable[tuple[Picture, T | PictureError] | Halved], total: int, on_failure: Callable[[Picture, str], None]
+) -> Iterator[T]:
+    """Yield the measurements and show progress; a failed picture is reported and handed to `on_failure`."""
+    failures = 0
+    with Progress.shown("pictures", total) as progress:
+        for event in what:
+            if not isinstance(event, tuple):
+                note_halved(event)
+                continue
+            picture, result = event
+            if isinstance(result, PictureError):
+                failures += 1
+                say(str(result))
+                on_failure(picture, str(result))
+            else:
+                yield result
+            progress.advance(error=isinstance(result, PictureError))
+    if failures and total > 1:
+        say(f"{failures} of {total} pictures failed")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from sira_cli.analysis.doubt import DOUBTED, STEPS, bare, doubt, says_something
 from sira_cli.cli.options.values import ColorBy
+from sira_cli.cli.terminal.output import new_list
 
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
 DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")
@@ -59,7 +59,7 @@ def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy) -> None:
 
     Grounding is a score of words, so tokens are not coloured by it.
     """
-    table = Table("step", "token", "\u0394", "KL", *("full", "CF", "contrast"), box=None, header_style="bold")
+    table = new_list("step", "token", "\u0394", "KL", "full", "CF", "contrast")
     for line in tokens:
         views = []
         for view in ("full", "cf", "contrast"):

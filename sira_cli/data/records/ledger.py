@@ -102,7 +102,7 @@ class Ledger(ContinuedFile):
         return key.hex() if any(key) else str(json.loads(self._read(number))["key"])
 
     def is_error(self, file_name: str) -> bool:
-        """Return whether a picture is in the file as failed."""
+        """Return whether a picture's record is a failure."""
         number = self._numbers.get(hash(file_name))
         return number is not None and self._is_failed(number)
 
@@ -180,7 +180,7 @@ class Ledger(ContinuedFile):
         self.complete()
 
     def _put_failures_aside(self, numbers: Sequence[int]) -> None:
-        """Write the file of failures, so that it holds these records alone."""
+        """Write the file of failures with exactly these records."""
         assert self._failures is not None
         failed = {number: self._read(number) for number in numbers}
         if failed != self._failed:
