@@ -21,8 +21,7 @@ from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
 from sira_cli.analysis.proof.seen import can
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.cli.research import bench
-from sira_cli.cli.research.sweep_table import print_report
-from sira_cli.core.census import EXACT, NOT_FOLLOWED, REFUSED, STANDS_IN, UNSETTLED
+from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import markdown, read_figures
