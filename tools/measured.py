@@ -1,7 +1,7 @@
 """Tables and sentences of docs/*.md on measurements, from the records of these commands:
 
 docs/bench/demo-support.json             `sira calibrate support -p demo --scenes -o`
-docs/bench/cpu-demo-second-look.json     `sira bench -p demo --method sira --second-look -o`
+docs/bench/cpu-demo-second-look.json     `python -m tools.look_cost -o`
 docs/bench/ledger.json                   `python -m tools.ledger -o`
 docs/bench/cpu-demo-schema.json          `python -m tools.schema_cost -o`
 docs/bench/cpu-demo-small-requests.json  `python -m tools.small_requests -o`
@@ -15,8 +15,9 @@ from typing import Any
 
 from sira_cli.demo.scene_report import markdown
 from tools.coverage import table
-from tools.docs import BENCH, bench_report
+from tools.docs import BENCH
 from tools.ledger import LedgerReport
+from tools.look_cost import LookReport
 
 
 def ledger_table() -> str:
@@ -41,7 +42,7 @@ def threshold_figures() -> str:
 
 def second_look_cost() -> str:
     """Return the cost of a second look, compared with the caption alone."""
-    looks = bench_report("cpu-demo-second-look").looks
+    looks = LookReport.from_json((BENCH / "cpu-demo-second-look.json").read_text(encoding="utf-8")).looks
     rows = [["captions of", "objects per caption", *looks[0].ratios, "rewritten"]]
     for look in looks:
         ratios = [f"x{each.median:.2f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]

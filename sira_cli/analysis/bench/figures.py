@@ -60,27 +60,6 @@ class Measure:
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
 
 
-@dataclass(frozen=True)
-class LookCost:
-    """The cost of a second look under a method.
-
-    Attributes:
-        method: its name.
-        pictures: number captioned in a round.
-        things: mean number of objects in a caption.
-        rewritten: captions that `rewrite` changed.
-        caption: mean seconds of a caption without a second look, by round.
-        ratios: by mode, the time of a round divided by the same round's time without a second look.
-    """
-
-    method: str
-    pictures: int
-    things: float
-    rewritten: int
-    caption: Spread
-    ratios: dict[str, Spread]
-
-
 class MeasuredMethod(NamedTuple):
     """A method, and whether its decoding steps are compiled."""
 
@@ -209,7 +188,6 @@ class BenchReport(TimedOn):
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
-        looks: the cost of a second look; empty: not measured.
         processor_time: whether times are the process's processor time instead of elapsed time.
     """
 
@@ -220,12 +198,11 @@ class BenchReport(TimedOn):
     runs: int
     rows: tuple[BenchRow, ...]
     stand_ins: tuple[str, ...] = ()
-    looks: tuple[LookCost, ...] = ()
     processor_time: bool = False
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
-        unused = [name for name in ("stand_ins", "looks", "processor_time") if not getattr(self, name)]
+        unused = [name for name in ("stand_ins", "processor_time") if not getattr(self, name)]
         return self.as_json("sira.bench/1", **dict.fromkeys(unused))
 
     @classmethod

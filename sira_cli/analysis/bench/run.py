@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
-from PIL import Image
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
 from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
-from sira_cli.analysis.bench.second_look import look_costs, look_requests
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
@@ -33,7 +30,6 @@ def bench(
     image_tokens: int,
     compile: bool = False,  # noqa: A002 (as in `load`)
     processor_time: bool = False,
-    looked_at: Sequence[Image.Image] = (),
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
@@ -48,7 +44,6 @@ def bench(
         image_tokens: image tokens of the largest picture, for models that keep a picture's size.
         compile: also measure SIRA and greedy with compiled steps.
         processor_time: count this process's processor time, which other programs lengthen less.
-        looked_at: pictures whose captions get a second look; empty: not measured.
         on_request: called after each request.
         on_rows: called after each batch size with the rows so far.
 
@@ -93,22 +88,12 @@ def bench(
             rows += [BenchRow.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
             report = _report(lvlm, lengths, runs, rows, tuple(stand_ins), processor_time)
             on_rows(report)
-        if looked_at:
-            able = {name: lvlm.under(stand_ins.get(name, find(name))) for name in _rewriting(methods)}
-            report = replace(report, looks=look_costs(able, looked_at, runs, on_request))
-            on_rows(report)
     return report
 
 
-def requests(methods: Sequence[str], compile: bool, batches: int, runs: int, looked_at: int) -> int:  # noqa: A002
+def requests(methods: Sequence[str], compile: bool, batches: int, runs: int) -> int:  # noqa: A002
     """Return the number of requests of `bench`."""
-    looks = look_requests(len(_rewriting(methods)), looked_at, runs) if looked_at else 0
-    return (runs + 1) * batches * len(decoders(methods, compile)) + looks
-
-
-def _rewriting(methods: Sequence[str]) -> list[str]:
-    """Return the methods that can rewrite texts, greedy first."""
-    return [name for name in dict.fromkeys(["greedy", *methods]) if not find(name).own_search]
+    return (runs + 1) * batches * len(decoders(methods, compile))
 
 
 def _report(

@@ -19,13 +19,9 @@ from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelE
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
     from sira_cli.models.lvlm import Lvlm
 
-
-SCENES = 8  # captions per round, to measure a second look
 
 EXAMPLES = """
 sira bench -p llava-1.5-7b --method sira,vcd
@@ -73,10 +69,6 @@ def bench(
             help="Measure processor time, in case other programs run.",
         ),
     ] = False,
-    second_look: Annotated[
-        bool,
-        typer.Option("--second-look", help="Also measure the second look, on drawn scenes."),
-    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -106,8 +98,6 @@ def bench(
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
-    if second_look and shape is not None:
-        raise SettingsError("--second-look needs a model that names objects: leave out --shape, or --second-look")
     lvlm = _loaded(shape, layers, model, k, compiled)
     if processor_time and lvlm.model.device.type != "cpu":
         raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
@@ -121,8 +111,7 @@ def bench(
         if output is not None:
             save_report(measured, output)
 
-    scenes = _scenes() if second_look else []
-    total = requests(methods, compiled, len(batches), runs, len(scenes))
+    total = requests(methods, compiled, len(batches), runs)
     with Progress.shown("requests", total) as progress:
         report = measure_all(
             lvlm,
@@ -133,19 +122,10 @@ def bench(
             image_tokens=image_tokens,
             compile=compiled,
             processor_time=processor_time,
-            looked_at=scenes,
             on_request=progress.advance,
             on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
         )
     show_report(report, print_report, as_json)
-
-
-def _scenes() -> list[Image.Image]:
-    """Draw scenes with objects for captions to name."""
-    from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-
-    return [render(held_out(seed))[0] for seed in VALIDATION_SEEDS[:SCENES]]
 
 
 def _numbers(option: str, given: str) -> list[int]:
@@ -211,23 +191,9 @@ def print_report(report: BenchReport) -> None:
                     cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
             table.add_row(_name(row), *cells)
         out.print(table)
-    if report.looks:
-        _print_looks(report)
     for method in dict.fromkeys(row.method for row in report.rows):
         if method in NOTES:
             out.print(NOTES[method])
-
-
-def _print_looks(report: BenchReport) -> None:
-    """Print the cost of a second look, relative to the caption alone."""
-    first = report.looks[0]
-    title = f"a second look at captions of {first.pictures} drawn scenes; ratios to the caption alone"
-    table = new_table("", figures=("caption", "objects", *first.ratios, "rewritten"), title=title)
-    for look in report.looks:
-        ratios = [f"x{each.median:.3f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
-        caption, rewritten = f"{1e3 * look.caption.median:,.1f} ms", f"{look.rewritten} of {look.pictures}"
-        table.add_row(look.method, caption, f"{look.things:.1f}", *ratios, rewritten)
-    table_console().print(table)
 
 
 def _name(row: BenchRow) -> str:
