@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from sira_cli.analysis.bench.figures import BenchReport
-from sira_cli.core import reference
-from tests.support import tiny
-from tools import gpu_parts
 from tools.gpu_check import Part, all_parts, run_part
 from tools.throughput import ThroughputReport
 

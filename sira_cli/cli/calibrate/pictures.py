@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.options.common import SelectionOptions
-from sira_cli.cli.options.pictures import chosen_pictures
 from sira_cli.cli.terminal.console import note
 from sira_cli.errors import SettingsError
 

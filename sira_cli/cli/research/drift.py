@@ -22,7 +22,6 @@ from sira_cli.cli.options.common import (
     Verbose,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.pictures import chosen_pictures
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import (
     check_file,
