@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions
+from sira_cli.analysis.calibration.questions import LabelledQuestions
 from sira_cli.analysis.calibration.regions import Outline
+from sira_cli.analysis.sweep.questions import Question
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, scene_picture
@@ -22,17 +23,17 @@ def labelled_questions(limit: int) -> LabelledQuestions:
     asked = [*islice(_asked(), limit)]
     scenes = {str(scene.seed): scene for scene, _, _ in asked}
     names = {(str(scene.seed), yes_no_question(name)): name for scene, name, _ in asked}
-    questions = tuple(
-        LabelledQuestion(str(scene.seed), yes_no_question(name), expected) for scene, name, expected in asked
-    )
+    questions = tuple(Question(str(scene.seed), yes_no_question(name), expected) for scene, name, expected in asked)
 
-    def outlines(question: LabelledQuestion) -> list[Outline]:
+    def outlines(question: Question) -> list[Outline]:
         things = scenes[question.picture].objects[names[question.picture, question.text]]
         return [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
 
     seeds = [scene.seed for scene, _, _ in asked]
     made_from = {"scenes": f"{seeds[0]}-{seeds[-1]}"}
-    return LabelledQuestions(questions, lambda name: scene_picture(scenes[name]), outlines, made_from)
+    return LabelledQuestions(
+        (), questions, lambda name: scene_picture(scenes[name]), outlines=outlines, made_from=made_from
+    )
 
 
 def _asked() -> Iterator[tuple[Scene, str, bool]]:

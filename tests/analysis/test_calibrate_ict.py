@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from sira_cli.analysis.calibration.ict import IctTraining
 from sira_cli.analysis.calibration.probe import fit, two_fold_accuracy
-from sira_cli.analysis.calibration.questions import LabelledQuestion, LabelledQuestions, from_files
+from sira_cli.analysis.calibration.questions import LabelledQuestions, from_files
 from sira_cli.analysis.calibration.regions import Regions, black_out
+from sira_cli.analysis.sweep.questions import Question
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models.loading import calibrations, presets
@@ -69,7 +70,7 @@ def test_accuracy_is_the_mean_over_both_halves():
 # --- directions by hand
 
 
-def outlines(question: LabelledQuestion) -> list[tuple[float, ...]]:
+def outlines(question: Question) -> list[tuple[float, ...]]:
     """Places are known for all but the last picture."""
     return [] if question.picture == "rocket" else [(20, 30, 200, 30, 200, 180, 20, 180)]
 
@@ -84,10 +85,11 @@ def questions(photos) -> LabelledQuestions:
         ("rocket", "Is there a bird?", True),
     ]
     return LabelledQuestions(
-        tuple(LabelledQuestion(*each) for each in asked),
+        (),
+        tuple(Question(*each) for each in asked),
         lambda name: located(str(photos[name])),
-        outlines,
-        {"files": ["by hand"]},
+        outlines=outlines,
+        made_from={"files": ["by hand"]},
     )
 
 
@@ -109,7 +111,7 @@ def by_hand(lvlm, image: Image.Image, question: str, answer: str) -> list[torch.
     return found
 
 
-def degraded(image: Image.Image, question: LabelledQuestion, level: str) -> tuple[Image.Image, str] | None:
+def degraded(image: Image.Image, question: Question, level: str) -> tuple[Image.Image, str] | None:
     """Picture and answer of a degraded run, as METHODS.md and the published code have them."""
     blurred = image.filter(ImageFilter.GaussianBlur(radius=5))
     if level == "image":
@@ -142,7 +144,7 @@ def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoi
     for level in ("image", "object"):
         clean, other = [], []
         for question in questions.questions:
-            image = questions.find(question.picture).open().image
+            image = questions.picture(question.picture).open().image
             if (pair := degraded(image, question, level)) is not None:
                 clean.append(by_hand(lvlm, image, question.text, "yes" if question.expected else "no"))
                 other.append(by_hand(lvlm, pair[0], question.text, pair[1]))
@@ -198,10 +200,10 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
     Image.new("RGB", (1, 1)).save(tmp_path / "coffee.png")
 
     def found(name: str) -> Picture:
-        return located(str(tmp_path / "coffee.png")) if name == "coffee" else questions.find(name)
+        return located(str(tmp_path / "coffee.png")) if name == "coffee" else questions.picture(name)
 
     lvlm = load(llava_folder, method="greedy", dtype="float32")
-    broken = LabelledQuestions(questions.questions, found, None, {})
+    broken = LabelledQuestions((), questions.questions, found)
     chat = lvlm.chat_inputs
 
     def refusing(images, prompts, **options):
@@ -371,7 +373,7 @@ def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given
 
 
 def test_too_few_questions_are_refused(questions, llava_folder):
-    one = LabelledQuestions(questions.questions[:1], questions.find, None, {})
+    one = LabelledQuestions((), questions.questions[:1], questions.picture)
     with pytest.raises(SettingsError, match="two questions or more"):
         IctTraining(one, load(llava_folder, method="greedy"))
 

@@ -215,7 +215,7 @@ class IctTraining:
 
     def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
-        picture, asked = self._questions.find(question.picture), asking(question.text)
+        picture, asked = self._questions.picture(question.picture), asking(question.text)
         about = QuestionPicture.about(picture, question.text, asked, prompt.id, reads)
         return Item(about, question.picture, asked, prompt.id)
 

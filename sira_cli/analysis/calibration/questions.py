@@ -3,55 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.calibration.regions import Outline, Regions
+from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.data.records.record import hash_of
 from sira_cli.errors import DataError
 from sira_cli.eval.pope_questions import read_questions
-from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 
 
 @dataclass(frozen=True)
-class LabelledQuestion:
-    """A question whether an object is in a picture.
+class LabelledQuestions(QuestionSet):
+    """Questions with the places of their objects.
 
     Attributes:
-        picture: its name in the set.
-        text: the question.
-        expected: whether yes is the true answer.
-    """
-
-    picture: str
-    text: str
-    expected: bool
-
-
-@dataclass(frozen=True)
-class LabelledQuestions:
-    """Questions; questions about one picture follow each other.
-
-    Attributes:
-        questions: each once.
-        find: finds a picture by its name.
         outlines: returns the outlines of a question's object; empty if its place is unknown. None: no places are known.
         made_from: their sources, as JSON holds them.
-        folder: where the pictures are, if they are files.
     """
 
-    questions: tuple[LabelledQuestion, ...]
-    find: Callable[[str], Picture]
-    outlines: Callable[[LabelledQuestion], Sequence[Outline]] | None
-    made_from: Mapping[str, Any]
-    folder: str = ""
-
-    @property
-    def pictures(self) -> list[str]:
-        """The pictures' names, each once."""
-        return list(dict.fromkeys(question.picture for question in self.questions))
+    outlines: Callable[[Question], Sequence[Outline]] | None = None
+    made_from: Mapping[str, Any] = field(default_factory=dict)
 
 
 def from_files(
@@ -73,20 +47,25 @@ def from_files(
         for row in read_questions(path)[:limit]:
             if labels.setdefault((row.image, row.text), row.expected) != row.expected:
                 raise DataError(f"{path}: {row.text!r} about {row.image} has another label in an earlier row")
-    questions = tuple(LabelledQuestion(*asked, expected) for asked, expected in labels.items())
+    questions = tuple(Question(*asked, expected) for asked, expected in labels.items())
     made_from: dict[str, Any] = {
         "files": [path.name for path in paths],
         "questions_sha256": hash_of(questions=[[each.picture, each.text, each.expected] for each in questions]),
     }
-    outlines: Callable[[LabelledQuestion], Sequence[Outline]] | None = None
+    outlines: Callable[[Question], Sequence[Outline]] | None = None
     if annotations is not None:
         regions = Regions.read(annotations, {question.picture for question in questions})
         made_from |= {"annotations": regions.files}
 
-        def outlines(question: LabelledQuestion) -> Sequence[Outline]:
+        def outlines(question: Question) -> Sequence[Outline]:
             return regions.about(question.picture, question.text)
 
     pictures = folder.resolve()
     return LabelledQuestions(
-        questions, lambda name: located(str(pictures / name)), outlines, made_from, folder=str(pictures)
+        (),
+        questions,
+        lambda name: located(str(pictures / name)),
+        folder=str(pictures),
+        outlines=outlines,
+        made_from=made_from,
     )

@@ -29,7 +29,7 @@ class Question:
     picture: str
     text: str
     expected: bool
-    splits: tuple[str, ...]
+    splits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
