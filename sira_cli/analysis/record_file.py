@@ -48,7 +48,7 @@ class RecordFile:
                 record = _record(line)
                 name, image = name_of(record), record["image_sha256"]
                 place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
-                self._index.add(start, len(line), hash(name), hash(image or name), hash(place))
+                self._index.add(start, hash(name), hash(image or name), hash(place))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(f"{path}: line {number} is not a record of sira caption or sira ask") from None
             start += len(line)
@@ -58,7 +58,7 @@ class RecordFile:
     def __getitem__(self, number: int) -> Record:
         """Read a record."""
         self._file.seek(self._index["start"][number])
-        return _whole(_parsed(self._file.read(self._index["size"][number])))
+        return _whole(_parsed(self._file.readline()))
 
     def newest(self, identity: str) -> tuple[Numbers, Numbers]:
         """Return the pictures, in the order in which they come first, and the number of the last record of each.

@@ -13,14 +13,14 @@ Numbers = NDArray[np.int64]
 class RecordIndex:
     """Numbers about each record of a file, in arrays: a file may have millions of records, which count from 0 on.
 
-    start, size   of its line in bytes; `start` is -1 if the record is not in the file
-    name          hash of its name
-    image         hash of the content of its picture; 0: not recorded
+    start   of its line, in bytes; -1: it is not in the file
+    name    hash of its name
+    image   hash of the content of its picture
     """
 
     def __init__(self, *more: str) -> None:
         """Begin empty, with columns of the user's own after those above."""
-        self._columns = {name: array("q") for name in ("start", "size", "name", "image", *more)}
+        self._columns = {name: array("q") for name in ("start", "name", "image", *more)}
 
     def __len__(self) -> int:
         return len(self._columns["start"])

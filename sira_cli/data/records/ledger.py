@@ -61,7 +61,7 @@ class Ledger(ContinuedFile):
         """
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
         self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
-        self._index, self._keys = RecordIndex("text", "flags"), bytearray()  # 32 bytes per key, see `_packed`
+        self._index, self._keys = RecordIndex("size", "text", "flags"), bytearray()  # 32 bytes per key, see `_packed`
         self._numbers: dict[int, int] = {}  # of the newest record of each picture, by the hash of its name
         self._failures, self._failed = failures, dict[int, bytes]()  # the lines of that file
         self._superseded = False
@@ -261,7 +261,7 @@ class Ledger(ContinuedFile):
             self._index.replace(number, -1, 0, 0, 0, 0, 0)
             del self._numbers[name]  # this one is the last in the file
             number = None
-        row = (start, size, name, head.image, head.text, head.flags)
+        row = (start, name, head.image, size, head.text, head.flags)
         if number is None:
             number = self._numbers[name] = self._index.add(*row)
             self._keys += key
