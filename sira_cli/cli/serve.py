@@ -72,7 +72,7 @@ def serve(
             metavar="KEY",
             envvar="SIRA_API_KEY",
             show_envvar=True,
-            help="Key that clients must send; other hosts need one.",
+            help="Key that clients must send; required with --host.",
         ),
     ] = None,
     allow_urls: Annotated[

@@ -65,11 +65,11 @@ QuestionScenes = Annotated[
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
 Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
-Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen at; 0: a free one.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen on; 0: any free port.")]
 
 AsXmp = Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
-RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Try pictures again that failed in an earlier run.")]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed before.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", hidden=True, help="Stop at the first picture that fails.")]
 
 ReportFile = Annotated[
@@ -228,8 +228,8 @@ class ClipOptions:
 
     frames: Annotated[int | None, typer.Option(metavar="N", help="Frames of a clip (extra `video`).")] = None
     fps: Annotated[float | None, typer.Option("--fps", metavar="X", help="Frames per second of a clip.")] = None
-    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Where a clip begins, in seconds.")] = None
-    end: Annotated[float | None, typer.Option("--end", metavar="S", help="Where a clip ends, in seconds.")] = None
+    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Start in a clip, in seconds.")] = None
+    end: Annotated[float | None, typer.Option("--end", metavar="S", help="End in a clip, in seconds.")] = None
 
 
 @dataclass(frozen=True)
