@@ -144,7 +144,7 @@ def gpu_name() -> str | None:
 
 
 def run_part(part: Part, folder: Path, tiny: bool, left: float) -> Outcome:
-    """Run a part in a process of its own, and return its result.
+    """Run a part in a separate process, and return its result.
 
     Args:
         part: to run.

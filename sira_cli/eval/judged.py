@@ -149,7 +149,7 @@ class Judged(Benchmark):
         return found
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer, or each verdict with what it counts as."""
+        """Yield each answer, or each verdict and its meaning."""
         for question in self.questions:
             if (text := texts.get(question.id)) is None:
                 continue

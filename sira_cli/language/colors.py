@@ -133,7 +133,7 @@ def _is_subject(mention: _Mention, text: str, mentions: Sequence[_Mention], colo
 
 
 def _plain(gap: str) -> str:
-    """Return the text between a colour and a thing without spaces around it; a new paragraph is no space."""
+    """Return the text between a colour and a thing without spaces around it; a paragraph break stays."""
     return gap if re.search(r"\n\s*\n", gap) else " ".join(gap.split())
 
 

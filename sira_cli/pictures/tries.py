@@ -51,7 +51,7 @@ def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> 
     Args:
         work: may hang.
         seconds: limit in time.
-        look: called repeatedly; raises if the result is no longer wanted.
+        look: called repeatedly; raises if the result is not wanted any more.
 
     Raises:
         TimeoutError: the function took longer.

@@ -174,7 +174,7 @@ class Endpoint:
         )
 
     def end(self) -> None:
-        """Give up what is under way, and close the connections."""
+        """Abandon running requests, and close the connections."""
         self._client.end()
 
     def reply(

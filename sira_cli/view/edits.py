@@ -61,7 +61,7 @@ class Edits:
     """
 
     def __init__(self, path: str | Path, *, sidecars: str | None = None, xmp: AcceptedXmp | None = None) -> None:
-        """Read what is in a log.
+        """Read a log.
 
         Args:
             path: the file.

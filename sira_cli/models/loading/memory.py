@@ -148,7 +148,7 @@ class PictureMemory:
         return batch_size * max(self.prefill, self.text)
 
     def largest_batch(self, free: int, most: int, groups: int = 0) -> int:
-        """Return how many pictures fit into `free` bytes: from 1 to `most`."""
+        """Return the number of pictures that fit into `free` bytes: from 1 to `most`."""
         return max((size for size in range(1, most + 1) if self.needed(size, groups) <= free), default=1)
 
 
