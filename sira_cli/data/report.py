@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,14 +14,16 @@ from sira_cli._version import __version__
 class Report:
     """Measurements that are written as one JSON object; subclasses are dataclasses."""
 
-    def as_json(self, schema: str, **changed: Any) -> str:
+    def as_json(self, schema: str, first: Mapping[str, Any] | None = None, **changed: Any) -> str:
         """Return the report as one JSON object, between its schema and sira's version.
 
         Args:
             schema: such as `sira.sweep/1`.
+            first: what is no field, and stands before them.
             **changed: fields that JSON holds in another form, and more of them; None leaves a field out.
         """
-        record = {"schema": schema, **asdict(self), **changed, "sira_version": __version__}  # type: ignore[call-overload]
+        fields = asdict(self) | changed  # type: ignore[call-overload]
+        record = {"schema": schema, **(first or {}), **fields, "sira_version": __version__}
         left_out = {name for name, value in changed.items() if value is None}
         kept = {name: _finite(value) for name, value in record.items() if name not in left_out}
         return json.dumps(kept, ensure_ascii=False, allow_nan=False)

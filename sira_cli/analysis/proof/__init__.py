@@ -77,7 +77,7 @@ class Proof(Report):
 
     def to_json(self) -> str:
         """Return everything as one JSON object; figures that are not finite are null."""
-        return self.as_json("sira.proof/1", verdict=self.verdict)
+        return self.as_json("sira.proof/1", {"verdict": self.verdict})
 
 
 def prove(
