@@ -86,6 +86,7 @@ class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
     Attributes:
+        pictures: of the benchmark, each once.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
     """
@@ -122,7 +123,7 @@ class Evaluation:
         """
         for preset, method in methods.values():
             check_beams(method, preset.generation.num_beams)
-        pictures_of(benchmark, images)  # checks them
+        self.pictures = pictures_of(benchmark, images)
         self._benchmark, self._images, self._methods = benchmark, Path(images), dict(methods)
         self._output, self._overwrite = None if output is None else Path(output), overwrite
         self._retry_errors = retry_errors

@@ -12,6 +12,7 @@ import typer
 
 from sira_cli.cli.eval.options import EvalOptions
 from sira_cli.cli.eval.run import ask, choose_methods
+from sira_cli.cli.loading import note_bundled
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.terminal.console import note, resumable, say
@@ -73,7 +74,8 @@ def _run(
     if not cards and (judged := unjudged(data)):
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
     pictures = [picture for one in found for picture in pictures_of(one.benchmark, one.images)]
-    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls)
+    note_bundled(next(iter(methods.values()))[0], pictures)
     evaluations = {
         one.card.name: Evaluation(
             one.benchmark,
@@ -90,7 +92,7 @@ def _run(
     for one in found:
         evaluation = evaluations[one.card.name]
         with resumable(options.output is not None, options.overwrite), evaluation.opened():
-            lvlm = ask(evaluation, model, pictures, lvlm)
+            lvlm = ask(evaluation, model, lvlm)
         report = reports[one.card.name] = evaluation.report()
         save_report(report, folder / one.card.name / "report.json")
         parts = tuple(part.name for part in one.benchmark.parts)
