@@ -22,7 +22,7 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 """
 
 
-@with_options("verify", options=RunOptions)
+@with_options("verify")
 def ask(
     context: typer.Context,
     *,

@@ -18,7 +18,7 @@ sira caption photos/ -o captions.jsonl --verify flag
 """
 
 
-@with_options("endpoint", options=RunOptions)
+@with_options("endpoint")
 def caption(
     *,
     paths: Paths = None,

@@ -126,16 +126,7 @@ class RecordOptions:
     verbose: Verbose = 0
 
 
-@with_options(
-    captions=CaptionOptions,
-    model=ModelOptions,
-    endpoint=EndpointOptions,
-    look=LookOptions,
-    selection=PathOptions,
-    clips=ClipOptions,
-    worker=WorkerOptions,
-    output=RecordOptions,
-)
+@with_options()
 def check(
     context: typer.Context,
     *,

@@ -97,7 +97,7 @@ def show(
     epilog="sira presets check mine.yaml\nsira presets check -m Qwen/Qwen3-VL-8B-Instruct\n"
     "sira presets check -p llava-1.5-7b --exact --json",
 )
-@with_options(model=ModelOptions)
+@with_options()
 def check(
     *,
     file: Annotated[str | None, typer.Argument(help="Preset file.", show_default=False)] = None,

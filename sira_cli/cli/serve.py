@@ -59,7 +59,7 @@ def _limits(given: Sequence[str]) -> dict[str, int]:
     return found
 
 
-@with_options(model=ModelOptions, decoding=DecodingOptions)
+@with_options()
 def serve(
     *,
     model: ModelOptions,

@@ -59,9 +59,7 @@ def listed_groups(
     Args:
         file: JSON lines or one JSON array, with `images`, or `image` (or `file_name`) for one picture. Names start from
             the file's folder.
-        shard: keep this part of the groups.
-        limit: keep at most this many.
-        allow_private: whether URLs may lead to addresses that are not public.
+        shard, limit, allow_private: as for `find_pictures`.
 
     Raises:
         DataError: the file cannot be read, or a row names no picture.

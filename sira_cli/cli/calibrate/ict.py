@@ -29,7 +29,7 @@ sira calibrate ict -p demo --scenes
 """
 
 
-@with_options(model=ModelOptions)
+@with_options()
 def ict(
     *,
     questions: Annotated[

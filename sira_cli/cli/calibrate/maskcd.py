@@ -26,7 +26,7 @@ sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.
 """
 
 
-@with_options(model=ModelOptions, selection=SelectionOptions)
+@with_options()
 def maskcd(
     *,
     paths: Images = None,

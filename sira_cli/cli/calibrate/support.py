@@ -36,7 +36,7 @@ sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset 
 """
 
 
-@with_options(model=ModelOptions, endpoint=EndpointOptions)
+@with_options()
 def support(
     context: typer.Context,
     *,

@@ -26,7 +26,7 @@ sira eval all benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.h
 """
 
 
-@with_options(options=EvalOptions, model=ModelOptions, decoding=MethodsOptions)
+@with_options()
 def evaluate(
     names: Annotated[
         str | None,

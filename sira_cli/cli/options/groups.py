@@ -1,7 +1,7 @@
 """Groups of options: dataclasses of annotated fields.
 
-`with_options(Group)` gives a command the group's fields as options, under the group's title in the help, and hands it
-one object instead of twenty arguments.
+`@with_options()` gives a command the fields of its groups as options, under the group's title in the help, and hands it
+one object per group instead of twenty arguments.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 
-def with_options(*without: str, **groups: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the fields of each group as options; it receives one object per group, by these names.
+def with_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the fields of each group among its parameters as options, after its own.
 
     A group may consist of groups; those named in `without` are left out, and have their default.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(command, eval_str=True)
-        parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
+        every = own.parameters.items()
+        groups: dict[str, Any] = {name: each.annotation for name, each in every if is_dataclass(each.annotation)}
+        parameters = [parameter for name, parameter in every if name not in groups]
         parameters += [option for group in groups.values() for option in _options(group, without)]
 
         @functools.wraps(command)

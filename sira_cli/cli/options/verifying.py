@@ -51,31 +51,6 @@ TextLanguage = Annotated[
 
 
 @dataclass(frozen=True)
-class FlagOptions:
-    """A second look that does not change texts."""
-
-    title: ClassVar[str] = "Second look"
-
-    verify: Annotated[
-        Literal["flag"] | None,
-        typer.Option(help="Mark objects that the model does not see."),
-    ] = None
-    min_support: MinSupport = None
-    objects: Objects = None
-    claims: Claims = None
-    language: TextLanguage = None
-
-    def read(self, preset: Preset) -> Verify | None:
-        """Return the second look that the options ask for.
-
-        Raises:
-            SettingsError: options of a second look are given without --verify, or are not valid.
-            DataError: the file of objects cannot be read.
-        """
-        return VerifyOptions(self.verify, self.min_support, self.objects, self.claims, self.language).read(preset)
-
-
-@dataclass(frozen=True)
 class VerifyOptions:
     """A second look at the objects that each text names."""
 
@@ -91,7 +66,12 @@ class VerifyOptions:
     language: TextLanguage = None
 
     def read(self, preset: Preset) -> Verify | None:
-        """Return the second look that the options ask for; errors as `FlagOptions.read`."""
+        """Return the second look that the options ask for.
+
+        Raises:
+            SettingsError: options of a second look are given without --verify, or are not valid.
+            DataError: the file of objects cannot be read.
+        """
         if self.verify is None:
             for name, value in asdict(self).items():
                 if value is not None:
@@ -101,6 +81,16 @@ class VerifyOptions:
 
         look = Verify(self.min_support, None, self.verify, None, self.claims, self.language)
         return with_objects(look, self.objects, preset)
+
+
+@dataclass(frozen=True)
+class FlagOptions(VerifyOptions):
+    """A second look that does not change texts."""
+
+    verify: Annotated[
+        Literal["flag"] | None,
+        typer.Option(help="Mark objects that the model does not see."),
+    ] = None
 
 
 def note_threshold(verify: Verify, preset: Preset) -> None:

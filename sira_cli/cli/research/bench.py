@@ -29,7 +29,7 @@ sira bench --shape qwen2.5-vl-7b -o bench.json
 """
 
 
-@with_options(model=ModelOptions)
+@with_options()
 def bench(
     *,
     shape: Annotated[

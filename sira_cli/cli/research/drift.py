@@ -46,7 +46,7 @@ sira drift photos/ --limit 20 --plot drift.png
 """
 
 
-@with_options(model=ModelOptions, selection=SelectionOptions)
+@with_options()
 def drift(
     *,
     paths: Images = None,

@@ -45,7 +45,7 @@ sira sweep coco_pope_*.json --images val2014/ --write-preset best.yaml
 """
 
 
-@with_options(model=ModelOptions)
+@with_options()
 def sweep(
     *,
     files: Annotated[

@@ -54,9 +54,7 @@ sira trace photo.jpg --question "Is there a dog?" --track Yes,No
 """
 
 
-@with_options(
-    model=ModelOptions, decoding=TraceDecodingOptions, selection=GroupOptions, clips=ClipOptions, verifying=FlagOptions
-)
+@with_options()
 def trace(
     *,
     paths: Images = None,
