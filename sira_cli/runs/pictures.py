@@ -115,9 +115,9 @@ def run_pictures(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    places = [paths] if isinstance(paths, str | Path) else paths
+    places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
     file = None if questions is None else Path(questions)
-    selection = Selection([str(place) for place in places], file, None, together, recursive, shard, limit)
+    selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
     asked |= {"quantization": lvlm.quantization, "compiled": lvlm.compiled is not None}
     with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):

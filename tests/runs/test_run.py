@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
+from sira_cli.data.selection import Selection
 from sira_cli.methods.base import Ability, Method
 from sira_cli.pictures.find import Shard
+from sira_cli.runs.engines import Engines
 from sira_cli.runs.events import Failed, Finished, Skipped, Started
+from sira_cli.runs.pictures import opened_jobs
+from sira_cli.runs.run import PictureRun
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
 
@@ -56,6 +60,29 @@ def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):
     one, other = (json.loads((folder / f"{name}.run.json").read_text()) for name in ("python", "command"))
     assert one["settings"] == other["settings"]
     assert one["pictures"] == other["pictures"]
+
+
+def test_two_methods_from_python_are_those_of_the_command(lvlm, folder, sira):
+    """The model is loaded once, and not at all when nothing is left to do."""
+    chosen = {name: (lvlm.preset, lvlm.preset.method(name)) for name in ("greedy", "sira")}
+    loaded: list[str] = []
+
+    def run() -> list[str]:
+        engines = Engines(
+            lambda job: loaded.append(job.method.name) or lvlm.under(job.method, job.preset), batch_size=2
+        )
+        with opened_jobs(Selection([str(folder)]), chosen, output=folder / "python.jsonl") as jobs:
+            return [kind for job in jobs for kind in kinds(PictureRun(job, engines.of(job)).events())]
+
+    assert run() == 2 * ["Started", "Failed", *["Finished"] * 3]
+    assert run() == 2 * ["Started", *["Skipped"] * 4]
+    assert loaded == ["greedy"]
+    command = ("caption", folder, "-p", "demo", "--max-new-tokens", 6, "-b", 2, "--method", "greedy,sira")
+    assert sira(*command, "-o", folder / "command.jsonl")[0] == 3
+    for name in chosen:
+        python, command = (without_time(folder / f"{kind}-{name}.jsonl") for kind in ("python", "command"))
+        assert [record["method"] for record in python] == [name] * 4
+        assert python == command
 
 
 @pytest.mark.parametrize("number", [2])
