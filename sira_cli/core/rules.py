@@ -36,6 +36,11 @@ def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """Set scores to -inf where z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
     if _cut_offs.kept is not None:
         _cut_offs.kept = [(scores, z, beta)]
+    return cut_off(scores, z, beta)
+
+
+def cut_off(scores: Tensor, z: Tensor, beta: float) -> Tensor:
+    """Return the same as `plausible`, which is not kept as the method's own."""
     cut = z.max(dim=-1, keepdim=True).values + math.log(beta)  # [..., 1]
     return scores.masked_fill(z < cut, -math.inf)
 

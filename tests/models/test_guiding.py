@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load
+from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -14,6 +16,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.language.introducing import Introductions
 from sira_cli.language.things import WordList, shipped
 from sira_cli.language.wordings import wording_of
+from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.candidates import captions
@@ -125,13 +128,39 @@ def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own
     prompts = [lvlm.preset.prompts.caption] * 2
     inputs, seeds = lvlm.to_device(lvlm.prepare(pictures, prompts)), lvlm.text_seeds(["a", "b"], prompts)
     found = captions(lvlm, inputs, seeds, task="caption", trail=Trail(range(2)))
-    plain = [answer.text for answer in lvlm.answer(inputs, seeds=seeds)]
-    assert [texts[0] for texts in found] == plain
-    assert [len(texts) for texts in found] == [5, 5]
-    assert all(len({*texts}) > 1 for texts in found)
+    plain = lvlm.answer(inputs, seeds=seeds)
+    assert [texts[0] for texts in found.texts] == [answer.text for answer in plain]
+    assert found.tokens == [[*answer.tokens] for answer in plain]
+    assert [len(texts) for texts in found.texts] == [lvlm.preset.guide.captions] * 2
+    assert all(len({*texts}) > 1 for texts in found.texts)
+    longest = [len(lvlm.vocabulary.encode(texts[0])) for texts in found.texts]
+    assert all(
+        len(lvlm.vocabulary.encode(text)) <= most + 1
+        for texts, most in zip(found.texts, longest, strict=True)
+        for text in texts
+    )
     for row, picture in enumerate(pictures):  # each as if alone
         own = lvlm.to_device(lvlm.prepare([picture], prompts[:1]))
-        assert captions(lvlm, own, seeds[row : row + 1], task="caption", trail=Trail([0])) == [found[row]]
+        alone = captions(lvlm, own, seeds[row : row + 1], task="caption", trail=Trail([0]))
+        assert alone.texts == [found.texts[row]]
+
+
+def test_what_the_guide_accepts_of_the_draft_is_not_decoded_again(lvlm, monkeypatch):
+    steps = []
+    generate = type(lvlm).generate
+
+    def counted(self, *args, **kwargs):
+        tokens = generate(self, *args, **kwargs)
+        steps.append(tokens.shape[1])
+        return tokens
+
+    monkeypatch.setattr(type(lvlm), "generate", counted)
+    pictures = [render(held_out(seed))[0] for seed in SCENES]
+    found = [lvlm.caption(picture, verify="guide").text for picture in pictures]
+    few, steps[:] = sum(steps), []
+    monkeypatch.setattr(Guide, "agrees", lambda self, tokens: 0)
+    assert found == [lvlm.caption(picture, verify="guide").text for picture in pictures]
+    assert few < sum(steps)
 
 
 def test_a_method_without_a_divisible_cache_has_as_many_captions():
@@ -139,23 +168,24 @@ def test_a_method_without_a_divisible_cache_has_as_many_captions():
     lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**{"guide.captions": 2}))
     result = lvlm.caption(render(held_out(SCENES[0]))[0], verify="guide")
     named = {name for _, _, name in mentions(result.text)}
-    assert named == {claim["thing"] for claim in result.candidates if claim["support"] >= 0.9}
+    assert named == {claim["thing"] for claim in result.candidates} - {*result.forbidden}
 
 
 def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvlm):
     for seed in SCENES:
         result = lvlm.caption(render(held_out(seed))[0], verify="guide")
         threshold = lvlm.preset.guide.threshold
+        drafted = {name for _, _, name in mentions(result.draft or result.text)}
         supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= threshold)
         assert sorted(name for _, _, name in mentions(result.text)) == supported, result.text
-        assert result.forbidden == sorted(c["thing"] for c in result.candidates if c["support"] < threshold)
+        assert result.forbidden == sorted({claim["thing"] for claim in result.candidates} - {*supported})
         assert not is_broken(result.text), result.text
         assert result.finish_reason == "stop"
-        drafted = {name for _, _, name in mentions(result.draft or result.text)}
         assert result.added == sorted({*supported} - drafted)
         assert {claim["thing"] for claim in result.removed or ()} <= drafted & {*result.forbidden}
         assert result.objects
         assert result.verify["mode"] == "guide"
+        assert result.verify["min_support"] == threshold
 
 
 @pytest.mark.parametrize(
@@ -194,7 +224,7 @@ def test_sampled_captions_keep_to_it_too(lvlm):
     sampled = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(temperature=1.0, seed=3))
     result = sampled.caption(render(held_out(SCENES[3]))[0], verify="guide")
     named = [name for _, _, name in mentions(result.text)]
-    assert {*named} == {claim["thing"] for claim in result.candidates if claim["support"] >= 0.9}
+    assert {*named} == {claim["thing"] for claim in result.candidates} - {*result.forbidden}
     assert len(named) == len({*named})
 
 
@@ -222,5 +252,18 @@ def test_a_cut_off_gives_way_to_what_may_be_named():
     """With beta only tokens near the best one are left; none of them may be one that is ruled out."""
     lvlm = load("demo", method="sira", beta=0.5)
     result = lvlm.caption(render(held_out(SCENES[1]))[0], verify="guide")
-    supported = sorted(claim["thing"] for claim in result.candidates if claim["support"] >= 0.9)
+    supported = sorted({claim["thing"] for claim in result.candidates} - {*result.forbidden})
     assert sorted(name for _, _, name in mentions(result.text)) == supported
+    assert not is_broken(result.text)
+
+
+def test_what_is_ruled_out_leaves_the_methods_own_cut_off_as_it_is():
+    """What is plausible is judged by all tokens, not by those that are left."""
+    z = torch.tensor([[5.0, 4.9, 0.0, -9.0]])
+    ruled_out = torch.tensor([[True, True, False, False]])
+    with cut_offs_kept():
+        scores = plausible(2 * z, z, 0.5)
+        left = without(scores, ruled_out)
+        assert left.tolist() == [[-torch.inf, -torch.inf, 0.0, -torch.inf]]
+        assert torch.equal(plain(scores), z)
+        assert torch.equal(uncut(scores), 2 * z)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
 
 from sira_cli.methods.base import Ability
 from sira_cli.models.answering.answers import AnsweringModel
@@ -23,8 +24,23 @@ from sira_cli.models.answering.sampling import derived_seed, sampler
 from sira_cli.models.answering.starts import Start, Trail
 
 
-def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> list[list[str]]:
-    """Return captions of each of B pictures: the one under the settings in force, then samples.
+@dataclass(frozen=True)
+class Captions:
+    """Several captions of each of B pictures: the one under the settings in force, then samples.
+
+    Attributes:
+        texts: by picture.
+        tokens: of the first of each picture.
+        trail: of decoding the first ones; None: nothing can go on from there.
+    """
+
+    texts: list[list[str]]
+    tokens: list[list[int]]
+    trail: Trail | None = None
+
+
+def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
+    """Caption each of B pictures several times.
 
     Args:
         lvlm: the model under its method; its preset says how many, and has no second tries of texts (`on_loop`).
@@ -40,7 +56,8 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
             )
             for number in range(count)
         ]
-        return [[lvlm.ended(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
+        texts = [[lvlm.ended(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
+        return Captions(texts, [lvlm.ends.until_end(row) for row in each[0].tolist()])
     rows = [row for row in range(len(seeds)) for _ in range(count)]
     back = trail.back(inputs, rows, [[] for _ in rows])
     assert back is not None  # the prompts are there
@@ -55,10 +72,26 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
         ([number for number in range(len(rows)) if number % count == 0], own),
         (samples, sampler([drawn[number] for number in samples], lvlm.preset.guide.heat, 1.0)),
     )
-    start = Start(start.tokens, start.in_inputs, start.cache, processors=(mixed,))
-    tokens = _under(lvlm, 0.0).generate(repeated, seeds=drawn, task=task, start=start).tolist()
-    texts = [lvlm.ended(row).text for row in tokens]
-    return [texts[first : first + count] for first in range(0, len(texts), count)]
+    start = Start(start.tokens, start.in_inputs, start.cache, (mixed,), (WithFirst(lvlm.ends.ids, count),))
+    decoded = Trail(rows)
+    tokens = _under(lvlm, 0.0).generate(repeated, seeds=drawn, task=task, start=start, trail=decoded).tolist()
+    decoded.end(tokens)
+    ended = [lvlm.ended(row).text for row in tokens]
+    texts = [ended[first : first + count] for first in range(0, len(ended), count)]
+    return Captions(texts, [lvlm.ends.until_end(row) for row in tokens[::count]], decoded)
+
+
+class WithFirst(StoppingCriteria):
+    """Ends the captions of a picture with its first one: longer ones seldom name more."""
+
+    def __init__(self, ends: Sequence[int], count: int) -> None:
+        """Take the tokens that end a text, and the number of captions of each picture."""
+        self._ends, self._count = torch.tensor(sorted(ends)), count
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """Return whether each text ends, `[B]`; `input_ids [B, S]` are all tokens so far."""
+        first = torch.isin(input_ids[:: self._count, -1], self._ends.to(input_ids.device))
+        return first.repeat_interleave(self._count)
 
 
 class Mixed(LogitsProcessor):

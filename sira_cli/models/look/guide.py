@@ -23,7 +23,7 @@ from sira_cli.language.introducing import Introductions
 from sira_cli.language.things import Words
 from sira_cli.language.wordings import Wording
 from sira_cli.models.answering.reasoning import ReasoningParser
-from sira_cli.models.answering.ruled_out import uncut, without
+from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.look.forbidding import Bans, certain
 from sira_cli.models.look.name_tokens import NameTokens, Place, name_tokens
 from sira_cli.models.look.sentences import sentence_spans
@@ -177,6 +177,14 @@ class Guide:
             between=not text[self._sentence(text) :].strip(),
         )
 
+    def agrees(self, tokens: Sequence[int]) -> int:
+        """Return the number of first tokens of a text that the guide lets come next, one after the other."""
+        for number, token in enumerate(tokens):
+            choice = self.next(tokens[:number])
+            if choice is not None and bool((choice.ruled_out == token).any()):
+                return number
+        return len(tokens)
+
     def _holds(self, text: str, count: int) -> bool:
         """Return whether a text may not end before everything is named: while it has room and goes on naming."""
         named = max((each.end for each in self._rules.mentions(text)), default=0)
@@ -266,11 +274,12 @@ class GuideMask(LogitsProcessor):
             ruled_out[row, list(banned[row])] = True
         left = without(scores, ruled_out.to(scores.device))
         best = left.argmax(dim=-1)  # [B]
-        chances = uncut(scores).float().softmax(dim=-1).gather(1, best[:, None])[:, 0].tolist()
+        chances = plain(scores).float().softmax(dim=-1).gather(1, best[:, None])[:, 0].tolist()
         for row, choice in choices.items():
             guide = self._guides[row]
             assert guide is not None
-            dead = chances[row] < PLAUSIBLE and int(best[row]) not in choice.names
+            fits = choice.introduces and int(best[row]) in choice.names
+            dead = chances[row] < PLAUSIBLE and not fits
             if len(choice.names) and (choice.only or (dead and choice.only_if_dead)):
                 left[row] = _only(uncut(scores)[row], choice.names)
             elif dead and choice.between and banned[row]:

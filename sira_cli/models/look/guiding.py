@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.records.record import Answer
@@ -25,6 +25,23 @@ from sira_cli.models.look.verify import Verify
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The objects that a picture may show.
+
+    Attributes:
+        draft: the method's own caption.
+        drafted: heads of the objects that it names.
+        claims: all that were asked about.
+        doubted: those that are not supported.
+    """
+
+    draft: str
+    drafted: frozenset[str]
+    claims: Sequence[Claim]
+    doubted: Sequence[Claim]
 
 
 class GuidedCaptions:
@@ -62,52 +79,53 @@ class GuidedCaptions:
         trail = Trail(range(len(images)))
         drafts = captions(self._lvlm, inputs, seeds, task=task, trail=trail)
         looks = self.look.at(images, inputs, trail)
-        asked = [self._asked(at, texts) for at, texts in zip(looks, drafts, strict=True)]
-        texts = [Continuation(row, [], self._guide(claims)) for row, claims in enumerate(asked)]
-        decoded = Decoded(self._lvlm, inputs, seeds, words=self._rules.words, task=task, trail=trail)
+        asked = [self._asked(at, texts) for at, texts in zip(looks, drafts.texts, strict=True)]
+        texts = [self._begun(row, drafts.tokens[row], candidates) for row, candidates in enumerate(asked)]
+        todo = [text for text in texts if text.begun != drafts.tokens[text.row]]
+        decoded = Decoded(self._lvlm, inputs, seeds, words=self._rules.words, task=task, trail=drafts.trail or trail)
+        tokens = [*drafts.tokens]
+        for text, changed in zip(todo, decoded.go_on(todo), strict=True):
+            tokens[text.row] = changed
         lengths = zip(*self._lvlm.lengths(inputs), strict=True)
-        return [
-            self._answer(self._lvlm.answer_of(tokens, *counts), draft, claims, at, settings)
-            for tokens, counts, (draft, *_), claims, at in zip(
-                decoded.go_on(texts), lengths, drafts, asked, looks, strict=True
-            )
-        ]
+        answers = [self._lvlm.answer_of(row, *counts) for row, counts in zip(tokens, lengths, strict=True)]
+        return [self._answer(*each, settings) for each in zip(answers, asked, looks, strict=True)]
 
-    def _asked(self, at: PictureLook, texts: Sequence[str]) -> list[Claim]:
+    def _asked(self, at: PictureLook, texts: Sequence[str]) -> _Candidates:
         """Ask about each object that some captions of a picture name."""
-        found: dict[str, Thing] = {}
+        words, found = self._rules.words, dict[str, Thing]()
         for text in texts:
-            for thing in self._rules.words.things(text):
+            for thing in words.things(text):
                 found.setdefault(thing.key, replace(thing, spans=()))
-        return list(at.check("", list(found.values())).objects)
+        claims = at.check("", list(found.values())).objects
+        drafted = frozenset(thing.group for thing in words.things(texts[0]))
+        return _Candidates(texts[0], drafted, claims, [claim for claim in claims if claim.support < self._threshold])
 
-    def _guide(self, claims: Sequence[Claim]) -> Guide:
-        group = self._rules.words.group
-        supported = frozenset(group(claim.thing) for claim in claims if claim.support >= self._threshold)
-        return Guide(
-            self._rules, supported, frozenset(claim.thing for claim in claims if claim.support < self._threshold)
-        )
+    def _begun(self, row: int, draft: list[int], candidates: _Candidates) -> Continuation:
+        """Return the text that goes on where its guide departs from the draft: until then, both are the same."""
+        group, doubted = self._rules.words.group, frozenset(claim.thing for claim in candidates.doubted)
+        supported = frozenset(group(claim.thing) for claim in candidates.claims if claim.thing not in doubted)
+        guide = Guide(self._rules, supported, doubted)
+        begun = draft[: guide.agrees(draft)]
+        if begun == draft and guide.first(self._rules.words, guide.text(draft), 0, ended=True) is not None:
+            begun = draft[:-1]  # a name of several tokens
+        return Continuation(row, [], guide, begun=begun)
 
-    def _answer(
-        self, answer: Answer, draft: str, claims: Sequence[Claim], at: PictureLook, settings: dict[str, Any]
-    ) -> Answer:
+    def _answer(self, answer: Answer, candidates: _Candidates, at: PictureLook, settings: dict[str, Any]) -> Answer:
         """Return a caption in its final form, with the claims about its picture."""
-        preset, group = self._lvlm.preset, self._rules.words.group
+        preset, words = self._lvlm.preset, self._rules.words
         finished = preset.text.finished(answer)
-        first = preset.text.finished(replace(answer, text=draft)).text
+        first = preset.text.finished(replace(answer, text=candidates.draft)).text
         check = at.check(finished.text)
-        drafted = {thing.group for thing in self._rules.words.things(draft)}
         named = {claim.thing for claim in check.objects}
-        doubted = [claim for claim in claims if claim.support < self._threshold]
-        removed = [
-            claim.removed()
-            for claim in doubted
-            if claim.thing in {thing.name for thing in self._rules.words.things(draft)} - named
-        ]
+        removed = {thing.name for thing in words.things(candidates.draft)} - named
         answer = replace(
             check.added_to(finished, settings),
-            candidates=[claim.removed() for claim in sorted(claims, key=lambda claim: -claim.support)],
-            added=sorted(name for name in named if group(name) not in drafted),
-            forbidden=sorted(claim.thing for claim in doubted),
+            candidates=[claim.removed() for claim in sorted(candidates.claims, key=lambda claim: -claim.support)],
+            added=sorted(name for name in named if words.group(name) not in candidates.drafted),
+            forbidden=sorted(claim.thing for claim in candidates.doubted),
         )
-        return answer if finished.text == first else replace(answer, draft=first, removed=removed)
+        if finished.text == first:
+            return answer
+        return replace(
+            answer, draft=first, removed=[claim.removed() for claim in candidates.doubted if claim.thing in removed]
+        )
