@@ -30,6 +30,7 @@ from sira_cli.models.look.sentences import repeated_sentences
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 
 MOST = 0.2  # share of what may follow a token: with more of it banned, the token loses that share
+NEARLY_ALL = 0.9  # with so much of it banned, it loses all: hardly anything that is left fits it ("an bananas")
 LEAST_CHANGE = 0.1  # of a share, for decoding to go back once more
 
 
@@ -117,6 +118,7 @@ class Bans:
         if len(tokens) <= self.first or lost <= MOST:
             return
         *before, last = tokens
+        lost = 1.0 if lost > NEARLY_ALL else lost
         shares = self._after.setdefault(tuple(before), {})
         if lost > shares.get(last, 0.0) + LEAST_CHANGE:
             shares[last] = lost
