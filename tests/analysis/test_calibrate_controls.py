@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, threshold_of
+from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, interval_of, threshold_of
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
@@ -105,8 +105,25 @@ def test_the_report_counts_named_things_and_controls():
     assert report.is_doubtful
     assert not ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).is_doubtful
     assert json.loads(report.to_json())["threshold"] == 0.501
+    assert report.interval[0] <= 0.501 <= report.interval[1]
     with pytest.raises(DataError, match="no picture could be asked about"):
         ControlsReport.of([check(status="error")])
+
+
+def test_the_interval_holds_the_true_threshold_and_four_times_the_pictures_halve_it():
+    """Controls of one picture are alike, so pictures are drawn; the truth is that of very many pictures."""
+    chance = np.random.default_rng(1)
+
+    def draw(pictures):
+        own = chance.normal(-3, 1, (pictures, 1))
+        return 1 / (1 + np.exp(-own - chance.normal(0, 0.5, (pictures, 8))))
+
+    true = np.percentile(draw(200_000), 90)
+    few, many = ([interval_of([*draw(count)], 90, samples=100) for _ in range(40)] for count in (50, 200))
+    for found in (few, many):
+        assert sum(low - 0.001 <= true <= high + 0.001 for low, high in found) >= 33  # of 40; 38 are expected
+    widths = [np.mean([high - low for low, high in found]) for found in (few, many)]
+    assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.1)
 
 
 def slow_supports(lvlm):

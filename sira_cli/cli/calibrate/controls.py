@@ -130,6 +130,9 @@ def print_report(report: ControlsReport) -> None:
     named, controls = report.yes
     out.print(f"the model says yes to {named:.1%} of the named objects and to {controls:.1%} of the controls")
     out.print(f"min_support = {report.threshold:g}: {report.percentile:g} % of the controls are below it")
+    low, high = report.interval
+    more = 4 * report.pictures  # widths of such intervals fall with the root of the number
+    out.print(f"95 % interval: {low:g} to {high:g}, by bootstrap over pictures; about {more:,} captions halve it")
     if report.is_doubtful:
         note(
             f"support means little here: {report.below[report.threshold][0]:.0%} of the named objects are below this "
