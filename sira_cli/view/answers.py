@@ -104,6 +104,7 @@ class PageAnswers:
             "warnings": item.warnings,
             "reasoning": item.reasoning,
             "things": [asdict(thing) for thing in item.things],
+            "candidates": [asdict(thing) for thing in item.candidates],
             "settings": item.settings,
         }
         partner = None if self._compared is None else self._compared.partner(number)

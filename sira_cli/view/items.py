@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,21 @@ class CaptionItem:
     def things(self) -> list[NamedObject]:
         """The objects that the text names, the least supported first; entries in another format are left out."""
         return things_of(self.values, self.text)
+
+    @property
+    def candidates(self) -> list[NamedObject]:
+        """The objects that were asked about before the text was written; `low` are those that it may not name."""
+        keys = ("candidates", "added", "forbidden")
+        lists = [each for key in keys if isinstance(each := self.values.get(key), list)]
+        if len(lists) < len(keys):
+            return []
+        found, added, forbidden = lists
+        things = [_thing(entry | {"spans": ()}, {}, 0) for entry in found if isinstance(entry, dict)]
+        return [
+            replace(one, thing=f"{one.thing} (added)" if one.thing in added else one.thing, low=one.thing in forbidden)
+            for one in things
+            if one is not None
+        ]
 
     @property
     def support(self) -> float | None:

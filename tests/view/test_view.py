@@ -127,7 +127,9 @@ def test_hostile_captions_are_data(serve, folder, client):
 
 
 def test_what_the_page_is_told(serve, folder, client):
-    rows = [looked_at(0, cat=0.0, dog=0.9), record(1, status="error", text="", error="no memory"), record(2)]
+    first = {"candidates": [{"thing": "dog", "support": 0.9}, {"thing": "cup", "support": 0.1}, "torn"]}
+    first |= {"added": ["dog"], "forbidden": ["cup"]}
+    rows = [looked_at(0, cat=0.0, dog=0.9) | first, record(1, status="error", text="", error="no memory"), record(2)]
     rows.append(record(3, text="Gone.", reasoning="Let me look."))
     other = [row | {"text": "A cat."} for row in rows[2:3]]
     a, b = write(folder / "a.jsonl", rows), write(folder / "b.jsonl", other)
@@ -145,6 +147,10 @@ def test_what_the_page_is_told(serve, folder, client):
     assert [(thing["thing"], thing["support"], thing["low"]) for thing in whole["things"]] == [
         ("cat", 0.0, True),
         ("dog", 0.9, False),
+    ]
+    assert [(thing["thing"], thing["support"], thing["low"]) for thing in whole["candidates"]] == [
+        ("dog (added)", 0.9, False),
+        ("cup", 0.1, True),
     ]
     assert (whole["reasoning"], own.get("/api/items/3").json()["reasoning"]) == ("", "Let me look.")
     differences = own.post("/api/differences", json={"numbers": [2, 3]}).json()

@@ -6,12 +6,13 @@ import { store } from "./store.js";
 import { reasoning } from "./texts.js";
 
 export function details(shown, item) {
-  const { original, warnings, things, other } = shown;
+  const { original, warnings, things, candidates, other } = shown;
   return [
     other ? beside(shown) : null,
     item.edited ? section("Original text", element("p", { className: "first" }, element("bdi", {}, original || "No text"))) : null,
     warnings.length ? section("Warnings", ...warnings.map((warning) => element("p", {}, warning))) : null,
     things.length ? section("Objects", table(things), item.edited ? element("p", { className: "hint" }, "Support was measured for the original text.") : null) : null,
+    candidates.length ? section("Looked at first", table(candidates)) : null,
     reasoning(shown.reasoning),
     settings(shown),
   ];
