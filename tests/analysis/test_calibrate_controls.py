@@ -254,8 +254,12 @@ def test_drawn_scenes_need_no_files(sira):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
         (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
         (["x", "--endpoint", "http://x/v1", "-m", "m"], "--answers, --objects and --language are for --controls"),
+        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--objects and --language need PATH"),
+        (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
+        (["x", "--controls", "--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(sira, options, message):

@@ -171,6 +171,8 @@ def test_scenes_without_files(sira):
     [
         (["a.jsonl"], "give the ground truth: --annotations PATH"),
         (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "not both"),
+        (["a.jsonl", "--labels", "b.json", "--scenes"], "are for drawn scenes"),
+        (["--labels", "b.json", "-p", "demo"], "are for records"),
     ],
 )
 def test_wrong_options(sira, options, message):

@@ -599,8 +599,16 @@ def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_
     ("options", "message"),
     [
         (["-p", "llava-1.5-7b"], "give POPE's question files with --images FOLDER, or --scenes"),
+        (
+            ["random.json", "--images", ".", "--scenes"],
+            "give question files with their --images, or --scenes, not both",
+        ),
+        (["random.json", "--images", ".", "--captions"], "--captions is for scenes, whose content is known"),
         (["-p", "demo", "--k", "8"], "k must be 1..7"),
+        (["-p", "demo", "--k", "1-"], "--k '1-': expected all, or numbers and ranges"),
+        (["-p", "demo", "--alpha", "0"], "--alpha 0 is greedy"),
         (["-p", "demo", "--plot", "sweep.gif"], "sweep.gif: expected a name that ends in .png, .pdf, .svg"),
+        (["-p", "demo", "--suffix", "<image>", "--limit", "1"], "'Is there"),
     ],
 )
 def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):

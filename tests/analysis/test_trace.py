@@ -413,6 +413,8 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--question", "Why?", "--prompt", "Why?"], "give --question or --prompt, not both"),
+        (["--force", " "], "--force: the text is empty"),
         (["--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--set", "num_beams=2"], "a trace follows one text: give --set num_beams=1"),

@@ -132,11 +132,18 @@ def test_the_preset_of_the_environment(sira, photos, monkeypatch):
     ("args", "code", "message"),
     [
         (["captoin"], 2, "No such command 'captoin'. Did you mean 'caption'?"),
+        (["caption"], 2, "Missing argument 'PATH'"),
         (["ask", "x.jpg", "README.md"], 2, "sira: the question comes last, but README.md is a file"),
         (["caption", "a.jpg", "b.jpg"], 1, "sira: a.jpg: no such file, nor any of the other 1"),
+        (["caption", "sira_cli"], 2, "sira: sira_cli: no pictures in this folder"),
+        (["caption", ""], 2, "sira: a picture's path is empty"),
         (["ask", "README.md", "a <image> b", "-p", "demo"], 2, "sira: the prompt holds <image>"),
+        (["caption", "-", "-"], 2, "sira: '-' (stdin) can be given once"),
+        (["caption", "-", "-p", "demo", "-m", "x/y"], 2, "sira: give --preset or --model, not both"),
         (["caption", "-", "-p", "dema"], 2, "sira: no preset named 'dema'; did you mean `demo`?"),
+        (["caption", "-", "-m", "./nowhere"], 1, "sira: model folder ./nowhere does not exist"),
         (["caption", "-"], 1, "sira: Qwen/Qwen2.5-VL-7B-Instruct (about 16.6 GB) is not in the cache"),
+        (["presets", "check", "nowhere.yaml"], 2, "sira: nowhere.yaml: cannot be read"),
     ],
 )
 def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, args, code, message):

@@ -76,6 +76,8 @@ def test_lists_become_tuples_so_that_a_rule_can_be_hashed():
         (lambda: ImageTokens(from_config=False), "no ids, tokens or between"),
         (lambda: ImageTokens(ids=(-1,)), r"token ids \(0 or more\)"),
         (lambda: ImageTokens(tokens="<image>"), "image_tokens.tokens must be a list; got '<image>'"),
+        (lambda: ImageTokens(between=("a", "b")), "image_tokens.between must be a Between"),
+        (lambda: Between("a", ""), "a marker is a token text or an id; got ''"),
         (lambda: Between(-4, 5), "a marker is a token text or an id; got -4"),
         (lambda: ImageTokens(tokens=("<image>",)).resolve(CONFIG), "needs a tokenizer"),
         (lambda: ImageTokens(tokens=("<img>",)).with_ids(Words()), "'<img>', which is not a token"),

@@ -127,9 +127,15 @@ def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
             {},
             r"x\.csv: expected a column text, .*, found image, words.*`text_column=",
         ),
+        ("x.csv", "image,text\na.png,x\n", {"text_column": "no"}, "no column 'no' .*but image, text"),
         ("x.csv", "image,text\na.png,x,y\n", {}, "row 2 has 3 cells, expected 2"),
+        ("x.csv", "image,text,text\na.png,x,y\n", {}, "two columns have the same name"),
         ("x.csv", "image,text\n", {}, "holds no captions"),
         ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
+        ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
+        ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is empty"),
+        ("x.jsonl", '{"image": "a.png", "text": null}', {}, "holds no captions"),
+        ("x.jsonl", '["x"]', {}, "row 1: expected a JSON object"),
     ],
 )
 def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, message):

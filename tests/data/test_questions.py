@@ -149,6 +149,8 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
     [
         ('{"image": "0.png"}', "line 1: expected text or question, found image"),
         ("{?", "line 1 is not JSON"),
+        ("", "holds no questions"),
+        ('{"id": [1], "image": "a", "text": "?"}', "line 1: id is [1]: expected a text or a whole number"),
         ('{"id": 1, "image": "a", "text": "?"}\n' * 2, "line 2: the question '1' stands twice: give each"),
     ],
 )

@@ -189,3 +189,11 @@ def test_the_examples_are_what_the_rule_picks():
     for of in shown:
         assert np.array_equal(np.asarray(Image.open(EXAMPLES / examples.name(of))), np.asarray(render(of)[0]))
     assert (EXAMPLES / "README.md").read_text(encoding="utf-8") == examples.page(shown, examples.captions(shown))
+
+
+def test_demo_says_where_it_cannot_write(sira, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = sira("demo", "--output-dir", tmp_path / "file" / "x")
+    assert code == 1
+    assert err.count("\n") == 1
+    assert str(tmp_path / "file" / "x") in err

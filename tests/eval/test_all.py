@@ -159,3 +159,11 @@ def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):
         (folder / "images" / name).write_bytes((scenes / "images" / name).read_bytes())
     code, out, _ = sira("eval", "all", folder, "-p", "demo", "-b", 8)
     assert (code, "1 picture failed: left out of all figures" in out) == (3, True)
+
+
+def test_a_file_instead_of_a_folder(scenes):
+    for path in (scenes / "naturalbench" / "naturalbench.jsonl", scenes / "nowhere"):
+        with pytest.raises(SettingsError, match="is not a folder"):
+            find_benchmarks(path)
+        with pytest.raises(SettingsError, match=r"is not a folder: expected the folder with naturalbench\.jsonl"):
+            CARDS["naturalbench"].find(path)

@@ -47,6 +47,8 @@ def test_lines_are_read(amber, tmp_path):
         ([{"id": 99, "response": ""}], r"row 1: id 99 is not AMBER's: expected 1 to 11"),
         ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
         (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
+        ([], r"answers.json: no answers of generative or discriminative"),
+        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
     ],
 )
 def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
@@ -79,7 +81,11 @@ def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
     ("file", "place", "changes", "message"),
     [
         ("annotations", 1, {"id": 3}, r"annotations.json: row 2: expected id 2, got 3"),
+        ("annotations", 1, {"truth": "sky"}, r"row 2: truth: expected a list of words, got 'sky'"),
         ("annotations", 1, {"truth": ["man"]}, r"row 2: truth: 'man' is not in relation.json"),
+        ("annotations", 3, {"truth": "Yes"}, r"row 4: truth must be yes or no, got 'Yes'"),
+        ("query/query_generative", 1, {"id": 1}, r"row 2: id 1 is there already"),
+        ("query/query_generative", 1, {"id": 12}, r"row 2: id 12 is not in .*annotations.json"),
         ("query/query_generative", 1, {"id": 4}, r"row 2: id 4 is annotated as discriminative-attribute-state, expec"),
     ],
 )
@@ -91,7 +97,11 @@ def test_data_that_are_not_ambers_are_named(data, file, place, changes, message)
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
-    [("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'")],
+    [
+        ("relation.json", ["sky"], r"relation.json: expected a JSON object of words"),
+        ("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'"),
+        ("query/query_generative.json", [], r"query_generative.json: holds no queries of generative"),
+    ],
 )
 def test_files_of_another_kind_are_named(data, file, content, message):
     write(data / file, content)

@@ -30,10 +30,15 @@ def test_a_named_one_is_listed_with_its_options(sira, name):
         (["repope", "x"], "repope: is part of another benchmark: sira eval pope"),
         (["pope,pope", "x"], "pope: is named twice"),
         (["pope", "x", "--option", "rul=vcd"], "--option rul=vcd: no such option of pope: did you mean rule?"),
+        (["pope", "x", "--option", "rule=vdc"], "--option rule=vdc: expected official, vcd, "),
         (["pope", "x", "--option", "rule"], "--option rule: expected NAME=VALUE"),
+        (["pope", "x", "--option", "rule=vcd", "--option", "pope.rule=opera"], "rule is given twice"),
         (["pope", "x", "--option", "chair.rule=lemma"], "chair is not among the benchmarks: pope"),
         (["pope", "--images", "x"], "pope: PATH is missing"),
+        (["amber", "a", "b", "--images", "x"], "amber: expected one PATH, the folder with annotations.json"),
         (["pope,chair", "x", "--answers", "y"], "--answers is for one benchmark"),
+        (["pope", "x", "--images", "x", "--html", "a.html"], "--html is for a folder of benchmarks"),
+        ([], "NAME is missing"),
     ],
 )
 def test_refusals(sira, args, message):

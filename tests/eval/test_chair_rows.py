@@ -45,6 +45,7 @@ def test_read_takes_all_forms(chair, tmp_path):
     ("rows", "message"),
     [
         ([], "a.jsonl: holds no captions"),
+        ([{"image_id": "7" * 5000, "caption": "x"}], "a.jsonl: line 1: image_id is not an image of COCO: '7"),
         (
             [{"image_id": 7, "caption": "x"}, {"image_id": "7", "caption": "y"}],
             r"a.jsonl: no caption of image 8 \(2 of 3 are missing\)",
@@ -92,6 +93,7 @@ def test_ids_are_read_in_every_form(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "ids: holds no images"),
         ("7\nseven\n", "ids: line 2: expected an image's number or its file name in COCO, got 'seven'"),
         ("7\n8\n000000000007.jpg", "ids: line 3: image 7 is also in .*ids: line 1"),
     ],

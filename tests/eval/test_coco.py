@@ -80,10 +80,16 @@ def broken(folder: Path, kind: str, change) -> None:
     ("kind", "change", "message"),
     [
         ("instances", lambda content: [content], "instances_val2014.json: expected a JSON object"),
+        ("captions", lambda content: {}, "captions_val2014.json: expected a list 'annotations'"),
         (
             "instances",
             lambda content: {**content, "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": "spork"}]},
             r"instances_val2014.json: categories\[1\]: 'spork' is not in CHAIR's list",
+        ),
+        (
+            "instances",
+            lambda content: {**content, "annotations": [{"image_id": 7, "category_id": 99}]},
+            r"instances_val2014.json: annotations\[0\]: category 99 is not defined",
         ),
         (
             "captions",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import DataError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.dash_b import CARD, DashB
@@ -76,7 +76,11 @@ def test_a_limit_takes_pictures_of_both_files(folder):
     ("content", "message"),
     [
         ("{", r"pos.json: line 1 is not JSON"),
+        ([], r"pos.json: expected file names by data set and object, got \[\]"),
+        ({"a": []}, r"pos.json: a: expected file names by object, got \[\]"),
+        ({"a": {"cat": []}}, r"pos.json: names no pictures"),
         ({"a": {"cat": [1]}}, r"pos.json: a: cat: expected a list of file names, got \[1\]"),
+        ({"a": {"cat": ["\ud800"]}}, r"pos.json: 'a': 'cat': a name holds half a character"),
     ],
 )
 def test_damaged_files_end_in_one_line(folder, content, message):
@@ -101,3 +105,8 @@ def test_a_picture_that_is_missing_is_left_out_of_every_figure(sira, folder, loa
     code, out, err = sira("eval", "dash-b", folder, "--images", folder, "-p", "demo", "--json")
     report = json.loads(out)
     assert (code, report["rows"][0]["failed"] > 0, "left out of all figures" in err) == (3, True, True)
+
+
+def test_a_missing_file_says_where_to_get_it(tmp_path):
+    with pytest.raises(SettingsError, match=r"has no dash_benchmark_pos.json: get dash-b's files from https://"):
+        CARD.read(tmp_path, Asking())

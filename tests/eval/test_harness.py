@@ -237,3 +237,10 @@ def test_files_that_are_no_tables(chair, tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04\xff\x00 nothing")
     with pytest.raises(DataError, match=name):
         chair.read([tmp_path / name])
+
+
+def test_an_answer_that_vlmevalkit_did_not_get_is_none(files, tmp_path):
+    rows = vlmevalkit_rows(files, True)
+    rows[2]["prediction"] = "Failed to obtain answer via API."
+    with pytest.raises(DataError, match=r"row 3: VLMEvalKit got no answer: 'Failed to obtain answer via API.'"):
+        Pope(files).read([save(tmp_path / "a.json", rows)])

@@ -131,9 +131,14 @@ def test_a_run_is_exported_for_the_judge(sira, tmp_path, loaded, lvlm, name):
     [
         ("mmhal", [{"choices": []}], r"row 1: expected a reply with choices\[0\].message.content"),
         ("mmhal", [reply("Rating: 1")], "question 1 is missing: 3 of the 4 rows are"),
+        ("mmhal", [reply("Rating: 1")] * 5, "row 5: too many rows: MMHal-Bench has 4 questions"),
+        ("mmhal", [{"question": "Why?", "model_answer": "a"}], "row 1: is about 'Why.', but question 0 is"),
         ("mmhal", [{"model_answer": ""}] * 4, "all answers are empty: is it the template, not yet filled"),
+        ("mmhal", [{"question_type": "a"}], "row 1: has neither an answer nor a verdict"),
         ("haloquest", [{"image_name": "a.png", "question": "b"}], "row 1: 'b' about 'a.png' is no question"),
+        ("haloquest", [{"is_prediction_correct": "maybe"}], "row 1: is_prediction_correct must be true or false"),
         ("haloquest", [{"is_prediction_correct": True}] * 2, "row 2: question 0 stands twice"),
+        ("haloquest", [], "holds neither answers nor verdicts"),
     ],
 )
 def test_damaged_judgements_end_in_one_line(tmp_path, name, content, message):
@@ -150,6 +155,7 @@ def test_damaged_judgements_end_in_one_line(tmp_path, name, content, message):
     ("name", "old", "new", "message"),
     [
         ("mmhal", "image_src", "source", "row 1: .*image_src"),
+        ("haloquest", "groundtruth responses", "truth", "has no column groundtruth responses, only"),
         ("haloquest", "insufficient context,", ",", "row 4: hallucination type is empty"),
     ],
 )

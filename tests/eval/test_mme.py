@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import DataError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.mme import CARD, COGNITION, PERCEPTION, Mme
@@ -169,3 +169,8 @@ def test_a_run_on_drawn_pictures(sira, drawn, loaded, tmp_path):
     asked = loaded.total()
     code, out, _ = sira(*command, "--answers", tmp_path / "out")
     assert (values(json.loads(out)), loaded.total()) == (found, asked)
+
+
+def test_a_folder_of_something_else(tmp_path):
+    with pytest.raises(SettingsError, match=r"has none of MME's folders \(existence, count, position, color, ...\)"):
+        CARD.read(tmp_path, Asking())

@@ -123,6 +123,7 @@ def test_answers_of_lmms_eval(folder, tmp_path):
     ("change", "message"),
     [
         ({"Index": 7}, "line 3: Index is 7, expected 2: rows are out of order"),
+        ({"Question_Type": "free"}, "line 3: Question_Type is 'free', expected yes_no or multiple_choice"),
         ({"Question": "other?"}, "line 4: expected the question of the row before"),
     ],
 )

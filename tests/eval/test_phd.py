@@ -105,6 +105,7 @@ def test_a_limit_takes_pictures_of_each_mode(folder):
     ("change", "message"),
     [
         ({"image_id": "x1"}, "row 1: image_id must be digits, got 'x1'"),
+        ({"context": None}, "row 1: context must hold iac and icc, got None"),
         ({"context": {"iac": "a"}}, "row 1: context: .*icc"),
     ],
 )

@@ -136,7 +136,9 @@ def test_question_files_may_be_arrays_without_ids(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
+        ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
         (
@@ -176,6 +178,7 @@ def test_both_forms_of_answer_files(file):
         ),
         ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 is answered twice"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
+        ([{"question_id": 1, "text": float("nan")}], r"line 1: cannot be read as JSON: NaN is not a number"),
         ([{"question_id": 1, "note": "a"}], r"line 1: expected the model's answer in text, found question_id, note"),
     ],
 )
@@ -262,3 +265,10 @@ def test_all_nine_files_by_exact_fractions(rule: str, nine: tuple[list[Path], Po
         assert {name: found[name] for name in expected} == pytest.approx(
             {name: float(100 * value) for name, value in expected.items()}, rel=1e-14
         )
+
+
+def test_two_files_of_one_name_are_refused(file, tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "coco_pope_random.json").write_text(json.dumps(rows("yes")[0]))
+    with pytest.raises(SettingsError, match="another file is also named coco random"):
+        Pope([file(rows("yes")), tmp_path / "b" / "coco_pope_random.json"])

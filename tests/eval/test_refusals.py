@@ -22,10 +22,19 @@ from tests.support.eval.helpers import SCENES
     ("args", "message"),
     [
         (["--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers FILE"),
+        ([], "is not a folder"),
+        (["--answers", "missing.json"], "--answers missing.json: no such file"),
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
         (["--images", "{i}", "--shard", "3/2", "-o", "out"], "shard '3/2': expected I/N with I from 1 to N"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
+        (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
+        (
+            ["--images", "{i}", "--method", "dola", "--k", 2],
+            "--k: none of the methods has it: greedy, ",
+        ),
+        (["--images", "{i}", "--json", "--format", "csv"], "give --json or --format csv, not both"),
+        (["--answers", "{i}"], "no file in this folder holds records of sira"),
         (["--answers", "{q}"], "line 1: is a question, expected an answer"),
     ],
 )
@@ -43,6 +52,11 @@ def test_refusals(sira, scenes, args, message):
     [
         ([], "--option ids=FILE is needed: the images to caption, one id per line"),
         (["--option", "ids={ids}", "--option", "lengths=64,²"], "--option lengths=64,²: expected numbers of tokens"),
+        (
+            ["--option", "ids={ids}", "--option", "lengths=64", "--max-new-tokens", 5],
+            "or --max-new-tokens, not both",
+        ),
+        (["--option", "prompt= "], "--option prompt= : is empty"),
     ],
 )
 def test_refusals_of_chair(sira, scenes, args, message):

@@ -53,6 +53,8 @@ def test_words_of_the_list_become_their_heads(tmp_path):
     [
         ([1], r't.json: expected a JSON object such as {"310196": \["person", "dog"\]}'),
         ({"images": [], "annotations": []}, "is a file of COCO: give its folder"),
+        ({"seven": []}, "expected an image's number or its file name in COCO, got 'seven'"),
+        ({"7": [], "07": []}, "image 7 is there twice"),
         ({"7": "dog"}, "image 7: expected a list of objects, got 'dog'"),
         ({"7": ["unicorn"]}, "image 7: 'unicorn' is not in CHAIR's list of words"),
     ],

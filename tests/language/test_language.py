@@ -93,7 +93,12 @@ def test_zipped_data_has_the_same_words_and_the_same_hash(data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("gone", "named"),
-    [("tokenizers/punkt_tab", "punkt_tab"), (f"taggers/{TAGGER}", TAGGER), ("corpora/wordnet", "wordnet")],
+    [
+        ("tokenizers/punkt_tab", "punkt_tab"),
+        (f"taggers/{TAGGER}", TAGGER),
+        ("corpora/wordnet", "wordnet"),
+        ("corpora/wordnet/lexnames", "lexnames"),
+    ],
 )
 def test_missing_data_is_named_with_the_way_to_get_it(data, gone, named):
     path = data / gone

@@ -296,3 +296,9 @@ def test_dola_picks_a_layer_for_each_row():
     log_q = torch.tensor([[near, near], [far, far]]).log()  # [C, B, V]
     scores = Dola(relative_top=0.01).rule(log_p, log_q)
     torch.testing.assert_close(scores, log_p - torch.tensor([far, near]).log())
+
+
+def test_dola_has_no_low_candidate_of_three_tied_layers():
+    with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': use high"):
+        Dola().candidates(3, tied=True)
+    assert Dola(bucket="high").candidates(3, tied=True) == [1]

@@ -167,10 +167,16 @@ def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
             ["--method", "vcd", "--set", "noise=1"],
             "--set noise=1: neither a key of presets nor a setting of methods; did you mean `",
         ),
+        (
+            ["--method", "vcd", "--set", "noise_step"],
+            "--set noise_step: expected KEY=VALUE, such as",
+        ),
         (["--method", "vcd", "--set", "sid.visible=1"], "--set sid.visible=1: a setting of sid, but the method is vcd"),
         (["--method", "vcd", "--set", "noise_step=1", "--set", "noise_step=1"], "noise_step is given twice"),
         (["--method", "vcd", "--alpha", 1, "--set", "alpha=2"], "--alpha and --set alpha: give one of them"),
+        (["--method", "vcd", "--set", "k=3"], "method 'vcd' has no setting 'k'"),
         (["--set", "k=3", "--set", "k_fraction=0.5"], "give k or k_fraction, not both"),
+        (["--top-p", 0.5, "--set", "generation.top_p=0.9"], "--top-p and --set generation.top_p: give one of them"),
         (["--set", "num_beams=no"], "`generation.num_beams`: input should be a valid integer, got 'no'"),
     ],
 )
@@ -217,6 +223,13 @@ def test_a_bad_section_of_a_preset_is_named(refused, tmp_path, section, message)
     said = refused("--preset", preset)
     assert "mine.yaml" in said
     assert message in said
+
+
+@pytest.mark.parametrize(("key", "most"), [("beams", 32), ("candidates", 256), ("attempts", 100)])
+def test_settings_that_cost_memory_and_time_have_an_upper_bound(key, most):
+    assert METHODS["opera"].with_settings(beams=1, candidates=1).with_settings(**{key: most})
+    with pytest.raises(SettingsError, match=rf"{key} of method opera must be a whole number from \d to {most}; got"):
+        METHODS["opera"].with_settings(**{key: most + 1})
 
 
 def test_beams_times_candidates_have_an_upper_bound(refused):

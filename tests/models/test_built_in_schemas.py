@@ -250,6 +250,7 @@ def test_values_that_are_no_lists_stay_json_in_tables(sira, tmp_path, monkeypatc
             ["--tags", "--set", "max_sentences=2"],
             "which stay as they are: leave out --set max_sentences",
         ),
+        (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
         (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),
     ],
 )

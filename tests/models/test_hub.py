@@ -319,3 +319,8 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_missing_folder(model):
     with pytest.raises(ModelNotFoundError, match=f"model folder {model} does not exist"):
         find_checkpoint(model)
+
+
+def test_neither_folder_nor_id():
+    with pytest.raises(ModelNotFoundError, match="neither a folder nor a model id"):
+        find_checkpoint("a/b/c")

@@ -354,6 +354,8 @@ def test_a_model_of_too_many_layers_is_refused_before_it_is_built(llava_folder, 
     [
         ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
         ({"device": "gpu"}, "no device named 'gpu'"),
+        ({"device": "meta"}, "device meta is not supported"),
+        ({"device": "cuda:7"}, "device cuda:7 does not exist: torch sees 0 CUDA devices"),
         ({"quantization": "3bit"}, "no quantization named '3bit'; expected 4bit or 8bit"),
         ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
     ],
@@ -385,3 +387,9 @@ def test_all_methods_of_a_model_share_the_lock_of_its_tokenizer():
     demo = load("demo")
     other = demo.under(demo.decoder)
     assert other.vocabulary is other.parser.vocabulary is demo.vocabulary
+
+
+def test_a_model_of_another_kind(llava_folder, tmp_path):
+    folder = edited(llava_folder, tmp_path / "bert", "config.json", model_type="bert", architectures=["BertModel"])
+    with pytest.raises(UnsupportedModelError, match="holds a 'bert' model, not one for pictures and text"):
+        load(folder)

@@ -15,12 +15,14 @@ import torch
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from sira_cli import SettingsError, SiraError, UnfinishedJsonError, confined, load, run_pictures
+from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, confined, load, run_pictures
 from sira_cli.methods import METHODS
+from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
 from sira_cli.models.schemas import trying
-from sira_cli.models.schemas.following import masked
+from sira_cli.models.schemas.following import SchemaTokens, masked
 from sira_cli.models.schemas.inhabited import has_value
 from sira_cli.models.schemas.schema import LONGEST, Schema
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
@@ -499,3 +501,8 @@ def test_records_name_the_schema_and_hold_the_value(demo, tmp_path):
     for schema in (FREE, None):
         with pytest.raises(SettingsError, match="json_schema"):
             list(run_pictures(demo, PICTURES[:2], schema=schema, output=output))
+
+
+def test_a_model_without_an_end_token_is_refused(demo):
+    with pytest.raises(UnsupportedModelError, match="ends a text"):
+        SchemaTokens(ReasoningParser(demo.vocabulary), EndTokens((), 0))

@@ -146,7 +146,17 @@ def test_columns_that_are_named(folder):
     ("columns", "options", "expected"),
     [
         ({"id": [1], "text": ["a"]}, {}, "no column of pictures found: the columns are id, text: name one with"),
+        (
+            {"id": [1], "text": ["a"]},
+            {"image_column": "img"},
+            "`image_column=` img: no such column; the columns are id, ",
+        ),
         ({"id": [1], "text": ["a"]}, {"image_column": "id"}, "`image_column=` id is of type int64: expected bytes, "),
+        (
+            {"image": [b"x"], "n": [1]},
+            {"id_column": "key"},
+            "`id_column=` key: no such column; the columns are image, n",
+        ),
         ({"image": [b"x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected a unique"),
         ({"image": [b"x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected a unique"),
     ],

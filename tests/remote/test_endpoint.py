@@ -283,6 +283,8 @@ def test_errors_that_pass_are_tried_again_and_others_are_records(sira, captions,
     [
         ((200, b"<html>"), "does not answer in OpenAI's chat protocol: '<html>'"),
         ((401, {"error": {"message": "who?"}}), "refuses requests without a key (status 401): set SIRA_API_KEY"),
+        ((404, {"error": {"message": "no model 'm'"}}), "answers 404: no model 'm' (is 'm' a model of this server"),
+        ((400, {"detail": "no pictures"}), "answers 400: no pictures"),
         (
             (307, b"", {"location": "https://else.where/v1/chat/completions"}),
             "answers 307, a redirect to https://else.where/v1: give that address",

@@ -398,8 +398,14 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
     ("arguments", "code", "message"),
     [
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
+        (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
         (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
         (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
+        (
+            ["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"],
+            2,
+            "--output writes to this file",
+        ),
         (
             ["tags.csv", "--fix", "drop-sentences", "--fixed", "y.csv"],
             2,
@@ -410,6 +416,14 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
             2,
             "--fixed texts/0.txt: exists, and is not as an earlier run of these records wrote it: give another, remove",
         ),
+        (
+            ["x.jsonl", "--images", "nowhere"],
+            1,
+            "no such file; names in a file start from its folder, or from --images",
+        ),
+        (["scenes", "--engine", "ray"], 2, "--engine ray writes files: give -o FILE"),
+        (["scenes", "--engine", "ray:x"], 2, "--engine ray:x: expected local, ray, or ray:N"),
+        (["scenes", "--objects", "none.txt"], 2, "none.txt: cannot be read"),
         (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is not a record of sira"),
     ],
 )

@@ -306,8 +306,11 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     ("options", "message"),
     [
         (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, .csv, .parquet"),
+        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--shard", "0/2"], "shard '0/2': expected I/N"),
+        (["--files-from", "nowhere.txt"], "--files-from nowhere.txt: cannot be read: No such file"),
         (["--sidecar", "--caption-extension", ".png"], "caption extension '.png': expected one for text files"),
+        (["-b", "0"], "Invalid value for '-b'"),
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):

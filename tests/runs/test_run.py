@@ -143,6 +143,7 @@ def test_shards_text_files_and_choices(lvlm, folder, tmp_path):
     ("options", "message"),
     [
         ({"task": "ask"}, "needs a prompt: the question"),
+        ({"choices": ["Yes"]}, "expected two or more answers"),
         ({"choices": ["Yes", "No", "Yes"]}, "'Yes' stands twice; give each answer once"),
     ],
 )

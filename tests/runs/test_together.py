@@ -191,6 +191,7 @@ def test_groups_are_not_put_together(sira, folder):
         (("photos/0.png", "--files-from", "g.jsonl"), "--files-from g.jsonl says itself which pictures"),
         (("photos", "--together", "--limit", "1"), "--limit chooses among pictures, but --together shows all of them"),
         (("photos", "--together", "--sidecar"), "is written as a record, not as a text file"),
+        (("photos/0.png", "photos/none.png", "--together"), "photos/none.png: no such file"),
     ],
 )
 def test_what_does_not_go_with_groups(sira, folder, options, error):

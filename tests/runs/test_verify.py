@@ -195,6 +195,7 @@ def test_rewriting_is_said(sira, scenes):
     ("options", "message"),
     [
         (["--words"], "scores a text as it was decoded"),
+        (["--set", "num_beams=2"], "follows one text per picture"),
         (["--method", "opera"], "method opera cannot"),
         (["--compile"], "cannot go back in compiled steps"),
     ],

@@ -231,6 +231,7 @@ def test_what_the_server_has_not(address, friend):
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
         ("generate", {"raw": True}, "raw: not supported"),
         ("generate", {"context": [1, 2]}, "context: not supported here; send turns to /api/chat"),
+        ("generate", {"think": True}, "sira.think: the model's chat template has no switch"),
         ("generate", {"options": {"num_predict": 10**6}}, "decodes up to 1024"),
         ("generate", {"sira": {"calibration": "/etc/passwd"}}, "no file is opened for a client"),
     ],

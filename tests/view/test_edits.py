@@ -272,3 +272,10 @@ def test_two_pictures_with_one_text_file_are_refused_before_anything_is_written(
     captions = Collection.read(folder / "pictures")
     with pytest.raises(SettingsError, match="would both be described in"):
         Edits(captions.edits_file, sidecars=".txt").settle(captions.items)
+
+
+@pytest.mark.parametrize("change", [{"decision": "maybe"}, {"text": "x" * 100_001}, {"text": "half \ud800"}])
+def test_what_is_no_change(captions, edits, change):
+    with pytest.raises(SettingsError):
+        edits.change(captions.items[0], seen=0, **change)
+    assert not edits.path.exists()
