@@ -414,3 +414,39 @@ def test_a_file_that_another_program_cut_off_is_not_written_to(path, size):
     ]
     write(path, *map(record, missing), order=["a.jpg", "b.jpg", "c.jpg"])
     assert names(path) == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
+    ledger = Ledger(path)
+    ledger.begin()
+    for number in range(3):
+        ledger.append(record(f"{number}.jpg"))
+        assert names(path) == [f"{each}.jpg" for each in range(number + 1)]
+    ledger.close()
+
+
+def test_a_failed_write_leaves_whole_records(path, monkeypatch):
+    """A short write and then none, as on a full disk; a real one is in test_batch_runs.py."""
+    ledger = Ledger(path)
+    ledger.begin()
+    ledger.append(record("a.jpg"))
+    before = path.read_bytes()
+    file = ledger._file
+
+    class Full:
+        fileno, truncate, seek, close = file.fileno, file.truncate, file.seek, file.close
+
+        def __init__(self):
+            self.room = 10
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(28, "No space left on device")
+            self.room = 0
+            return file.write(data[:10])
+
+    monkeypatch.setattr(ledger, "_file", Full())
+    with pytest.raises(SiraError, match="No space left on device: what is finished is kept"):
+        ledger.append(record("b.jpg"))
+    assert path.read_bytes() == before
+    ledger.close()

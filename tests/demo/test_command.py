@@ -16,6 +16,7 @@ import torch
 import transformers as hf
 from PIL import Image
 from safetensors import safe_open
+from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep.best import by_captions, paper
 from sira_cli.analysis.sweep.outcome import SweepReport
@@ -197,3 +198,26 @@ def test_demo_says_where_it_cannot_write(sira, tmp_path):
     assert code == 1
     assert err.count("\n") == 1
     assert str(tmp_path / "file" / "x") in err
+
+
+@pytest.mark.slow  # of the model as it was trained, not of code that changes
+def test_the_shipped_figures_are_of_these_weights(methods, scenes):
+    """Measured anew on a few scenes, in the neighbourhood of what 1,000 gave."""
+    shipped = SceneReport.from_json(FIGURES)
+    assert shipped.scenes >= 1000
+    again = measure(methods, scenes, Questions())
+    assert again.settings == shipped.settings
+    for method, row in again.figures.items():
+        for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):
+            assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=10), (method, name)
+
+
+def test_wins_and_losses_among_the_examples_are_as_on_the_test_scenes():
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    numbers = re.search(
+        r"fewer absent objects in (\d+) of these 20 pictures, more in (\d+),\s+as many in (\d+)\.", page
+    ).groups()
+    shares = FIGURES["outcomes"]["sira"]
+    assert sum(shares.values()) == FIGURES["scenes"]
+    for found, count in zip(map(int, numbers), shares.values(), strict=True):
+        assert binomtest(found, 20, count / FIGURES["scenes"]).pvalue > 0.2

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -324,3 +325,22 @@ def test_the_command_refuses_what_does_not_go_together(sira, tmp_path, option):
     assert (code, out) == (2, "")
     assert err.startswith("sira: --export only writes files: leave out")
     assert not (tmp_path / "new").exists()
+
+
+def test_areas_are_the_pixels_that_are_seen(folder):
+    annotations = read(folder / "coco/annotations/instances_val2014.json")["annotations"]
+    for of in SUBJECTS[:3]:
+        seen = render(of)[1]
+        expected = [int(np.sum(seen == index)) for index, thing in enumerate(of.things, start=1) if thing.name in HEADS]
+        assert [row["area"] for row in annotations if row["image_id"] == of.seed] == expected
+
+
+def test_the_worlds_objects_have_the_categories_that_chair_reads_them_as():
+    assert {name: HEADS[name] for name in ("sofa", "television", "table", "ball", "dog")} == {
+        "sofa": "couch",
+        "television": "tv",
+        "table": "dining table",
+        "ball": "sports ball",
+        "dog": "dog",
+    }
+    assert sorted(set(OBJECTS) - set(HEADS)) == ["fence", "flower", "house", "lamp", "tree"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
@@ -237,3 +238,12 @@ def test_ambers_own_files(benchmarks):
         "action": [26.6, 45.4, 33.8, 38.7],
         "relation": [27.9, 39.6, 38.6, 39.1],
     }
+
+
+def test_numpys_sums_are_rounded_as_pythons(amber):
+    for right in range(2_000):
+        counts = {"answers": 2_000.0, "right": float(right), "no": 1_000.0, "answered no": 990.0, "rightly no": 333.0}
+        plain = amber.figures("attribute", counts)
+        numpys = amber.figures("attribute", {name: np.float64(count) for name, count in counts.items()})
+        assert numpys == plain
+        assert {type(value) for value in numpys.values()} == {float}

@@ -289,3 +289,10 @@ def test_pictures_of_a_record_are_found_from_its_file(pope, scenes, tmp_path):
     assert (tmp_path / record["file_name"]).resolve() == next((scenes / "images").glob("*000000.png")).resolve()
     assert (record["schema"], record["part"]) == ("sira.ask/1", "pope")
     assert record["id"] == f"{Path(record['file_name']).name}: {record['prompt'].removesuffix(ONE_WORD)}"
+
+
+def test_all_files_are_checked_before_anything_is_decoded(pope, loaded, tmp_path):
+    pope("-o", tmp_path, "--limit", 1, "--no-controls", splits=("random",))
+    loaded.clear()
+    assert pope("-o", tmp_path, "--method", "greedy,sira", "--alpha", 0.7, splits=("random",))[0] == 2
+    assert loaded.total() == 0

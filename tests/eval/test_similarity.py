@@ -114,3 +114,21 @@ def test_what_is_no_pipeline_is_named(tmp_path):
 def test_a_pipeline_without_vectors_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="has no word vectors"):
         find_similarity(pipeline(tmp_path, {}))
+
+
+def test_answers_are_those_of_spacy_and_are_looked_up_once(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(40)]
+    close = np.array([3, 0, 0]) + rng.normal(size=(30, 3))
+    folder = pipeline(tmp_path, dict(zip(words, close, strict=False)))  # ten have no vector
+    nlp = spacy.load(folder)
+    with warnings.catch_warnings(action="ignore"):
+        spacys = {(one, other): nlp(one).similarity(nlp(other)) > 0.8 for one, other in product(words, words)}
+    found = find_similarity(folder)
+    read = []
+    monkeypatch.setattr(found, "_nlp", lambda word: read.append(word) or nlp(word))
+    assert {pair: found.above(*pair) for pair in spacys} == spacys
+    assert 100 < sum(spacys.values()) < 800
+    assert sorted(read) == sorted(words)
+    monkeypatch.setattr(found, "_docs", None)
+    assert {pair: found.above(*pair) for pair in spacys} == spacys

@@ -333,3 +333,17 @@ def test_the_help_lists_the_methods_without_torch(sira):
     assert "siraorgreedy." in "".join(sira("trace", "--help")[1].split())  # it refuses the others
     code = "import sys, sira_cli.cli.caption, sira_cli.methods; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
+    pixels = torch.rand(5, 3, 32, 32)
+    noise = epsilon({"pixel_values": pixels}, [48, 32])  # 3 and 2 tiles of 16 tokens
+    torch.testing.assert_close(noise[3:], epsilon({"pixel_values": pixels[3:]}, [32], seeds=(1,)))
+    assert not torch.allclose(noise[3], noise[0])
+
+
+def test_the_seed_of_vcd_matters_at_temperature_0():
+    first, second = (load("demo", method="vcd", seed=seed) for seed in (0, 1))
+    pixels = [branch_of(lvlm, EXAMPLES[:1])[1]["pixel_values"] for lvlm in (first, second)]
+    assert not torch.equal(*pixels)
+    assert first.keys.key("caption", "a", "b", "c") != second.keys.key("caption", "a", "b", "c")

@@ -447,3 +447,23 @@ def test_the_model_is_afterwards_what_it_was_also_after_an_error(monkeypatch: py
     assert hooks(case.model) == before
     assert attention.config._attn_implementation == "sdpa"
     assert torch.equal(generate(case.model, case.inputs), plain)
+
+
+def test_the_defaults_are_the_authors():
+    settings = {"beams": 5, "candidates": 5, "scale": 50, "penalty": 1, "damping": 1e-7, "threshold": 15, "attempts": 5}
+    assert Opera().settings() == {**settings, "length": "published"}
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"])
+def test_one_beam_without_strength_is_greedy(name: str):
+    case = case_of(name)
+    assert decoded(Opera(penalty=0, beams=1, attempts=0), case)[0] == generate(case.model, case.inputs).tolist()
+
+
+def test_it_ends_however_often_it_is_sent_back():
+    """Each place is tried `attempts` times at most, so every search is over at some point."""
+    case = case_of("LLaVA-1.5", "eager")
+    with trusting(case, 20.0):
+        tokens, run = decoded(Opera(beams=2, candidates=2, threshold=2, attempts=7), case, max_new_tokens=30)
+    assert len(tokens[0]) == 30
+    assert 14 <= run.rollbacks <= 7 * 30

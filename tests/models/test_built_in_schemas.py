@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.data.records.record import Answer
 from sira_cli.models.look.entries import NOTHING_LEFT
-from sira_cli.models.look.second_look import Verify
+from sira_cli.models.look.second_look import SecondLook, Verify
 from sira_cli.models.schemas.boxes import FORMS
 from sira_cli.models.schemas.schema import Schema, built_in
 from sira_cli.runs.events import Failed, Finished
@@ -381,3 +381,38 @@ def test_a_server_is_not_asked_for_a_schema(sira):
     code, _, err = sira("ask", PICTURES[0], "?", "-m", "x", "--endpoint", "http://127.0.0.1:9/v1", "--schema", "tags")
     assert code == 2
     assert "--schema is for a model that is loaded here" in err
+
+
+def test_answers_are_of_a_schema_too(sira, tmp_path):
+    (tmp_path / "yes.json").write_text(
+        '{"type": "object", "properties": {"dog": {"type": "boolean"}}, '
+        '"required": ["dog"], "additionalProperties": false}'
+    )
+    code, out, err = sira(
+        "ask", PICTURES[0], "Is there a dog?", "-p", "demo", "--schema", tmp_path / "yes.json", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["data"] in ({"dog": True}, {"dog": False})
+
+
+def test_a_run_looks_twice_as_the_library_does(demo, monkeypatch, tmp_path):
+    plan(monkeypatch, '["laptop", "clock", "cat"]')
+    events = run_pictures(demo, PICTURES, schema="tags", verify="rewrite", batch_size=2, output=tmp_path / "a.jsonl")
+    for event in list(events)[1:]:
+        expected = demo.caption(event.picture.location, schema="tags", verify="rewrite")
+        assert event.record.data == expected.data
+        assert event.record.draft == expected.draft
+    low = demo.caption(PICTURES[0], schema={"type": "integer", "minimum": 10}, verify="flag")
+    assert low.objects == []
+
+
+def test_colours_are_looked_at_in_tags(demo, monkeypatch):
+    plan(monkeypatch, '["orange cat", "laptop"]')
+    result = demo.caption(PICTURES[0], schema="tags", verify=Verify(claims="objects,colors"))
+    assert [claim["thing"] for claim in result.objects] == ["cat", "laptop"]
+    (color,) = result.claims
+    assert (color["thing"], color["value"]) == ("cat", "orange")
+    assert result.text[slice(*color["spans"][0])] == "orange"
+    image = Image.open(PICTURES[0]).convert("RGB")
+    said = SecondLook(demo, Verify(claims="objects,colors")).check(image, "There is an orange cat.")
+    assert color["support"] == pytest.approx(said.claims[0].support, abs=1e-4)

@@ -324,3 +324,13 @@ def test_a_missing_folder(model):
 def test_neither_folder_nor_id():
     with pytest.raises(ModelNotFoundError, match="neither a folder nor a model id"):
         find_checkpoint("a/b/c")
+
+
+def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
+    endpoint, requests = hub
+    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
+    assert requests == ["HEAD /"]
+    assert ask(tmp_path, endpoint, "", what="state", HF_HUB_OFFLINE="1") == "offline mode"
+    assert requests == ["HEAD /"]
+    nobody = "http://127.0.0.1:9"
+    assert ask(tmp_path, nobody, "", what="state").startswith(f"{nobody} cannot be reached (")

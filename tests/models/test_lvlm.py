@@ -393,3 +393,21 @@ def test_a_model_of_another_kind(llava_folder, tmp_path):
     folder = edited(llava_folder, tmp_path / "bert", "config.json", model_type="bert", architectures=["BertModel"])
     with pytest.raises(UnsupportedModelError, match="holds a 'bert' model, not one for pictures and text"):
         load(folder)
+
+
+def test_a_template_in_the_tokenizer_config_is_enough(qwen, qwen_folder, photos, tmp_path):
+    folder = tmp_path / "tokenizer-template"
+    shutil.copytree(qwen_folder, folder)
+    (folder / "chat_template.json").unlink()
+    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == qwen.caption(photos["coffee"]).text
+
+
+def test_max_pixels(qwen_folder, llava_folder, photos):
+    small = load(qwen_folder, max_new_tokens=2, max_pixels=28 * 28 * 9).caption(photos["astronaut"])
+    assert small.image_tokens == 9
+    with pytest.raises(SettingsError, match=r"image\.max_pixels: CLIPImageProcessor\w* has no such limit"):
+        load(llava_folder, max_pixels=1000)
+
+
+def test_an_empty_prompt_is_a_prompt(llava, photos):
+    assert llava.caption(photos["coffee"], prompt="").prompt == ""

@@ -91,3 +91,11 @@ def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same():
     parts = [(0, "a", "b"), (1, "a", "b"), (0, "b", "a"), (0, "ab", ""), (0, "a", "c"), (0, "a")]
     assert len({derived_seed(*part) for part in parts}) == len(parts)
     assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
+
+
+def test_two_pictures_differ_in_their_draws_and_equal_ones_do_not():
+    lvlm = load("demo", temperature=1.0, max_new_tokens=16, seed=4)
+    first, second = (open_picture(path) for path in EXAMPLES[:2])
+    prompt = lvlm.preset.prompts.caption
+    assert lvlm.text_seeds([first.sha256], [prompt]) != lvlm.text_seeds([second.sha256], [prompt])
+    assert lvlm.caption(EXAMPLES[0]).text == lvlm.caption(EXAMPLES[0]).text

@@ -21,7 +21,7 @@ from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
-from sira_cli.models.schemas import trying
+from sira_cli.models.schemas import trial, trying
 from sira_cli.models.schemas.following import SchemaTokens, masked
 from sira_cli.models.schemas.inhabited import has_value
 from sira_cli.models.schemas.schema import LONGEST, Schema
@@ -506,3 +506,36 @@ def test_records_name_the_schema_and_hold_the_value(demo, tmp_path):
 def test_a_model_without_an_end_token_is_refused(demo):
     with pytest.raises(UnsupportedModelError, match="ends a text"):
         SchemaTokens(ReasoningParser(demo.vocabulary), EndTokens((), 0))
+
+
+def test_a_trial_imports_little():
+    code = f"import runpy, sys; runpy.run_path({trial.__file__!r}); import llguidance; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert {"sira_cli", "torch", "numpy", "transformers"}.isdisjoint(found.stdout.split())
+
+
+@pytest.mark.parametrize("text", ["", "{", "dog"])
+def test_a_file_that_is_no_json_is_named_so(tmp_path, text):
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"`schema=` .*odd\.json: is no JSON: "):
+        Schema.of(tmp_path / "odd.json")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8-sig")
+    assert Schema.of(tmp_path / "small.json").content == Schema.of(SMALL).content
+
+
+def test_a_streamed_text_is_the_whole_text(demo):
+    pieces: list[str] = []
+    result = demo.ask(PICTURES[0], "What is there?", schema=SMALL, on_text=pieces.append)
+    assert "".join(pieces) == result.text
+    assert len(pieces) > 3
+
+
+def test_a_schema_changes_no_random_state(demo):
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    demo.caption(PICTURES[0], schema=SMALL)
+    assert torch.equal(torch.rand(1), expected)

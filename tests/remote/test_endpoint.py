@@ -20,6 +20,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.pictures import tries
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.opening import decode_picture
+from sira_cli.remote import endpoint
 from sira_cli.serve.app import Server
 from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
@@ -428,3 +429,11 @@ def test_other_files_are_sent_as_the_model_would_see_them(data):
     sent = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
     seen, _ = decode_picture("a", data)
     assert (sent.mode, sent.size, sent.tobytes()) == ("RGB", seen.size, seen.tobytes())
+
+
+def test_a_contrast_and_reasoning_of_the_server_play_no_part(address):
+    """`begin` asks for the unchanged model in the words of our server: the default there is `sira`."""
+    here = endpoint.Endpoint(address, "demo")
+    assert here.begin("Is there a dog in the image?") == "logprobs"
+    assert here._more["sira"]["method"] == "greedy"
+    here.end()

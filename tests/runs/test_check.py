@@ -516,3 +516,19 @@ def test_the_column_of_captions_can_be_named(drawn, tmp_path):
     none = write_tar(tmp_path / "none.tar", [("a.png", b"x"), ("a.json", b'{"alt": "A dog."}')])
     with pytest.raises(DataError, match=r"none of 1 pictures has a caption: .*\(`text_column=`\), found alt"):
         find_captions(none)
+
+
+def test_where_every_picture_fails_no_sums_are_shown(sira, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    (tmp_path / "a.txt").write_text("A dog.")
+    code, out, err = sira("check", tmp_path, "-p", "demo")
+    assert (code, out) == (3, "no caption was checked\n")
+    assert "1 of 1 failed" in err
+
+
+def test_the_decoder_and_its_settings_play_no_part(demo, scenes):
+    greedy = load("demo", method="greedy", temperature=0.7, prefix="Look: ")
+    one, two = ([event.record for event in events(lvlm, scenes / "0.png", None)] for lvlm in (demo, greedy))
+    assert [{**record.to_record(), "duration_ms": 0} for record in one] == [
+        {**record.to_record(), "duration_ms": 0} for record in two
+    ]

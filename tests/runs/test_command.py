@@ -568,3 +568,16 @@ def test_a_thin_picture_is_its_own_error(sira, tmp_path, command):
     assert "b.png: the image processor refused it: its 1 x 5,000 pixels would become 96 x 480,000, and" in err
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["status"] for line in lines if "status" in line] == ["ok", "error"]
+
+
+@pytest.mark.slow
+def test_a_second_run_into_the_same_file_is_refused(tmp_path, home, finished):
+    folder = make_folder(tmp_path / "pictures", 24)
+    with start(folder, home) as first:
+        wait_for_records(folder, 1)
+        first.send_signal(signal.SIGSTOP)  # else it may end before the second begins
+        code, _, err = finished(folder)
+        first.send_signal(signal.SIGCONT)
+        first.communicate(timeout=120)
+    assert (code, first.returncode) == (2, 3)
+    assert "another process writes to it" in err

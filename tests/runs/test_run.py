@@ -216,3 +216,18 @@ def test_an_output_that_is_cut_off_while_the_run_goes_on_ends_it(lvlm, folder):
         next(events)
     assert json.loads(output.with_suffix(".run.json").read_text())["state"] == "failed"
     assert kinds(run_pictures(lvlm, folder, output=output)) == ["Started", "Failed", *["Finished"] * 3]
+
+
+def test_one_that_fails_fast_stops_there(lvlm, folder, tmp_path):
+    events = list(run_pictures(lvlm, folder, fail_fast=True, output=tmp_path / "captions.jsonl"))
+    assert kinds(events) == ["Started", "Failed"]
+    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "stopped"
+
+
+def test_an_output_that_is_removed_while_the_run_goes_on_is_complete_at_its_end(lvlm, folder):
+    output, alone = folder / "removed.jsonl", folder / "alone.jsonl"
+    list(run_pictures(lvlm, folder, output=alone))
+    for event in run_pictures(lvlm, folder, output=output):
+        if isinstance(event, Finished) and event.name == "1.png":
+            output.unlink()
+    assert without_time(output) == without_time(alone)

@@ -244,3 +244,16 @@ def test_a_websocket_is_refused_without_a_word_about_packages(address, caplog):
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     assert httpx.get(f"{address}/health", headers={**headers, "Sec-WebSocket-Key": "a" * 22 + "=="}).status_code == 200
     assert not caplog.records
+
+
+def test_structured_outputs_other_than_json_are_refused(address):
+    body = {"messages": said(), "structured_outputs": {"regex": "a"}}
+    assert httpx.post(f"{address}/v1/chat/completions", json=body).json()["error"]["param"] == "structured_outputs"
+
+
+def test_texts_without_a_seed_vary(address):
+    def texts(**more: object) -> set[str]:
+        return {text_of(post(address, **{"temperature": 2, "max_tokens": 16} | more)) for _ in range(4)}
+
+    assert len(texts()) > 1
+    assert len(texts(seed=5)) == len(texts(temperature=0)) == 1

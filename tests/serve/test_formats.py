@@ -416,3 +416,17 @@ def test_what_does_not_go_with_a_schema_is_refused(address, change, words):
     answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+def test_the_vocabulary_is_read_once_whatever_the_settings(long):
+    """It takes a second to read a large one, and all requests would wait for it."""
+    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
+    assert other.schema_tokens.engine is long.schema_tokens.engine
+
+
+def test_a_stop_inside_the_json(client, long):
+    whole = expected_of(long, SMALL)
+    for stream in (False, True):
+        answer = ask(client, response_format=named(SMALL), stop=['"seen'], stream=stream)
+        text = "".join(streamed(answer)) if stream else answer.choices[0].message.content
+        assert text == whole[: whole.index('"seen')].strip()

@@ -338,3 +338,28 @@ def test_the_request_that_photoprism_sends(address, client, monkeypatch):
     answer = post(address, **body)
     expected = ask(client, temperature=0.1, max_tokens=20).choices[0].message.content
     assert answer.json()["response"] == expected
+
+
+def test_a_penalty_of_repetition(friend, lvlm):
+    preset = lvlm.preset.with_settings(repetition_penalty=1.3)
+    expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT).text
+    assert friend.chat("demo", [turn()], options={"repeat_penalty": 1.3}).message.content == expected
+    assert friend.chat("demo", [turn()]).message.content != expected
+
+
+def test_several_pictures(friend, client):
+    pictures = [data_of(picture) for picture in PICTURES[:2]]
+    parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:2]]
+    expected = ask(client, [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}])
+    answer = friend.generate("demo", PROMPT, images=pictures)
+    assert answer.response == expected.choices[0].message.content
+    assert answer.prompt_eval_count == expected.usage.prompt_tokens
+
+
+def test_other_models_are_not_found(address, friend):
+    for ask_it in (lambda: friend.chat("llava", [turn()]), lambda: friend.show("llava:latest")):
+        with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
+            ask_it()
+        assert refused.value.status_code == 404
+    assert error_of(post(address, model="x" * 50_000)).startswith("model 'xxx")
+    assert len(post(address, model="x" * 50_000).text) < 400

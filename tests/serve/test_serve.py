@@ -464,3 +464,29 @@ def open_rgb(path: Path) -> Image.Image:
 
 class NONE:
     content = None
+
+
+def test_a_question_is_asked_as_by_sira_ask(client, lvlm):
+    question = "Is there a dog in the image?"
+    answer = ask(client, said(question), {"task": "ask"})
+    assert answer.choices[0].message.content == lvlm.ask(PICTURES[0], question).text
+
+
+def test_greedy_logprobs_are_those_of_the_model(client):
+    answer = ask(client, sira={"method": "greedy"}, logprobs=True, top_logprobs=1)
+    for row in answer.choices[0].logprobs.content:
+        assert row.logprob == row.top_logprobs[0].logprob
+
+
+def test_limits_are_for_all_pictures_of_a_conversation(lvlm):
+    """One picture is within them, two are too large, and three too many."""
+    square = Image.new("RGB", (32, 32), "red")
+    answered = {"role": "assistant", "content": "A red one."}
+    turns = [*said(picture=square), answered, *said("And now?", square), answered, *said("Now?", square)]
+    with running(lvlm, limits=Limits(pixels=1500, pictures=2)) as address:
+        url = f"{address}/v1/chat/completions"
+        one, two, three = (httpx.post(url, json={"messages": turns[:end], "max_tokens": 2}) for end in (1, 3, 5))
+    assert one.status_code == 200
+    assert (two.status_code, three.status_code) == (413, 413)
+    assert "the pictures have 2,048 pixels; this server takes 1,500" in two.text
+    assert "3 pictures; this server takes 2 in one conversation" in three.text

@@ -203,3 +203,19 @@ def test_a_template_for_one_picture_is_refused_by_name(client, lvlm, monkeypatch
     monkeypatch.setattr(lvlm.processor, "chat_template", plain)
     with pytest.raises(openai.BadRequestError, match="this Llava model takes one picture with a text, not 2"):
         ask(client, shown(*PICTURES[:2]))
+
+
+def test_the_picture_may_come_later(client, lvlm):
+    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()]
+    expected = reference(lvlm, messages)
+    assert ask(client, messages, {"method": "greedy"}).choices[0].message.content == expected
+
+
+def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
+    old = lvlm.processor.chat_template
+    monkeypatch.setattr(
+        lvlm.processor, "chat_template", "{% set messages = messages | selectattr('role', 'eq', 'user') %}" + old
+    )
+    with pytest.raises(openai.BadRequestError, match="does not take the turns user, assistant, user"):
+        ask(client, [*said(), *FOLLOWING])
+    assert ask(client).choices[0].message.content

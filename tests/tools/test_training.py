@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import make_scene, render
+from sira_cli.errors import SettingsError
 from sira_cli.models.inputs.processors import chat_inputs
 from sira_cli.models.loading.load import load
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from tools import train
 from tools.pictures import Pictures
 from tools.recipe import Recipe
 from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
@@ -70,6 +78,17 @@ def test_training_pixels_are_what_the_processor_makes(lvlm, work):
         torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
+def test_training_features_are_what_the_decoder_gets(lvlm, work):
+    pictures = Pictures(work, TINY.language_scenes, broken=False)
+    pixels, _ = pictures.batch(np.arange(2))
+    with torch.inference_mode():
+        expected = lvlm.model.get_image_features(pixels).pooler_output
+        torch.testing.assert_close(
+            train.image_features(lvlm.model, pixels), torch.stack(list(expected)), atol=1e-5, rtol=1e-5
+        )
+
+
 def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
     """A packed sequence gives each text what it has alone, with the picture or, if it is blind, without."""
     batch = Texts(lvlm.processor.tokenizer, TINY)[1]
@@ -95,3 +114,87 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
                 ).last_hidden_state[0]
                 torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
             assert blind == 1 + BLIND_QUESTIONS
+
+
+def test_objects_left_out_of_questions_stay_in_captions(lvlm):
+    """With nothing left out, the texts are those that the bundled model was trained on."""
+    given = Texts(lvlm.processor.tokenizer, TINY)
+    left_out = ("dog", "car", "tree", "table", "person", "cup", "chair", "sofa")
+    control = Texts(lvlm.processor.tokenizer, replace(TINY, unasked=",".join(left_out), questions=4))
+    asked, captions = [], []
+    for step in range(4):
+        batch = control[step]
+        for row in range(TINY.language_batch):
+            segments = batch["segment"][row]
+            for number in range(int(segments.max()) + 1):
+                text = lvlm.processor.tokenizer.decode(batch["token"][row][segments == number])
+                (asked if re.search(r"(?:Is there|Does the|Can you see) .*\?", text) else captions).append(text)
+    named = {name for text in asked for _, _, name in mentions(text)}
+    assert len(named) > 8
+    assert named.isdisjoint(left_out)
+    assert not {name for text in captions for _, _, name in mentions(text)}.isdisjoint(left_out)
+    assert {text.rsplit(" ", 1)[-1] for text in asked} == {"Yes</s>", "No</s>"}
+    assert torch.equal(given[0]["token"], Texts(lvlm.processor.tokenizer, replace(TINY, tower="x"))[0]["token"])
+
+
+def test_tower_and_projector_of_a_trained_checkpoint_are_taken(lvlm):
+    fresh = train.checkpoint.make_model(lvlm.processor.tokenizer, seed=1)
+    before = {name: tensor.clone() for name, tensor in fresh.state_dict().items()}
+    assert train.take_vision(fresh, str(BUNDLED_FOLDER)) == []
+    pixels = torch.randn(1, 3, 96, 96)
+    with torch.inference_mode():  # packed matrices have another order of summation
+        torch.testing.assert_close(train.image_features(fresh, pixels), train.image_features(lvlm.model, pixels))
+    decoder = [name for name in before if "language_model" in name or name.startswith("lm_head")]
+    assert decoder
+    assert all(torch.equal(fresh.state_dict()[name], before[name]) for name in decoder)
+
+
+def test_an_object_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(SettingsError, match="--unasked unicorn: no object of the drawn world"):
+        train.train(replace(TINY, unasked="dog,unicorn"), tmp_path, tmp_path / "out", workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
+    run_once = train.Stage.run
+
+    def run_and_save_often(self, losses, save_every=1):
+        run_once(self, losses, save_every)
+
+    monkeypatch.setattr(train.Stage, "run", run_and_save_often)
+    weights = []
+    for name, interrupted in (("whole", False), ("torn", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in work.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        if interrupted:
+            for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
+                with monkeypatch.context() as patch:
+                    patch.setattr(train.Progress, "step", _stop_at(stage, step))
+                    with pytest.raises(KeyboardInterrupt):
+                        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
+        train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
+        weights.append(load_file(tmp_path / f"{name}-out" / "model.safetensors"))
+    assert weights[0].keys() == load_file(BUNDLED_FOLDER / "model.safetensors").keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+def test_a_training_begun_with_another_recipe_is_not_mixed_up(tmp_path):
+    (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SettingsError, match="begun with another recipe: give another --work"):
+        train.train(TINY, tmp_path, tmp_path / "out", workers=1)
+
+
+def _stop_at(stage: str, step: int):
+    count = train.Progress.step
+
+    def stop(self, loss=None):
+        if self.name == stage and self.done == step:
+            raise KeyboardInterrupt
+        count(self, loss)
+
+    return stop

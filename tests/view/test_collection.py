@@ -342,3 +342,29 @@ def test_a_picture_that_is_no_picture_is_said_so(folder, records):
     with pytest.raises(PictureError):
         thumbnails.jpeg(0, 480)
     assert thumbnails.jpeg(1, 480)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json"])
+def test_tables(folder, kind):
+    path = folder / f"captions.{kind}"
+    if kind == "json":
+        path.write_text(json.dumps([{"image": "pictures/0.png", "caption": "One, two."}]))
+    else:
+        mark = "," if kind == "csv" else "\t"
+        path.write_text(f'image{mark}caption\npictures/0.png{mark}"One, two."\n')
+    captions = Collection.read(path)
+    assert texts(captions) == {"pictures/0.png": "One, two."}
+    assert not captions.missing
+
+
+def test_thumbnails_have_a_limit_in_size(folder):
+    captions = Collection.read(write(folder / "captions.jsonl", [record(number) for number in range(3)]))
+    one = len(Thumbnails(captions).jpeg(0, 480))
+    thumbnails = Thumbnails(captions, kept=2 * one + 10)
+    for number in (0, 1, 2, 0, 2):
+        assert thumbnails.jpeg(number, 480).startswith(b"\xff\xd8")
+        assert 0 < sum(map(len, thumbnails._made.values())) <= 2 * one + 10
+    (folder / "pictures/2.png").unlink()
+    assert thumbnails.jpeg(2, 480)  # it is kept
+    with pytest.raises(PictureError, match="no such file"):
+        thumbnails.jpeg(2, 1600)

@@ -136,3 +136,33 @@ def test_a_telephone_is_enough_to_decide(browser, serve, records):
         ("pictures/0.png", "accepted"),
         ("pictures/1.png", "rejected"),
     ]
+
+
+def test_typing_on_in_a_conflict_drops_nothing_and_decides_nothing(browser, in_conflict, records):
+    browser.press("Enter", *"more", "Enter")
+    assert "Mine." in browser.text(".conflict")
+    assert browser.run(LEAVES)
+    assert [(line["text"], line["decision"]) for line in edits(records)] == [("Theirs.", "")]
+    browser.run("document.querySelector('.conflict button:last-of-type').click()")
+    wait(browser, "return document.querySelector('#picture .text, #picture')?.textContent.includes('Mine.')")
+
+
+def test_what_was_typed_outlives_the_window_and_can_be_discarded(browser, serve, records):
+    address = serve(records)
+    open_page(browser, address)
+    browser.press("e")
+    opened(browser, "pictures/0.png")
+    browser.press(*"Half a te")
+    browser.run("location.replace('about:blank')")
+    open_page(browser, address, cards=False)
+    browser.run("location.hash = '#1'")
+    wait(browser, "return document.querySelector('.draft .first')?.textContent.includes('Half a te')")
+    browser.press("e")
+    wait(browser, "return document.querySelector('textarea')?.value.includes('Half a te')")
+    browser.press("Escape")
+    wait(browser, "return document.querySelector('.draft .first')?.textContent.includes('Half a te')")
+    browser.click("[data-do=discard]")
+    wait(browser, "return document.querySelector('.draft')", None)
+    open_page(browser, address)
+    assert browser.run("return document.querySelector('.card .doubt')") is None
+    assert not (records.with_name("captions.edits.jsonl")).exists()

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
@@ -279,3 +280,17 @@ def test_what_is_no_change(captions, edits, change):
     with pytest.raises(SettingsError):
         edits.change(captions.items[0], seen=0, **change)
     assert not edits.path.exists()
+
+
+def test_threads_that_edit_at_once_get_one_winner(captions, edits):
+    def attempt(number: int) -> bool:
+        try:
+            edits.change(captions.items[1], seen=0, text=f"Text {number}.")
+        except StaleEditError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(attempt, range(32)))
+    assert won.count(True) == 1
+    assert edits.state(captions.items[1]).text == f"Text {won.index(True)}."

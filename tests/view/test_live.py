@@ -268,3 +268,12 @@ def test_a_folder_of_many_files_keeps_few_of_them_open(folder):
     captions = Collection.read(folder)
     assert [item.id for item in captions.items] == [f"n{number}" for number in range(200)]
     assert len([*Path("/proc/self/fd").iterdir()]) - before < 100
+
+
+def test_tables_are_read_again(own, folder):
+    path = folder / "captions.csv"
+    path.write_text("image,caption\npictures/0.png,One.\npictures/1.png,Two.\n")
+    client = own(path)
+    path.write_text("image,caption\npictures/1.png,Better.\n")
+    until(client, total=1)
+    assert [brief and brief["text"] for brief in briefs(client, 0, 1)] == [None, "Better."]

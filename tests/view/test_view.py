@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from http.client import HTTPConnection
 
@@ -305,3 +306,24 @@ def test_the_browser_is_opened_by_a_file_that_does_not_name_the_token_to_others(
     token = err.split("?token=")[1].split()[0]
     assert token in page
     assert token not in address
+
+
+def test_names_that_are_not_the_servers_are_refused(serve, records):
+    address = serve(records, hosts=["127.0.0.1", "localhost"])
+    assert get(address, "/", Host="evil.example").status_code == 400
+    assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}", Host="evil.example").status_code == 400
+    assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}").status_code == 200
+
+
+def test_two_servers_on_the_same_log_do_not_overwrite_each_other(serve, records, client):
+    one, two = client(serve(records)), client(serve(records))
+    assert one.post("/api/items/0", json={"seen": 0, "text": "One."}).status_code == 200
+    assert two.post("/api/items/0", json={"seen": 0, "text": "Two."}).status_code == 409
+    assert two.post("/api/items", json={"numbers": [0]}).json()[0]["text"] == "One."
+
+
+def test_a_port_that_is_taken(sira, records):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = sira("view", records, "--port", taken.getsockname()[1], "--no-browser")
+    assert code == 2
+    assert "is taken by another program: give another one" in err

@@ -140,3 +140,56 @@ def test_every_text_can_be_read_and_nothing_is_wider_than_a_telephone(browser, s
             found = contrasts(browser)
             assert len(found) > 10
             assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
+
+
+def test_of_two_windows_the_second_sees_both_texts(browser, serve, records):
+    address = serve(records)
+    open_page(browser, address)
+    first, second = browser.new_window()
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    browser.switch(second)
+    try:
+        open_page(browser, address)
+        browser.press("e")
+        opened(browser, "pictures/0.png")
+        browser.press_together("Control", "a")
+        browser.press(*"Theirs.")
+        browser.press_together("Control", "Enter")
+        wait(browser, "return document.querySelector('.words')?.textContent", "Theirs.")
+        browser.devtools("Page.close")
+    finally:
+        browser.switch(first)
+    browser.press("e")
+    browser.press_together("Control", "a")
+    browser.press(*"Mine.")
+    browser.press_together("Control", "Enter")
+    wait(browser, "return document.querySelector('.conflict')?.textContent.includes('changed elsewhere')")
+    shown = browser.text(".conflict")
+    assert "Theirs." in shown
+    assert "Mine." in shown
+    assert [line["text"] for line in edits(records)] == ["Theirs."]
+    browser.click("[data-do=again]")
+    wait(browser, "return document.querySelector('.words')?.textContent", "Mine.")
+    assert [(line["text"], line["version"]) for line in edits(records)] == [("Theirs.", 1), ("Mine.", 2)]
+    (refused,) = browser.log("browser")  # the one thing that the browser itself says
+    assert "409" in refused["message"]
+
+
+def test_a_text_that_is_not_saved_is_not_left(browser, serve, records):
+    open_page(browser, serve(records))
+    browser.click(".card a")
+    opened(browser, "pictures/0.png")
+    browser.press("e", *"Still here. ")
+    for leave in ("next", "back"):
+        browser.click(f"[data-do={leave}]")
+        wait(browser, "return document.querySelector('.conflict').textContent", "Save your text first, or cancel.")
+        assert "Still here." in browser.run("return document.querySelector('textarea').value")
+    browser.press("Escape")
+    wait(browser, "return document.querySelector('textarea')", None)
+    browser.click("[data-do=discard]")
+    wait(browser, "return document.querySelector('.draft')", None)
+    browser.press("e")
+    wait(browser, "return document.activeElement.id", "mend")
+    browser.click("[data-do=next]")  # nothing was typed
+    opened(browser, "pictures/1.png")
