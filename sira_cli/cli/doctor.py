@@ -64,7 +64,7 @@ def print_report(found: Examination) -> None:
         if text:
             table.add_row(name, text)
     out.print(table)
-    table = new_list("preset", "memory", "per picture", "")
+    table = new_list("preset", "memory", "per picture", "", edge=False)
     for fit in found.fits:
         bits = f" --quantization {fit.quantization}" if fit.quantization else ""
         seconds = "" if fit.seconds is None else f"about {_rounded(fit.seconds)} s"

@@ -42,7 +42,7 @@ def list_presets() -> None:
 
     from sira_cli.cli.terminal.output import new_list, table_console
 
-    table = new_list("preset", "K", "download", "memory", "model", "")
+    table = new_list("preset", "K", "download", "memory", "model", "", edge=False)
     out = table_console()
     for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
         table.add_row(escape(family), style="bold")

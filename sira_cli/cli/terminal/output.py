@@ -37,11 +37,11 @@ def new_table(*names: str, figures: Iterable[str] = (), title: str | None = None
     return table
 
 
-def new_list(*names: str) -> Table:
-    """Return an empty table without lines."""
+def new_list(*names: str, edge: bool = True) -> Table:
+    """Return an empty table without lines; rows begin with a space if it has an `edge`."""
     from rich.table import Table
 
-    return Table(*names, box=None, header_style="bold")
+    return Table(*names, box=None, pad_edge=edge, header_style="bold")
 
 
 def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
