@@ -12,7 +12,6 @@ from sira_cli.cli.options.run import RunOptions
 from sira_cli.cli.pictures import run_pictures
 
 EXAMPLES = """
-sira caption photo.jpg
 sira caption photos/ -r -o photos/captions.jsonl -b 8
 sira caption photos/ -o captions.jsonl --verify flag
 """

@@ -340,6 +340,31 @@ def test_rewriting_drops_tags_and_leaves_the_trigger_word(demo, monkeypatch):
     assert set(claims(result)) == {"laptop", "cat"}
 
 
+@pytest.mark.parametrize("mode", ["flag", "rewrite"])
+def test_lists_are_sorted_by_support(demo, monkeypatch, mode):
+    """Supported entries, the best first, then what names no known thing, then what the picture does not support."""
+    names = ["clock", "misty", "cat", "laptop"]
+    plan(monkeypatch, json.dumps({"tags": names, "objects": [{"name": name} for name in names]}))
+    usual = demo.caption(PICTURES[0], schema={"type": "object"}, verify="flag")
+    least, supports = usual.verify["min_support"], claims(usual)
+    assert {name for name in supports if supports[name] < least} == {"clock"}
+    best = sorted(supports.keys() - {"clock"}, key=lambda name: -supports[name])
+    expected = [*best, "misty", *(["clock"] if mode == "flag" else [])]
+    result = demo.caption(PICTURES[0], schema={"type": "object"}, verify=Verify(mode=mode, sort="support"))
+    assert result.data == {"tags": expected, "objects": [{"name": name} for name in expected]}
+    assert json.loads(result.text) == result.data
+    assert mentions(result, best[0]) == [best[0]] * 2
+    assert result.verify == usual.verify | {"mode": mode, "sort": "support"} | (
+        {"rounds": demo.preset.verify.rounds} if mode == "rewrite" else {}
+    )
+
+
+def test_texts_in_words_are_not_sorted(sira):
+    code, _, err = sira("caption", PICTURES[0], "-p", "demo", "--verify", "flag", "--sort", "support")
+    assert (code, "--sort is for lists" in err) == (2, True)
+    assert sira("caption", PICTURES[0], "-p", "demo", "--tags", "--sort", "support")[0] == 2  # without a second look
+
+
 @pytest.mark.parametrize(
     ("around", "left"),
     [({"prefix": "ohwx, "}, "ohwx"), ({"prefix": "ohwx, ", "suffix": ", photo"}, "ohwx, photo"), ({}, "")],

@@ -8,7 +8,7 @@ from sira_cli.cli.options.common import ClipOptions, EngineOptions, GroupOptions
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.schemas import SchemaOptions
-from sira_cli.cli.options.verifying import VerifyOptions
+from sira_cli.cli.options.verifying import RunVerifyOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class RunOptions:
     decoding: MethodsOptions
     text: TextOptions
     schema: SchemaOptions
-    verify: VerifyOptions = field(default_factory=VerifyOptions)
+    verify: RunVerifyOptions = field(default_factory=RunVerifyOptions)
     selection: GroupOptions
     clips: ClipOptions
     engine: EngineOptions

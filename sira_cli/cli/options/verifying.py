@@ -84,6 +84,21 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True)
+class RunVerifyOptions(VerifyOptions):
+    """A second look that may also sort lists."""
+
+    sort: Annotated[
+        Literal["support"] | None,
+        typer.Option(metavar="support", help="Sort lists of a schema by support."),
+    ] = None
+
+    def read(self, preset: Preset) -> Verify | None:
+        """Return the second look, as `VerifyOptions.read` does."""
+        look = super().read(preset)
+        return look and replace(look, sort=self.sort)
+
+
+@dataclass(frozen=True)
 class FlagOptions(VerifyOptions):
     """A second look that does not change texts."""
 

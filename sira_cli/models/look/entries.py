@@ -3,7 +3,8 @@
     ["dog", "oak tree"]                                     each tag is looked at
     [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
 
-The innermost entry of a list that names something is dropped, and nothing is decoded again.
+The innermost entry of a list that names something is dropped, and nothing is decoded again. Sorted by support, a list
+begins with the best supported entries; those that name no known thing follow, then the unsupported ones.
 """
 
 from __future__ import annotations
@@ -35,11 +36,17 @@ def looked(
         look: the second look at the answer's picture.
         answer: the answer before text settings change it.
         schema: the schema that the text follows.
-        settings: from `Verify.settings`; if it rewrites, entries of lists with unsupported claims are dropped.
+        settings: from `Verify.settings`; if it rewrites, entries of lists with unsupported claims are dropped; if it
+            sorts, lists are sorted by support.
         text_settings: the preset's.
     """
     first, found = _checked(look, answer, schema, text_settings)
     doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
+    if "sort" in settings and answer.data is not None:
+        ranks = {claim.key: (2 if claim.key in doubted else 0, -claim.support) for claim in found.all}
+        data = _ranked(answer.data, look, ranks)
+        answer = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+        first, found = _checked(look, answer, schema, text_settings)
     if settings["mode"] == "rewrite" and (data := _without(answer.data, look, doubted)) != answer.data:
         shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
         draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
@@ -102,6 +109,20 @@ def _without(value: Any, look: PictureLook, doubted: Collection[str]) -> Any:
         for entry in value
         if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, look))
     ]
+
+
+def _ranked(value: Any, look: PictureLook, ranks: dict[str, tuple[int, float]]) -> Any:
+    """Return a value with each list of strings or objects in the order of its entries' ranks, the worst of an entry."""
+    if isinstance(value, dict):
+        return {name: _ranked(each, look, ranks) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+
+    def rank(entry: Any) -> tuple[int, float]:
+        things = [thing for string in _strings(entry) for thing in _things(string, look)]
+        return max((ranks[thing.key] for thing in things if thing.key in ranks), default=(1, 0.0))
+
+    return sorted((_ranked(entry, look, ranks) for entry in value), key=rank)
 
 
 def _holds_anything(value: Any) -> bool:

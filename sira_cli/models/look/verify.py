@@ -16,6 +16,7 @@ from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.kinds import KINDS, kinds_of
 
 MODES = ("flag", "rewrite", "guide")
+SUPPORT = "support"  # by which lists can be sorted
 UNMEASURED = 0.5  # the threshold of a kind without one in the preset
 
 
@@ -32,6 +33,7 @@ class Verify:
         rounds: maximum number of times that a text is decoded again, up to `MOST_ROUNDS`; None: the preset's.
         claims: the kinds of claims to ask about (`kinds.KINDS`), between commas; None: the preset's.
         language: of the texts, and of the questions about them; None: the preset's.
+        sort: `support` sorts lists of a schema: supported entries first, the best before the others.
 
     Raises:
         SettingsError: a setting is not valid.
@@ -43,6 +45,7 @@ class Verify:
     rounds: int | None = None
     claims: str | None = None
     language: str | None = None
+    sort: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -51,6 +54,8 @@ class Verify:
             raise SettingsError(f"`rounds=` must be from 1 to {MOST_ROUNDS}; got {self.rounds}")
         if self.claims is not None:
             kinds_of(self.claims)
+        if self.sort not in (None, SUPPORT):
+            raise SettingsError(f"`sort=` {self.sort!r}: expected {SUPPORT}")
 
     @classmethod
     def of(cls, given: str | Verify | None) -> Verify | None:
@@ -153,6 +158,10 @@ class Verify:
             raise SettingsError(f"`verify=` guide writes captions, and this run is a {task}: use `verify=` flag")
         if self.guides and schema:
             raise SettingsError("`verify=` guide writes texts in words, not of a `schema=`: use `verify=` rewrite")
+        if self.sort and not schema:
+            raise SettingsError(
+                "`sort=` is for lists, and texts are in words: also give `schema=` tags, or leave it out"
+            )
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""
@@ -168,6 +177,7 @@ class Verify:
             "min_support": self.threshold(preset),
             **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
             **({"captions": preset.guide.captions, "heat": preset.guide.heat} if self.guides else {}),
+            **({"sort": self.sort} if self.sort else {}),
             **({} if wording.code == ENGLISH else spoken),
             **({} if kinds.keys() == {OBJECTS} else {"claims": kinds}),
         }
