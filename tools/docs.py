@@ -66,6 +66,11 @@ def families_table() -> str:
     return "\n".join(rows)
 
 
+def families_line() -> str:
+    """Return the names of supported families in one sentence."""
+    return fill(f"Families: {', '.join(row.name for row in FAMILIES)}.", 120)
+
+
 def _is_refused(method: Method, model: Any, preset: Preset) -> bool:
     """Return whether the structure of a model is one that a method cannot decode, calibrated or not."""
     try:
