@@ -393,7 +393,6 @@ def test_a_state_of_one_stream_is_noticed():
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
         (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
-        (["--throughput", "--processor-time"], "leave out --processor-time"),
         (["-p", "demo", "--layers", "4"], "--layers is for --shape"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
     ],

@@ -127,6 +127,7 @@ def test_one_graph_serves_all_steps_of_all_prompts(make, prompts, graphs):
         assert torch.equal(tokens, generate_sira(model, prompt, max_new_tokens=STEPS)[0])
 
 
+@pytest.mark.slow
 def test_plain_decoding_and_the_fork_never_take_each_others_graph(llava: tiny.Tiny):
     """Though hooks are no guards in torch: the layers of their caches are of other types."""
     config = traced()

@@ -24,6 +24,7 @@ from sira_cli.models.look.guide import Guide, GuideRules
 from sira_cli.models.look.name_tokens import NameTokens, Place
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
+from tests.support.helpers import mostly_slow
 from tools.grammar import is_broken
 
 SCENES = VALIDATION_SEEDS[:4]
@@ -35,7 +36,7 @@ CORPUS = [
 ENGLISH = wording_of("en")
 
 
-@pytest.fixture(scope="module", params=["greedy", "sira"])
+@pytest.fixture(scope="module", params=mostly_slow(["greedy", "sira"], "sira"))
 def lvlm(request):
     return load("demo", method=request.param)
 
