@@ -77,7 +77,7 @@ class Keys:
             json_schema: field of the record.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
-        if verify is not None and verify["mode"] != "flag":
+        if verify is not None and (verify["mode"] != "flag" or "sort" in verify):
             more["verify"] = {name: value for name, value in verify.items() if name != "source"}  # not known before
         if json_schema is not None:
             more["json_schema"] = json_schema

@@ -353,6 +353,7 @@ def test_lists_are_sorted_by_support(demo, monkeypatch, mode):
     result = demo.caption(PICTURES[0], schema={"type": "object"}, verify=Verify(mode=mode, sort="support"))
     assert result.data == {"tags": expected, "objects": [{"name": name} for name in expected]}
     assert json.loads(result.text) == result.data
+    assert result.key != demo.caption(PICTURES[0], schema={"type": "object"}, verify=mode).key  # another text
     assert mentions(result, best[0]) == [best[0]] * 2
     assert result.verify == usual.verify | {"mode": mode, "sort": "support"} | (
         {"rounds": demo.preset.verify.rounds} if mode == "rewrite" else {}
