@@ -12,7 +12,6 @@ import typer
 
 from sira_cli.cli.eval.options import EvalOptions
 from sira_cli.cli.eval.run import ask, choose_methods
-from sira_cli.cli.loading import note_bundled
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.terminal.console import note, resumable, say
@@ -74,8 +73,7 @@ def _run(
     if not cards and (judged := unjudged(data)):
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
     pictures = [picture for one in found for picture in pictures_of(one.benchmark, one.images)]
-    methods, lvlm = choose_methods(model, decoding, not options.no_controls)
-    note_bundled(next(iter(methods.values()))[0], pictures)
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
     evaluations = {
         one.card.name: Evaluation(
             one.benchmark,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.eval.options import EvalOptions, Format
-from sira_cli.cli.loading import load_model, note_bundled
+from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sira_cli.methods.base import Method
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.lvlm import Lvlm
+    from sira_cli.pictures.picture import Picture
 
 
 def ask_or_read(
@@ -124,8 +125,8 @@ def _ask(
     from sira_cli.pictures.find import Shard
 
     assert options.images is not None
-    pictures_of(benchmark, options.images)  # checks them before a model is loaded
-    methods, lvlm = choose_methods(model, decoding, not options.no_controls)
+    pictures = pictures_of(benchmark, options.images)
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
     evaluation = Evaluation(
         benchmark,
         options.images,
@@ -143,13 +144,12 @@ def _ask(
         for path in files:
             if options.details is not None and options.details.resolve() == path.resolve():
                 raise SettingsError(f"--details {path}: answers are kept in this file: give another")
-        note_bundled(preset, evaluation.pictures)
         ask(evaluation, model, lvlm)
     return evaluation.answers, paper
 
 
 def choose_methods(
-    model: ModelOptions, decoding: DecodingOptions, controls: bool
+    model: ModelOptions, decoding: DecodingOptions, controls: bool, pictures: Sequence[Picture]
 ) -> tuple[dict[str, tuple[Preset, Method]], Lvlm | None]:
     """Return the methods to be asked, the controls first, each with its preset.
 
@@ -158,6 +158,7 @@ def choose_methods(
     Args:
         model, decoding: the command line's options.
         controls: whether to add them.
+        pictures: pictures of the questions, for a note about the bundled model.
     """
     from sira_cli.eval.evaluation import with_controls
 
@@ -166,7 +167,7 @@ def choose_methods(
     if decoding.method.strip() != ALL:
         return chosen, None
     preset, greedy = chosen["greedy"]
-    lvlm = load_model(preset, model, greedy, pictures=())
+    lvlm = load_model(preset, model, greedy, pictures=pictures)
     return able(lvlm, chosen), lvlm
 
 
@@ -180,7 +181,7 @@ def ask(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm 
     """
     if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
         preset, method = evaluation.first
-        lvlm = load_model(preset, model, method, pictures=())
+        lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
     show_stages(evaluation.events(lvlm))
     return lvlm
 
