@@ -44,12 +44,10 @@ def looked(
     doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
     if "sort" in settings and answer.data is not None:
         ranks = {claim.key: (2 if claim.key in doubted else 0, -claim.support) for claim in found.all}
-        data = _ranked(answer.data, look, ranks)
-        answer = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+        answer = _valued(answer, schema, _ranked(answer.data, look, ranks))
         first, found = _checked(look, answer, schema, text_settings)
     if settings["mode"] == "rewrite" and (data := _without(answer.data, look, doubted)) != answer.data:
-        shorter = schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
-        draft, (first, found) = first.text, _checked(look, shorter, schema, text_settings)
+        draft, (first, found) = first.text, _checked(look, _valued(answer, schema, data), schema, text_settings)
         left = {claim.key for claim in found.all}
         removed = [claim.removed() for key, claim in doubted.items() if key not in left]
         first = replace(first, draft=draft, removed=removed)
@@ -57,6 +55,11 @@ def looked(
             text = text_settings.around_nothing() if schema.as_tags else first.text
             first = replace(first, text=text, warnings=(*first.warnings, NOTHING_LEFT))
     return found.added_to(first, settings)
+
+
+def _valued(answer: Answer, schema: Schema, data: Any) -> Answer:
+    """Return an answer with another value, and its text."""
+    return schema.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
 
 
 def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: TextSettings) -> tuple[Answer, Check]:
