@@ -108,26 +108,26 @@ class Collection:
             if not self._reading.is_changed():
                 return False
             try:
-                self._read_new(self._reading.begins_anew())
+                self._read_new(self._reading.starts_over())
             except BaseException:
                 self._reading.forget()
                 raise
             return True
 
-    def _read_new(self, anew: bool) -> None:
+    def _read_new(self, restart: bool) -> None:
         entries = self._reading.read()
         for batch in iter(lambda: list(islice(entries, _AT_ONCE)), []):
-            self._add(batch, anew)
-            anew = False
-        if anew:
-            self._add([], anew)  # nothing is left
+            self._add(batch, restart)
+            restart = False
+        if restart:
+            self._add([], restart)  # nothing is left
 
-    def _add(self, batch: list[Entry | None], anew: bool) -> None:
+    def _add(self, batch: list[Entry | None], restart: bool) -> None:
         known = [entry for entry in batch if entry is not None]
-        self.index.add(known, anew=anew)
-        self._broken = len(batch) - len(known) + (0 if anew else self._broken)
+        self.index.add(known, restart=restart)
+        self._broken = len(batch) - len(known) + (0 if restart else self._broken)
         self._methods.update(entry.method for entry in known)
-        self._looked = -1 if anew else self._looked
+        self._looked = -1 if restart else self._looked
         self.version += 1
 
     def overlook(self) -> None:

@@ -124,15 +124,15 @@ class Index:
                 self._table, self._place = _new_table(), 0
                 raise
 
-    def add(self, entries: Iterable[Entry], *, anew: bool = False) -> None:
+    def add(self, entries: Iterable[Entry], *, restart: bool = False) -> None:
         """Add captions; existing ones are updated.
 
         Args:
             entries: the captions.
-            anew: treat all other captions as gone until they are added again.
+            restart: treat all other captions as gone until they are added again.
         """
         with self._writing() as table:
-            if anew:
+            if restart:
                 table.execute("UPDATE items SET gone = 1")
                 self._place = 0
             first = self._place

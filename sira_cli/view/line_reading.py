@@ -117,13 +117,13 @@ class LineReading(Reading):
         """Return whether a file was changed or replaced."""
         return self._find() != self._paths or any(stamp(each.path) != each.stamp for each in self._files.values())
 
-    def begins_anew(self) -> bool:
+    def starts_over(self) -> bool:
         """Return whether there were other changes than added lines."""
         return self._find() != self._paths or not all(each.goes_on() for each in self._files.values())
 
     def read(self) -> Iterator[Entry | None]:
         """Yield all lines, or only new ones if nothing else has changed."""
-        if self.begins_anew():
+        if self.starts_over():
             paths = self._find()
             for path in paths:
                 _File(path).open().close()  # or nothing is begun

@@ -24,7 +24,7 @@ class Reading(ABC):
         """Return whether it must be read (again)."""
 
     @abstractmethod
-    def begins_anew(self) -> bool:
+    def starts_over(self) -> bool:
         """Return whether all of it must be read, not only additions."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class WholeReading(Reading):
         """Return whether the source was changed."""
         return self._signature is None or self._sign() != self._signature
 
-    def begins_anew(self) -> bool:
+    def starts_over(self) -> bool:
         """Return True."""
         return True
 

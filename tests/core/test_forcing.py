@@ -18,7 +18,7 @@ TEXT = [11, 57, 33, 7, 42]
 
 @torch.no_grad()
 def slow(case: tiny.Tiny, k: int, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[N, V]` of each stream, the whole sequence anew for every token."""
+    """`[N, V]` of each stream, the whole sequence again for every token."""
     inputs, image, full, cf = dict(case.inputs), case.image, [], []
     for token in text:
         full.append(case.model(**inputs, use_cache=False).logits[0, -1].float())

@@ -202,7 +202,7 @@ def test_demo_says_where_it_cannot_write(sira, tmp_path):
 
 @pytest.mark.slow  # of the model as it was trained, not of code that changes
 def test_the_shipped_figures_are_of_these_weights(methods, scenes):
-    """Measured anew on a few scenes, in the neighbourhood of what 1,000 gave."""
+    """Measured again on a few scenes: near the figures of 1,000."""
     shipped = SceneReport.from_json(FIGURES)
     assert shipped.scenes >= 1000
     again = measure(methods, scenes, Questions())
