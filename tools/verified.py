@@ -30,6 +30,7 @@ from sira_cli.eval.stats.named import CAPTION_DENOMINATORS, caption_figures
 from sira_cli.eval.stats.tally import Counts, Tally, ratio
 from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.loading.preset import read_value
+from sira_cli.models.loading.presets import find
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER
@@ -104,7 +105,7 @@ class VerifiedReport:
             f"In percent, except words and seconds, on {self.report.scenes:,} scenes. Brackets: paired difference to "
             f"{first}, ± half its 95 % interval. F1: of the kinds of objects named. Instances: of kinds that are "
             "there, more than there are. seconds: per picture, "
-            f"median of {self.timed} on {self.machine}.\n\n{markdown(rows)}"
+            f"median of {self.timed} on {self.machine}, {find('demo').load.dtype}.\n\n{markdown(rows)}"
         )
 
 
