@@ -38,17 +38,15 @@ def list_presets() -> None:
             say(str(error))
         else:
             families.setdefault(preset.family or OTHERS, {})[name] = preset
-    from rich.markup import escape
-
     from sira_cli.cli.terminal.output import new_list, table_console
 
     table = new_list("preset", "K", "download", "memory", "model", "", edge=False)
     out = table_console()
     for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
-        table.add_row(escape(family), style="bold")
+        table.add_row(family, style="bold")
         for name, preset in families[family].items():
             row = ["  " + name, shown_k(preset), *shown_sizes(preset), preset.model, preset.description]
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
     del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
     for column in table.columns:
         column.no_wrap = True

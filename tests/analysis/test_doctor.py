@@ -183,8 +183,10 @@ def test_the_command_examines_this_machine(sira, monkeypatch):
     assert found["command"] == "sira demo"  # nothing is here, and nothing can be fetched
     assert [each["name"] for each in found["speeds"]] == ["bfloat16", "float32"]
     assert {each["preset"] for each in found["fits"]} | {*found["unknown"]} == {*presets.available()} - {"demo"}
+    monkeypatch.setattr("sira_cli.analysis.doctor.machine.endings", lambda: frozenset({".jpg"}))
     code, text, _ = sira("doctor")
     assert code == 0
+    assert opening.HEIF in text  # with the name of the extra in its brackets
     assert text.rstrip().splitlines()[-1] == "next: sira demo"
     assert "hub            offline mode" in text
 

@@ -102,7 +102,7 @@ def _print(overview: Overview) -> None:
     from rich.text import Text
 
     out = table_console()
-    out.print(f"{overview.preset} ({overview.model})", style="bold", markup=False)
+    out.print(f"{overview.preset} ({overview.model})", style="bold")
     for sheet in overview.sheets():
         table = new_table(sheet.card.name, "", figures=sheet.methods, tight=True)
         shown = ""
@@ -112,5 +112,5 @@ def _print(overview: Overview) -> None:
         table.add_row("per answer", "", *sheet.cost, style="dim")
         out.print(table)
         for text in sheet.notes:
-            out.print(text, style="bold", markup=False, soft_wrap=True)
-    out.print(overview.how(), markup=False, soft_wrap=True)
+            out.print(text, style="bold", soft_wrap=True)
+    out.print(overview.how(), soft_wrap=True)

@@ -33,13 +33,13 @@ def print_report(report: EvalReport) -> None:
                 break
         out.print(table)
         if len(shown) < len(short):
-            out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", markup=False, soft_wrap=True)
+            out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", soft_wrap=True)
         for part in dict.fromkeys(row.part for row in rows):
             if part in report.stand_ins:
                 note = f"{part}: NOT the official figures: {report.stand_ins[part]}"
-                out.print(note, style="bold", markup=False, soft_wrap=True)
+                out.print(note, style="bold", soft_wrap=True)
     for line in report.remarks():
-        out.print(with_options_named(line), soft_wrap=True, markup=False)
+        out.print(with_options_named(line), soft_wrap=True)
 
 
 def _tables(report: EvalReport) -> list[tuple[list[str], list[MethodRow]]]:

@@ -118,7 +118,7 @@ def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | Non
         if as_json:
             print(json.dumps(_record(scene, paths[-1], texts)), flush=True)
         else:
-            out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", markup=False, soft_wrap=True)
+            out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", soft_wrap=True)
             _print_captions(out, scene, texts)
     if not as_json:
         _explain(out, methods, paths[0], seed, count)
@@ -163,7 +163,7 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.models.loading import presets
 
-    out.print("[bold red]\\[word][/] is named, but not in the picture.\n")
+    out.print("[bold red]\\[word][/] is named, but not in the picture.\n", markup=True)
     shipped = SceneReport.shipped()
     out.print(f"The captions of {shipped.scenes:,} test scenes, measured when the model was made (its card):\n")
     print(shipped.captions_table())
@@ -186,7 +186,7 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
         "\nIn every second scene the objects are unusual for the place.\n\nNext:"
     )
     for command, why in next_steps.items():
-        out.print(f"  {command}" + f"   # {why}" * bool(why), markup=False, soft_wrap=True)
+        out.print(f"  {command}" + f"   # {why}" * bool(why), soft_wrap=True)
 
 
 def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:

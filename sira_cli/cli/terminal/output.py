@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def table_console() -> Console:
-    """Return a console for tables on stdout; in a file, nothing is wrapped."""
+    """Return a console for tables on stdout, where brackets are brackets; in a file, nothing is wrapped."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def new_table(*names: str, figures: Iterable[str] = (), title: str | None = None, tight: bool = False) -> Table:
