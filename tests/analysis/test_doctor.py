@@ -17,6 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.loading import fitting, hub, presets, quantization
 from sira_cli.models.loading.sizes import TEXT_TOKENS, ModelSize, size_of
 from sira_cli.pictures import opening
+from sira_cli.runs import nothing_left
 from tests.support import layouts
 from tools import sizes
 from tools.docs import bench_report
@@ -158,7 +159,8 @@ def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, 
         steps.append("weights")
         raise hub.ModelNotFoundError("the download begins")
 
-    monkeypatch.setattr(hub, "find_checkpoint", find_checkpoint)
+    for module in (hub, nothing_left):  # a module that was imported only now would keep the played hub
+        monkeypatch.setattr(module, "find_checkpoint", find_checkpoint)
     memory(8 * GB)
     found, out, err = sira("caption", photos["chelsea"], *options)
     assert (found, out) == (code, "")
