@@ -10,6 +10,11 @@ export function cut(text, spans, make) {
   return places.slice(1).map((end, at) => make(letters.slice(places[at], end).join(""), places[at], end));
 }
 
+// What the second look does not support, as a sentence for those who do not see the marks; empty without any.
+export function unsure(names) {
+  return names.length ? `Unsure: ${names.join(", ")}.` : "";
+}
+
 // The model's reasoning before a text, folded; null without any.
 export function reasoning(text) {
   return text ? element("details", { className: "reasoning" }, element("summary", {}, "Reasoning"), element("p", { dir: "auto" }, text)) : null;

@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli.analysis.page.page import render
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.browser import Browser, accessible, contrasts
+from tests.support.browser import Browser, accessible, contrasts, violations, without_axe
 from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
 
 MINUS = "\N{MINUS SIGN}"
@@ -159,6 +159,15 @@ def test_hostile_text_stays_text(show, browser):
     assert browser.run("return document.title") == HOSTILE
     assert HOSTILE in browser.text(".strip")
     assert browser.text(".groups caption") == HOSTILE
+
+
+@pytest.mark.smoke
+@without_axe
+def test_axe_finds_nothing(show, browser, photos):
+    trace = make_trace(photos["chelsea"], text="A cat\nsits.", tracked=("cat",))
+    show(looked_at(trace, cat=0.1), failed("x.jpg: no such file"))
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert violations(browser) == []
 
 
 def test_what_a_screen_reader_is_told(show, browser):

@@ -13,6 +13,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.eval.catalog import CARDS
 from sira_cli.eval.found import find_benchmarks, unjudged
 from sira_cli.eval.overview import LEFT_OUT
+from tests.support.browser import violations, without_axe
 from tests.support.eval.helpers import values
 
 EXPORTED = ["pope", "chair", "amber", "dash-b", "naturalbench", "hallusionbench", "phd", "mme"]
@@ -145,6 +146,15 @@ def test_the_page(sira, scenes, loaded, tmp_path):
     own = ("eval", "dash-b", scenes / "dash-b", "--images", scenes / "dash-b", "-p", "demo", "-b", 16)
     report = json.loads(sira(*own, *SHORT, "--limit", 2, "--json")[1])
     assert values(report) == values(record["benchmarks"]["dash-b"])  # the figures are those of its command
+
+
+@without_axe
+def test_axe_finds_nothing(browser, sira, scenes, tmp_path):
+    page = tmp_path / "all.html"
+    run = ("eval", "pope", scenes, "-p", "demo", "-b", 16, "--limit", 1, "--no-controls", *SHORT)
+    assert sira(*run, "--html", page)[0] == 0
+    browser.open(page.as_uri())
+    assert violations(browser) == []
 
 
 def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):

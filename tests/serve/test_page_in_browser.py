@@ -15,7 +15,7 @@ from sira_cli.serve.page.examples import SEEDS
 from tests.serve.conftest import running
 from tests.serve.on_page import FINISHED, PICTURE, answering, opened, run, stream, texts
 from tests.serve.test_serve import ask, said
-from tests.support.browser import accessible, contrasts, wait
+from tests.support.browser import accessible, contrasts, tab, violations, wait, without_axe
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -67,17 +67,15 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
 # --- keys, roles, colours, widths
 
 
+@pytest.mark.smoke
 def test_keys_are_enough(browser, address, lvlm):
     """From the top of the page to a text, without a mouse; the driver chooses the file: its dialogue is no page."""
     opened(browser, address)
-    order = []
-    for _ in range(10 + len(SEEDS)):
-        browser.press("Tab")
-        order.append(
-            browser.run("const of = document.activeElement; return of.id || of.value || of.className || of.tagName")
-        )
-    examples = ["BUTTON"] * len(SEEDS)
-    assert order == ["file", *examples, "caption", "prompt", "words", "verify", "run", "stop", "sira", "7", "0.5"]
+    names = tab(browser, 10 + len(SEEDS))
+    assert not [name for name in names if "(unseen)" in name]
+    boxes = ["Score words", "Look again at the objects named"]
+    expected = ["Caption", "Prompt", *boxes, "Run Ctrl Enter", "Stop Esc", "Method", "K of 8", ALPHA]
+    assert [names[0], *names[1 + len(SEEDS) :]] == ["Choose a picture", *expected]
     browser.press_together("Control", "Enter")
     assert browser.text("#missing") == "Choose a picture first."
     assert browser.run("return document.activeElement.id") == "file"
@@ -148,6 +146,25 @@ def test_a_text_is_heard_as_it_grows_and_only_once(page):
         page.run("window.given([arguments[0]])", byte)
     wait(page, "return document.querySelector('.status').textContent.startsWith('3 tokens')")
     assert page.run(live) == ["A café 🐈", "off"]  # with its marks
+
+
+@pytest.mark.smoke
+@without_axe
+def test_axe_finds_nothing(page, lvlm):
+    word = {"word": "cat", "start": 2, "end": 5, "grounding": 0.1}
+    thing = {"thing": "cat", "spans": [[2, 5]], "support": 0.1, "neither": 0}
+    answering(page, 200, stream("A cat.", words=[word], objects=[thing], warnings=["is tiny"]))
+    run(page)
+    page.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert violations(page) == []
+    assert page.run("return document.querySelector('.status').textContent").endswith("ended the text. Unsure: cat.")
+    page.click("#enlarge")
+    assert violations(page) == []
+    with running(lvlm, api_key="secret") as address:
+        page.open(address)
+        wait(page, "return document.activeElement.id === 'key'")
+        assert violations(page) == []
+        assert all("401" in entry["message"] for entry in page.log("browser"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -260,14 +277,14 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser, lvlm):
     with running(lvlm, api_key="secret") as address:
         browser.open(address)
         wait(browser, "return document.activeElement.id === 'key'")
-        assert not browser.run("return document.querySelector('main').checkVisibility()")
+        assert not browser.run("return document.querySelector('#work').checkVisibility()")
         assert ("textbox", "This server asks for its key") in accessible(browser)
         browser.type("#key", "guess")
         browser.press("Enter")
         wait(browser, "return document.querySelector('#trouble').textContent === 'This is not the key of this server.'")
         browser.type("#key", "secret")
         browser.press("Enter")
-        wait(browser, "return !document.querySelector('main').hidden")
+        wait(browser, "return !document.querySelector('#work').hidden")
         assert all("401" in entry["message"] for entry in browser.log("browser"))
         opened(browser, address)  # again, without being asked
         browser.type("#file", str(PICTURE))

@@ -13,14 +13,19 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
+AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+without_axe = pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm install --no-save axe-core@4.14.1")
 KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010", "Down": "\ue015"}
-KEYS |= {"Up": "\ue013", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Space": " "}
+KEYS |= {"Up": "\ue013", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Shift": "\ue008"}
+KEYS |= {"Space": " "}
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
 _CONTRASTS = """
     const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
@@ -163,6 +168,37 @@ def accessible(browser: Browser) -> list[tuple[str, str | None]]:
 def contrasts(browser: Browser) -> list[tuple[str, float]]:
     """Every text that can be seen, also of the style sheet, and its contrast by WCAG 2 with what is behind it."""
     return [(text, ratio) for text, ratio in browser.run(_CONTRASTS)]
+
+
+def tab(browser: Browser, times: int) -> list[str]:
+    """Press Tab; the label of each element that it comes to, with "(unseen)" if nothing shows that it has the focus."""
+    script = """
+        const on = document.activeElement;
+        const name = on.ariaLabel ?? on.labels?.[0]?.innerText ?? (on.innerText || on.querySelector('img')?.alt);
+        const outlined = (one) => one && !one.classList.contains('unseen')
+            && getComputedStyle(one).outlineStyle !== 'none' && getComputedStyle(one).opacity !== '0';
+        const seen = [on, on.nextElementSibling, on.closest('label')].some(outlined);
+        return `${name.trim().split('\\n')[0]}${seen ? '' : ' (unseen)'}`;"""
+    found = []
+    for _ in range(times):
+        browser.press("Tab")
+        found.append(browser.run(script))
+    return found
+
+
+def violations(browser: Browser) -> list[tuple[str, str]]:
+    """All that axe-core finds on the page as it is, light and dark: the rule, and the element."""
+    found = []
+    for scheme in ("light", "dark"):
+        browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        browser.run(AXE.read_text(encoding="utf-8"))
+        rules = browser.run("return window.axe.run({resultTypes: ['violations']}).then(found => found.violations)")
+        found += [
+            (f"{scheme}: {rule['id']}: {node['failureSummary']}", node["html"])
+            for rule in rules
+            for node in rule["nodes"]
+        ]
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.browser import accessible, contrasts, wait
+from tests.support.browser import accessible, contrasts, tab, violations, wait, without_axe
 from tests.view.conftest import HOSTILE, looked_at, record, sized, write
 from tests.view.page import COUNT, edits, open_page, opened
 
@@ -81,6 +81,46 @@ def test_hostile_captions_and_names_stay_text(browser, serve, folder):
 # --- for everyone
 
 
+@pytest.mark.smoke
+def test_tab_comes_to_everything_and_one_sees_where(browser, serve, records):
+    open_page(browser, serve(records))
+    bar = ["Search", "Show", "Sort by", "Next undecided", "Export", "Keys"]
+    card = ["A cat and a dog, number 0.", "Accept 0.png", "Reject 0.png"]
+    assert tab(browser, 9) == bar + card
+    browser.press("Enter")
+    wait(browser, "return document.querySelectorAll('.card .state.rejected').length", 1)
+    browser.press_together("Shift", "Tab")
+    browser.press_together("Shift", "Tab")
+    browser.press("Enter")
+    opened(browser, "pictures/0.png")
+    assert browser.run("return document.activeElement.tagName") == "H1"
+    assert tab(browser, 7) == ["Previous←", "Next→", "Next undecidedn", "Edite", "Accepta", "Rejectr", "Undou"]
+    browser.press("Escape")
+    wait(browser, "return document.activeElement.innerText?.split('\\n')[0]", card[0])
+
+
+@pytest.mark.smoke
+@without_axe
+def test_axe_finds_nothing(browser, serve, folder):
+    rows = [
+        looked_at(0, cat=0.1, dog=0.9) | {"warnings": ["is tiny"], "reasoning": "Let me look.", "model": "m"},
+        record(1),
+        record(2, status="error", error="no such file", text=""),
+    ]
+    others = [record(0, text="A bird."), record(1, text="A dog.")]
+    open_page(browser, serve(write(folder / "a.jsonl", rows), write(folder / "b.jsonl", others)))
+    wait(browser, "return document.querySelectorAll('.card del').length > 0")
+    browser.press("Right", "r")
+    wait(browser, "return document.querySelectorAll('.card .state.rejected').length", 1)
+    assert violations(browser) == []
+    browser.run("location.hash = '#1'")
+    opened(browser, "pictures/0.png")
+    browser.run("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+    assert violations(browser) == []
+    browser.press("e", "Escape", "?")
+    assert violations(browser) == []
+
+
 def test_what_a_screen_reader_is_told(browser, serve, folder):
     address = serve(write(folder / "a.jsonl", [looked_at(number, cat=0.2, dog=0.9) for number in range(3)]))
     open_page(browser, address)
@@ -94,7 +134,7 @@ def test_what_a_screen_reader_is_told(browser, serve, folder):
     opened(browser, "pictures/0.png")
     found = {*accessible(browser)}
     expected = {("image", "Picture pictures/0.png"), ("heading", "pictures/0.png"), ("navigation", "Captions")}
-    expected |= {("region", "Caption")}
+    expected |= {("region", "Caption"), ("StaticText", "Unsure: cat.")}
     expected |= {("button", name) for name in ("Edit", "Accept", "Reject", "Undo", "All captions", "Previous", "Next")}
     assert expected <= found
     assert {("columnheader", "Support"), ("rowheader", "cat"), ("rowheader", "dog")} <= found

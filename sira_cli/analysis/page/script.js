@@ -26,6 +26,7 @@ function enliven(card) {
     span.tabIndex = -1;
     span.dataset.step = step;
     span.removeAttribute("title"); // the panel says more
+    if (!span.textContent.trim()) span.setAttribute("aria-label", tokens[step].text.trim() || "space");
   });
 
   function show(step) {

@@ -3,7 +3,7 @@
 import { element } from "./element.js";
 import { bare, degree, isDoubted, mark, marked } from "./marks.js";
 import { Refusal, events, send } from "./server.js";
-import { reasoning } from "./texts.js";
+import { reasoning, unsure } from "./texts.js";
 
 const SIGNS = { k: "K", alpha: "α", beta: "β" };
 const AT_HAND = ["k", "alpha"]; // other settings are folded away
@@ -108,7 +108,10 @@ export class Column {
     }
     this.finish(text, sira);
     const seconds = sira.decoding_seconds.toFixed(1);
-    this.status.textContent = `${tokens} tokens in ${seconds} s; ${ENDS[sira.finish_reason] ?? sira.finish_reason}.`;
+    this.status.replaceChildren(
+      `${tokens} tokens in ${seconds} s; ${ENDS[sira.finish_reason] ?? sira.finish_reason}.`,
+      element("span", { className: "unseen" }, ` ${unsure(this.said.unsupported.map(nameOf))}`),
+    );
     return true;
   }
 
@@ -158,7 +161,7 @@ export class Column {
       : "The second look recognised nothing in the text.";
     for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
     find(".hint", box).textContent = `Below ${threshold}, the line in the bars, an object is not supported.`;
-    find("tbody", box).replaceChildren(...sorted.map((one) => row(one.value ? `${one.thing}: ${one.value}` : one.thing, one.support, one.threshold)));
+    find("tbody", box).replaceChildren(...sorted.map((one) => row(nameOf(one), one.support, one.threshold)));
     box.hidden = false;
   }
 }
@@ -166,6 +169,10 @@ export class Column {
 // The support below which an object or another claim is not supported.
 function thresholdOf({ kind = "objects" }, verify) {
   return (verify.claims?.[kind] ?? verify).min_support;
+}
+
+function nameOf({ thing, value }) {
+  return value ? `${thing}: ${value}` : thing;
 }
 
 function row(thing, support, threshold) {

@@ -51,7 +51,7 @@ export class ChosenPicture {
     }
     image.hidden = !isShown;
     find("#enlarge").hidden = !isShown;
-    find("#invitation").hidden = isShown;
+    find("#invitation").classList.toggle("unseen", isShown); // it still names the field
     find(".drop").classList.toggle("full", isShown);
     find("#file-name").textContent = isShown ? name : `${name}: this browser cannot show it, the server may know it`;
   }

@@ -32,7 +32,7 @@ async function start() {
   for (const place of document.querySelectorAll(".threshold-of-doubt")) place.textContent = settings.doubt.doubted;
   showTask();
   picture.offer(settings.examples);
-  find("main").hidden = false;
+  find("#work").hidden = false;
 }
 
 // --- the request

@@ -6,6 +6,7 @@ import { draft, dropDraft, keepDraft } from "./drafts.js";
 import { element } from "./element.js";
 import { absent } from "./grid.js";
 import { change, store, take, whole } from "./store.js";
+import { unsure } from "./texts.js";
 
 const view = document.getElementById("picture");
 let shown = null; // what the server said about the picture that is shown
@@ -76,7 +77,7 @@ function draw() {
       "header",
       { className: "head" },
       button("All captions", "back", "Esc", "plain"),
-      element("h1", { tabIndex: -1 }, element("bdi", {}, item.name)),
+      element("h1", { tabIndex: -1, aria: { describedby: "caption unsure" } }, element("bdi", {}, item.name)),
       element(
         "nav",
         { ariaLabel: "Captions" },
@@ -104,7 +105,8 @@ function picture(item) {
 }
 
 function said(item) {
-  const { state, error } = shown;
+  const { state, error, things } = shown;
+  const low = item.edited ? [] : things.filter((one) => one.low).map((one) => one.thing);
   const undo = button("Undo", "undo", "u");
   const redo = button("Redo", "redo", "U");
   undo.disabled = !state.can_undo && !store.steps.length;
@@ -121,7 +123,8 @@ function said(item) {
         item.edited ? element("span", { className: "state edited" }, "Edited") : null,
       ),
       error && !item.edited ? element("p", { className: "notice" }, `Failed. ${error}`) : null,
-      element("p", { className: state.text ? "words" : "words quiet" }, element("bdi", {}, ...(state.text ? marked(state.text, item.low) : ["No text"]))),
+      element("p", { id: "caption", className: state.text ? "words" : "words quiet" }, element("bdi", {}, ...(state.text ? marked(state.text, item.low) : ["No text"]))),
+      element("p", { id: "unsure", className: "unseen" }, unsure(low)),
     ),
     element(
       "p",
