@@ -61,7 +61,7 @@ def restart_peak(devices: Sequence[torch.device]) -> int | None:
     if devices[0].type == "cuda":
         return _restart_count(devices)
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes the current use
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak becomes the current use
     return None
 
 
@@ -70,7 +70,7 @@ def peak_since(devices: Sequence[torch.device]) -> int | None:
     if devices[0].type == "cuda":
         return _counted(devices)
     status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if devices[0].type == "cpu" and status.is_file() else []
+    lines = status.read_text(encoding="utf-8").splitlines() if devices[0].type == "cpu" and status.is_file() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)
 
 
