@@ -115,6 +115,9 @@ class CheckTerminal:
             parts.append(f"{_number(sums.captions, 'caption')}, {claims}: {below}")
         if sums.unrecognised:
             parts.append(f"{_number(sums.unrecognised, 'caption')} with nothing recognised ({MORE_WORDS})")
+        if sums.foreign:
+            language = self._verify.get("language", "en")
+            parts.append(f"{_number(sums.foreign, 'caption')} not in {language} (--language; see their warnings)")
         if sums.without_probabilities:
             parts.append("the server tells no probabilities: support is 1 for yes and 0 for no")
         return parts

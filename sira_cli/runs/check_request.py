@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Result
+from sira_cli.language.detect import other_language
+from sira_cli.language.wordings import ENGLISH
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
@@ -22,6 +24,7 @@ TASK = "check"
 EMPTY = "the caption is empty"
 NOT_RECOGNISED = "names nothing that the list of words has"
 NOT_PROSE = "JSON or tags are not cut by sentences: captioning again with a second look that rewrites drops entries"
+FOREIGN = "not in the language asked for"
 NOTHING_LEFT = "every sentence names something that is not supported: nothing is left of it"
 
 
@@ -89,7 +92,7 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     else:
         fixed, dropped = without_unsupported(text, unsupported(claims, how), how) if is_prose else (text, [])
     support = min((claim["support"] for claim in claims if claim["spans"]), default=1.0)
-    remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed) if ok else [])]
+    remarks = [*(result.warnings or []), *(_remarks(text, claims, fixed, how.get("language", ENGLISH)) if ok else [])]
     if low and not is_prose:
         remarks.append(NOT_PROSE)
     return replace(
@@ -105,8 +108,12 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
     )
 
 
-def _remarks(text: str, claims: Sequence[dict[str, Any]], fixed: str) -> list[str]:
+def _remarks(text: str, claims: Sequence[dict[str, Any]], fixed: str, language: str) -> list[str]:
     """Return the reasons to look at a caption again."""
     if not text.strip():
         return [EMPTY]
-    return [NOT_RECOGNISED] if not claims else [] if fixed else [NOTHING_LEFT]
+    remarks = [NOT_RECOGNISED] if not claims else [] if fixed else [NOTHING_LEFT]
+    found = None if text.lstrip().startswith(("{", "[")) else other_language(text, language)  # JSON's keys are English
+    if found is not None:
+        remarks.append(f"{FOREIGN}, {language}{f': it looks like {found}' if found else ''}")
+    return remarks

@@ -138,6 +138,19 @@ def test_a_language_of_the_preset(sira, scenes, tmp_path):
     assert "1 caption with nothing recognised (--objects FILE: your own words; --language" in out
 
 
+def test_a_caption_in_another_language_is_told(sira, scenes, tmp_path):
+    (scenes / "0.txt").write_text("Ein Hund ist auf dem Bild zu sehen.")
+    (scenes / "1.txt").write_text('{"scene": "A dog is in the picture with a cat."}')
+    (tmp_path / "words.txt").write_text("Hund\ndog\n")
+    for language, count in (("en", "1 caption not in en (--language"), ("de", None)):
+        output = tmp_path / f"{language}.jsonl"
+        command = ["check", scenes, "-p", "demo", "--objects", tmp_path / "words.txt", "--language", language]
+        _, out, _ = sira(*command, "-o", output)
+        told = [one for record in records(output) for one in record.get("warnings") or () if "language" in one]
+        assert told == (["not in the language asked for, en: it looks like de"] if count else [])
+        assert count in out if count else " not in " not in out
+
+
 def test_a_caption_that_cannot_be_put_into_a_prompt_fails_alone(sira, scenes):
     (scenes / "0.txt").write_text("A <image> of a dog.")
     code, out, err = sira("check", scenes, "-p", "demo", "--objects", "ask", "--json")

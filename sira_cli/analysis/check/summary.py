@@ -8,6 +8,7 @@ from typing import Any
 
 from sira_cli.language.things import OBJECTS
 from sira_cli.models.look.claims import by_kind, shown, threshold_of
+from sira_cli.runs.check_request import FOREIGN
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Summary:
         captions, failed: checked, and not.
         kinds: numbers of claims by kind, each object or claim once per caption.
         unrecognised: captions that name no object of the word list.
+        foreign: captions that are not in the language asked for.
         without_probabilities: captions checked by a server that gives no probabilities.
         emptied: captions that would lose all sentences.
         doubted: captions with a claim below the threshold, in the order of the records.
@@ -53,6 +55,7 @@ class Summary:
     failed: int = 0
     kinds: dict[str, Tally] = field(default_factory=dict)
     unrecognised: int = 0
+    foreign: int = 0
     without_probabilities: int = 0
     emptied: int = 0
     doubted: list[Doubted] = field(default_factory=list)
@@ -73,6 +76,7 @@ class Summary:
         below = sorted((claim["support"], shown(claim)) for part in low.values() for claim in part)
         self.captions += 1
         self.unrecognised += not any(parts.values())
+        self.foreign += any(warning.startswith(FOREIGN) for warning in record.get("warnings") or ())
         self.without_probabilities += verify.get("source") == "answer"
         if below:
             things = tuple((thing, support) for support, thing in below)
