@@ -33,7 +33,7 @@ LINES = {
     "data": 3_200,
     "methods": 3_020,
     "models": 11_090,
-    "remote": 810,
+    "remote": 830,
     "runs": 2_930,
     "eval": 6_980,
     "analysis": 7_470,

@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from sira_cli.errors import NoAnswerError, SiraError
+from sira_cli.errors import NoAnswerError, SettingsError, SiraError
 from sira_cli.models.look.claims import NO, YES
 from sira_cli.pictures.data_url import encoded
 from sira_cli.remote.answer import Reply, read_answers
@@ -37,6 +37,7 @@ _OWN_WORDS: dict[str, dict[str, Any]] = {
 _GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
 _CONTINUING: dict[str, dict[str, Any]] = {"vllm": _GO_ON, "sglang": _GO_ON}
 _NOT_REASONING = "choose a model that does not reason first"
+_NAMED = 1_000  # characters of the names of models in a message
 _PROBED, _UNUSUAL = 24, "In short:"  # tokens of a text, and words that do not begin one
 
 
@@ -238,6 +239,31 @@ class Endpoint:
             named = [model for model in models if model.get("id") == self._model]
             return str((named or models)[0].get("owned_by"))
         return ""
+
+
+def only_model(address: str, *, seconds: float = SECONDS, key: str = "") -> str:
+    """Return the name of a server's model, where it has just one.
+
+    Args:
+        address: of the protocol, usually with `/v1` at its end.
+        seconds: time limit of the answer.
+        key: API key; never in a message.
+
+    Raises:
+        SettingsError: the server lists no model or several, which the message names; or as `Endpoint`.
+        SiraError: nobody answers, or the key is wrong.
+    """
+    client = Client(address, "", seconds=seconds, key=key)
+    names: list[str] = []
+    try:
+        with suppress(ValueError, LookupError, TypeError):
+            names = [line_of(str(model["id"])) for model in client.get("models").json()["data"]]
+    finally:
+        client.end()
+    if len(names) == 1:
+        return names[0]
+    listed = f"has {len(names)} models: {', '.join(names)[:_NAMED]}" if names else "lists no models"
+    raise SettingsError(f"{client.shown} {listed}: choose one by `model=`")
 
 
 def _empty_picture() -> str:

@@ -158,7 +158,7 @@ def test_a_question_is_one_token_without_sampling_about_the_file_itself(sira, ca
 def test_support_sums_over_spellings(sira, captions):
     answer = tokens({" yes": 0.3, "The": 0.25, "Yes": 0.2, "No": 0.1, "\u2581No": 0.05, "Not": 0.05, "NOT": 0.01})
     with scripted(lambda number, body: answer) as (_, address):
-        _, out, _ = sira("check", captions / "0.png", "--endpoint", address, "-m", "m", "--json")
+        _, out, _ = sira("check", captions / "0.png", "--endpoint", address, "--json")
     for claim in json.loads(out)["objects"]:
         assert (claim["support"], claim["neither"]) == pytest.approx((0.5 / 0.7, 0.3))
 
@@ -381,7 +381,6 @@ def test_an_interrupt_does_not_wait_for_the_server(captions, tmp_path):
     ("options", "message"),
     [
         (["--endpoint", "http:///v1", "-m", "m"], "--endpoint is not an address"),
-        (["--endpoint", "http://x/v1"], "--endpoint also needs --model"),
         (["--endpoint", "http://x/v1", "-m", "m", "-b", "2"], "--batch-size is for a model that is loaded here"),
     ],
 )
@@ -389,6 +388,16 @@ def test_options_that_do_not_fit_are_refused(sira, captions, options, message):
     code, _, err = sira("check", captions, *options)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("models", "message"), [(["a", "b"], "has 2 models: a, b: choose one by --model"), ([], "lists no models: choose")]
+)
+def test_a_model_is_chosen_where_a_server_has_several(sira, captions, models, message):
+    with scripted(None) as (server, address):
+        server.models = models
+        code, _, err = sira("check", captions, "--endpoint", address)
+    assert (code, f"{address} {message}" in err) == (2, True), err
 
 
 # --- pictures

@@ -65,7 +65,7 @@ def test_an_answer_is_one_request_with_the_likeliest_tokens(sira, photos):
     body = {"choices": [{"message": answer, "finish_reason": "length"}], "usage": usage}
     with scripted(lambda number, body: (200, told), "vllm") as (server, address):
         told = body
-        command = ["ask", photos / "0.png", "What?", "--endpoint", address, "-m", "m", "--max-new-tokens", 7, "--json"]
+        command = ["ask", photos / "0.png", "What?", "--endpoint", address, "--max-new-tokens", 7, "--json"]
         code, out, _ = sira(*command, "--system", "Be brief.", "--set", "max_sentences=1")
         assert code == 0
     _, sent = server.bodies

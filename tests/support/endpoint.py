@@ -17,7 +17,7 @@ class Scripted(ThreadingHTTPServer):
 
     def __init__(self, script, owner):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.script, self.owner = script, owner
+        self.script, self.owner, self.models = script, owner, ["m"]
         self.bodies, self.keys, self.times = [], [], []
         self.lock, self.under_way, self.most = threading.Lock(), 0, 0
         self.free = threading.Event()
@@ -26,7 +26,7 @@ class Scripted(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         assert self.path.partition("?")[0] == "/v1/models"
-        self.reply(200, {"data": [{"id": "m", "owned_by": self.server.owner}]})
+        self.reply(200, {"data": [{"id": name, "owned_by": self.server.owner} for name in self.server.models]})
 
     def do_POST(self):
         assert self.path.partition("?")[0] == "/v1/chat/completions"

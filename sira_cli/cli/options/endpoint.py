@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -33,8 +33,8 @@ class EndpointOptions:
         str | None,
         typer.Option(
             metavar="URL",
-            help="Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there. "
-            "Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
+            help="Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there, "
+            "if it has several. Key: $SIRA_API_KEY or $OPENAI_API_KEY.",
         ),
     ] = None
     concurrency: Annotated[
@@ -65,8 +65,6 @@ class EndpointOptions:
             if self.concurrency is not None or self.timeout is not None:
                 raise SettingsError("--concurrency and --timeout are for a server: also give --endpoint")
             return
-        if model.model is None:
-            raise SettingsError("--endpoint also needs --model: the model's name on the server")
         local = [option for each in (model, *others) for option in _typed(context, each)]
         if local:
             raise SettingsError(f"{local[0]} is for a model that is loaded here: leave it out with --endpoint")
@@ -79,9 +77,11 @@ class EndpointOptions:
             **settings: of the preset.
 
         Raises:
-            SettingsError: the preset does not exist, or a setting is wrong.
+            SettingsError: the preset does not exist, a setting is wrong, or --model is not given and the server has
+                several.
+            SiraError: the server cannot be asked for its model.
         """
-        name = cast(str, model.model)
+        name = model.model or self._only_model()
         own = name if model.preset is None else None
         wording = ModelOptions(preset=model.preset, model=own, settings=model.settings)
         preset, _ = choose(wording, DecodingOptions(), **settings)
@@ -103,9 +103,19 @@ class EndpointOptions:
             return None
         from sira_cli.runs.remote_run import Server
 
-        key = next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
         asked: dict[str, Any] = {"seconds": self.timeout, "concurrency": self.concurrency}
-        return Server(self.endpoint, key, **{name: value for name, value in asked.items() if value is not None})
+        return Server(self.endpoint, _key(), **{name: value for name, value in asked.items() if value is not None})
+
+    def _only_model(self) -> str:
+        from sira_cli.remote.client import SECONDS
+        from sira_cli.remote.endpoint import only_model
+
+        return only_model(self.endpoint or "", seconds=self.timeout or SECONDS, key=_key())
+
+
+def _key() -> str:
+    """Return the key for the server, empty without one."""
+    return next((value.strip() for name in KEYS if (value := os.environ.get(name))), "")
 
 
 def _typed(context: typer.Context, options: Any) -> list[str]:
