@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import Picture
 
 
@@ -71,6 +72,10 @@ class WrappedPicture(Picture):
         """Return the picture's bytes."""
         return self.picture.read()
 
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+    def file_content(self) -> Content:
+        """Return the content of the picture's file."""
+        return self.picture.file_content()
+
+    def files(self, data: Content) -> list[tuple[str, Content]]:
         """Return the files of the picture."""
         return self.picture.files(data)

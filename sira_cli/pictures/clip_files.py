@@ -9,7 +9,8 @@ import json
 import math
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from sira_cli.errors import PictureError
 from sira_cli.pictures import clip_worker
 from sira_cli.pictures.clip import Clip, Sampling, Timeline
 from sira_cli.pictures.clip_worker import ANIMATION
+from sira_cli.pictures.content import Content, LargeFile, head_of
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.room import ROOM
 
@@ -37,8 +39,9 @@ def can_read_clips() -> bool:
     return importlib.util.find_spec("av") is not None
 
 
-def container_of(data: bytes) -> str | None:
+def container_of(content: Content) -> str | None:
     """Return FFmpeg's name for a clip's container format; None: the file is not a clip."""
+    data = head_of(content)
     if data[4:8] in _ATOMS and not (data[4:8] == b"ftyp" and data[8:12] in _STILL_BRANDS):
         return "mov"
     if data[:4] == b"\x1a\x45\xdf\xa3":
@@ -128,7 +131,7 @@ class ClipFile:
         return found
 
 
-def read_clip(name: str, data: bytes, kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:
+def read_clip(name: str, data: Content, kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:
     """Return the frames of a clip that are shown, and warnings about it. Safe in threads.
 
     Args:
@@ -144,14 +147,25 @@ def read_clip(name: str, data: bytes, kind: str, sampling: Sampling) -> tuple[Cl
     if kind != ANIMATION and not can_read_clips():
         raise PictureError(f"{shown}: is a clip, which needs PyAV: {VIDEO}")
     try:
-        with ROOM.taken(2 * _BYTES * BOUND), tempfile.TemporaryFile() as file:
-            file.write(data)
-            file.flush()
+        with ROOM.taken(2 * _BYTES * BOUND), _opened(data) as file:
             return _read(file, kind, sampling)
     except PictureError as error:
         raise PictureError(f"{shown}: {error}") from None
     except OSError as error:
         raise PictureError(f"{shown}: cannot be decoded: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(data: Content) -> Iterator[IO[bytes]]:
+    """Open a file that the worker can seek in."""
+    if isinstance(data, LargeFile):
+        with data.opened() as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        copy.write(data)
+        copy.flush()
+        yield copy
 
 
 def _read(file: IO[bytes], kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:

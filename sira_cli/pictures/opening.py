@@ -15,6 +15,7 @@ from sira_cli.pictures.clip import Clip, Sampling
 from sira_cli.pictures.clip_files import BOUND as CLIP_PIXELS
 from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, read_clip
 from sira_cli.pictures.clip_worker import ANIMATION
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.room import ROOM, give_back
 from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to_rgb, upright
@@ -32,7 +33,7 @@ _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
-def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
+def decode_picture(name: str, data: Content) -> tuple[Image.Image, tuple[str, ...]]:
     """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
@@ -59,7 +60,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     return _in_room(name, data, decoded)
 
 
-def picture_size(name: str, data: bytes) -> tuple[int, int]:
+def picture_size(name: str, data: Content) -> tuple[int, int]:
     """Return width and height as stored, from the header alone; of a clip, of a picture as large as all its frames.
 
     Raises:
@@ -70,7 +71,7 @@ def picture_size(name: str, data: bytes) -> tuple[int, int]:
     return opened_header(name, data).size
 
 
-def clip_kind(name: str, data: bytes) -> str | None:
+def clip_kind(name: str, data: Content) -> str | None:
     """Return the kind of container if a file is a clip or an animation; None: it is a picture.
 
     Raises:
@@ -82,7 +83,7 @@ def clip_kind(name: str, data: bytes) -> str | None:
     return ANIMATION if image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False) else None
 
 
-def decode_clip(name: str, data: bytes, sampling: Sampling) -> tuple[Clip, tuple[str, ...]] | None:
+def decode_clip(name: str, data: Content, sampling: Sampling) -> tuple[Clip, tuple[str, ...]] | None:
     """Return the frames of a clip that are shown, and warnings about it; None: the file is a picture.
 
     Raises:
@@ -122,7 +123,7 @@ def _needed(image: Image.Image) -> int:
     return image.width * image.height * each
 
 
-def opened_header(name: str, data: bytes) -> Image.Image:
+def opened_header(name: str, data: Content) -> Image.Image:
     """Open a picture, and read only its header.
 
     Raises:
@@ -131,6 +132,8 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     shown = one_line(name)
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
+    if not isinstance(data, bytes):
+        raise PictureError(f"{shown}: is a clip, expected a picture")
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
@@ -168,7 +171,7 @@ def _damaged(name: str, error: BaseException) -> PictureError:
     return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
 
 
-def small_picture(name: str, data: bytes, side: int) -> Image.Image:
+def small_picture(name: str, data: Content, side: int) -> Image.Image:
     """Return upright RGB that fits into a square; a larger JPEG is decoded smaller at once. Safe in threads.
 
     Of a clip it is the first frame.
@@ -197,7 +200,7 @@ def small_picture(name: str, data: bytes, side: int) -> Image.Image:
     return _in_room(name, data, decoded)
 
 
-def _in_room(name: str, data: bytes, decode: Callable[[], T]) -> T:
+def _in_room(name: str, data: Content, decode: Callable[[], T]) -> T:
     """Decode as soon as memory is free; a picture that needs all of it is decoded alone."""
     needed = _needed(opened_header(name, data)) + len(data)
     for room in (needed, ROOM.size):

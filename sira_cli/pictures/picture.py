@@ -20,6 +20,7 @@ from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
 from sira_cli.pictures.clip import Clip, Sampling, Still, stills
+from sira_cli.pictures.content import Content, sha256_of
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.opening import decode_clip, decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
@@ -194,6 +195,14 @@ class Picture(ABC):
     def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Prepare `read`; called in the main thread, before another thread calls `read`."""
 
+    def file_content(self) -> Content:
+        """Return the content of its file: as `read`, but a large clip stays where it is. Safe in threads.
+
+        Raises:
+            PictureError: as `read`.
+        """
+        return self.read()
+
     @abstractmethod
     def read(self) -> bytes:
         """Return the bytes of its file. Safe in threads.
@@ -202,19 +211,26 @@ class Picture(ABC):
             PictureError: it does not exist, or cannot be read.
         """
 
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+    def files(self, data: Content) -> list[tuple[str, Content]]:
         """Return each picture's name in messages, and its file: one, unless several are shown together.
 
         Args:
-            data: from `read`.
+            data: from `read` or `file_content`.
         """
         return [(self.shown, data)]
 
-    def digest(self, data: bytes) -> str:
-        """Return the hash of its file, or of several, from the bytes that `read` returned."""
-        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
+    def digest(self, data: Content) -> str:
+        """Return the hash of its file, or of several, from what `read` or `file_content` returned.
 
-    def sizes(self, data: bytes) -> list[tuple[int, int]]:
+        Raises:
+            PictureError: a large file has changed since.
+        """
+        try:
+            return digest_of([sha256_of(file) for _, file in self.files(data)])
+        except PictureError as error:
+            raise PictureError(f"{self.shown}: {error}") from None
+
+    def sizes(self, data: Content) -> list[tuple[int, int]]:
         """Return each picture's width and height, from the headers alone.
 
         Raises:
@@ -222,7 +238,7 @@ class Picture(ABC):
         """
         return [picture_size(*file) for file in self.files(data)]
 
-    def pixels(self, data: bytes) -> int:
+    def pixels(self, data: Content) -> int:
         """Return the number of pixels to decode, from the headers alone.
 
         Raises:
@@ -238,11 +254,11 @@ class Picture(ABC):
             )
         return total
 
-    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
-        """Decode it, from the bytes that `read` returned.
+    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+        """Decode it.
 
         Args:
-            data: from `read`.
+            data: from `read` or `file_content`.
             sampling: which frames of a clip are taken; None: a few, at equal distances.
 
         Raises:
@@ -263,7 +279,7 @@ class Picture(ABC):
         Raises:
             PictureError: the picture cannot be read, or is not a picture; one line that names it.
         """
-        data = self.read()
+        data = self.file_content()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             return self.opened(data, sampling)

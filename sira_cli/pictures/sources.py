@@ -14,6 +14,7 @@ from PIL import Image
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
 from sira_cli.pictures.clip import Sampling
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import from_text, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
@@ -37,11 +38,11 @@ class MemoryPicture(Picture):
         """Return the stream's bytes, or the image's samples."""
         return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
 
-    def sizes(self, data: bytes) -> list[tuple[int, int]]:
+    def sizes(self, data: Content) -> list[tuple[int, int]]:
         """Return the size of the bytes' picture, or the image's."""
         return super().sizes(data) if isinstance(self.content, bytes) else [self.content.size]
 
-    def opened(self, data: bytes, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
         """Decode the bytes; an image is decoded already."""
         if isinstance(self.content, bytes):
             return super().opened(data, sampling)

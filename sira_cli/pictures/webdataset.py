@@ -17,6 +17,7 @@ from sira_cli.pictures import stores
 from sira_cli.pictures.clip_files import ENDINGS as CLIPS
 from sira_cli.pictures.clip_files import can_read_clips
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.left_out import count
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture, columns_of
@@ -77,7 +78,7 @@ class MemberPicture(ContainedPicture):
         found = [self._bytes(place) for place in self.places]
         return pack(found) if len(found) > 1 else found[0]
 
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+    def files(self, data: Content) -> list[tuple[str, Content]]:
         """Return the name and the bytes of each picture."""
         if len(self.places) == 1:
             return super().files(data)

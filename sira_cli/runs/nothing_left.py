@@ -73,7 +73,7 @@ def nothing_left(
             about, sha256 = picture.asked(request.prompt), ""
             # Where this fails, an earlier run that has it as done has failed in the same way.
             with suppress(Exception):
-                sha256 = picture.digest(picture.read())
+                sha256 = picture.digest(picture.file_content())
                 about = filled(about, picture) if request.fills else about
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 

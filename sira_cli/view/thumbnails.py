@@ -65,7 +65,9 @@ class Thumbnails:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             try:
-                image = _side_by_side([small_picture(*each, side) for each in picture.files(picture.read())], side)
+                image = _side_by_side(
+                    [small_picture(*each, side) for each in picture.files(picture.file_content())], side
+                )
                 file = io.BytesIO()
                 image.save(file, "JPEG", quality=88)
             except (OSError, MemoryError) as error:

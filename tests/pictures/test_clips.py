@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -14,8 +16,9 @@ import pytest
 from PIL import Image, ImageSequence
 
 from sira_cli import PictureError, SettingsError
-from sira_cli.pictures import clip_files, clip_worker, opening
+from sira_cli.pictures import clip_files, clip_worker, opening, single
 from sira_cli.pictures.clip import Sampling, evenly
+from sira_cli.pictures.content import LargeFile
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import small_picture
 from sira_cli.pictures.sources import as_picture
@@ -110,6 +113,21 @@ def test_durations_and_counts_come_from_the_packets(tmp_path):
     found = as_picture(tmp_path / "cut.mp4").open(Sampling(frames=2))
     assert found.warnings[0].startswith("ends early: ")
     assert 1 < found.image.timeline.count < 40
+
+
+def test_large_clips_stay_on_disk(tmp_path, monkeypatch):
+    path = write_clip(tmp_path / "a.mp4")
+    picture, whole = as_picture(path), as_picture(path).open(Sampling(frames=3))
+    monkeypatch.setattr(single, "LARGE", 100)
+    found = picture.file_content()
+    assert isinstance(found, LargeFile)
+    assert len(found) == path.stat().st_size
+    assert picture.digest(found) == hashlib.sha256(path.read_bytes()).hexdigest() == whole.sha256
+    assert picture.opened(found, Sampling(frames=3)).image.tobytes() == whole.image.tobytes()
+    os.utime(path, (1, 1))
+    for use in (picture.digest, picture.opened):
+        with pytest.raises(PictureError, match=r"a\.mp4: changed between two readings; run the command again"):
+            use(found)
 
 
 def test_clips_among_pictures_in_folders_and_shards(tmp_path, monkeypatch):

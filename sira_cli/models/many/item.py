@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import Picture
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class Item(Generic[R]):
         prompt: given to the model word by word.
         id: unique in a run; the name, unless a picture has several prompts.
         read: whether its reading has ended.
-        data: the file's bytes, until it is settled; also empty if they are many and can be read again.
+        data: the file's content, until it is settled; also empty if it is large and can be read again.
         sha256: of these bytes (`Picture.digest`).
         pixels: number of pixels, of a group all together.
         warnings: about the picture.
@@ -39,7 +40,7 @@ class Item(Generic[R]):
     prompt: str
     id: str = ""
     read: bool = False
-    data: bytes = b""
+    data: Content = b""
     sha256: str = ""
     pixels: int = 0
     warnings: tuple[str, ...] = ()
@@ -51,15 +52,15 @@ class Item(Generic[R]):
     def __post_init__(self) -> None:
         self.id = self.id or self.name
 
-    def content(self) -> bytes:
-        """Return the file's bytes.
+    def content(self) -> Content:
+        """Return the file's content.
 
         Raises:
             PictureError: they have to be read again, and the file is gone or changed.
         """
         if self.data:
             return self.data
-        data = self.picture.read()
+        data = self.picture.file_content()
         if self.picture.digest(data) != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data

@@ -109,7 +109,7 @@ class Task(ABC, Generic[A, R]):
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with ROOM.taken(item.picture.file_size()):
-                item.data = item.picture.read()
+                item.data = item.picture.file_content()
                 item.sha256 = item.picture.digest(item.data)
                 self.complete(item)
                 if not self.is_done(item):
