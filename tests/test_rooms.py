@@ -29,7 +29,7 @@ LINES = {
     "web": 120,
     "core": 3_990,
     "language": 1_430,
-    "pictures": 3_770,
+    "pictures": 3_930,
     "data": 3_200,
     "methods": 3_020,
     "models": 11_090,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 29_360
+DECODER_LINES = 29_600
 
 
 @functools.cache

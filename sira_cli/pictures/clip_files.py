@@ -131,6 +131,12 @@ class ClipFile:
         return found
 
 
+def read_timeline(name: str, data: Content, kind: str, sampling: Sampling) -> Timeline:
+    """Return the part of a clip that is looked at, without decoding it; otherwise as `read_clip`."""
+    with _reading(name, data, kind) as file:
+        return _measured(file, kind, sampling)[1]
+
+
 def read_clip(name: str, data: Content, kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:
     """Return the frames of a clip that are shown, and warnings about it. Safe in threads.
 
@@ -143,12 +149,19 @@ def read_clip(name: str, data: Content, kind: str, sampling: Sampling) -> tuple[
     Raises:
         PictureError: it cannot be read, or nothing of it is left; one line that names it.
     """
+    with ROOM.taken(2 * _BYTES * BOUND), _reading(name, data, kind) as file:
+        return _read(file, kind, sampling)
+
+
+@contextmanager
+def _reading(name: str, data: Content, kind: str) -> Iterator[IO[bytes]]:
+    """Open a clip, and name it in errors inside this context."""
     shown = one_line(name)
     if kind != ANIMATION and not can_read_clips():
         raise PictureError(f"{shown}: is a clip, which needs PyAV: {VIDEO}")
     try:
-        with ROOM.taken(2 * _BYTES * BOUND), _opened(data) as file:
-            return _read(file, kind, sampling)
+        with _opened(data) as file:
+            yield file
     except PictureError as error:
         raise PictureError(f"{shown}: {error}") from None
     except OSError as error:
@@ -169,8 +182,7 @@ def _opened(data: Content) -> Iterator[IO[bytes]]:
 
 
 def _read(file: IO[bytes], kind: str, sampling: Sampling) -> tuple[Clip, tuple[str, ...]]:
-    clip = ClipFile.of(kind, json.loads(_worked(file, None, kind)))
-    timeline = clip.part(sampling.start, sampling.end)
+    clip, timeline = _measured(file, kind, sampling)
     numbers = sampling.numbers(timeline)
     places = [clip.at(sampling.start + number / clip.fps) for number in numbers]
     scale = min(1.0, math.sqrt(BOUND / (len(places) * clip.width * clip.height)))
@@ -187,6 +199,11 @@ def _read(file: IO[bytes], kind: str, sampling: Sampling) -> tuple[Clip, tuple[s
             frames.append(frame.transpose(_TURNS[clip.turns - 1]) if clip.turns else frame)
     times = tuple(clip.times[place] for place in places)
     return Clip(tuple(frames), numbers, times, timeline), tuple(_suspicious(clip, len(places)))
+
+
+def _measured(file: IO[bytes], kind: str, sampling: Sampling) -> tuple[ClipFile, Timeline]:
+    clip = ClipFile.of(kind, json.loads(_worked(file, None, kind)))
+    return clip, clip.part(sampling.start, sampling.end)
 
 
 _TURNS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)

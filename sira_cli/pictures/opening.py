@@ -11,9 +11,9 @@ from typing import TypeVar
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
-from sira_cli.pictures.clip import Clip, Sampling
+from sira_cli.pictures.clip import Clip, Sampling, Timeline
 from sira_cli.pictures.clip_files import BOUND as CLIP_PIXELS
-from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, read_clip
+from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, read_clip, read_timeline
 from sira_cli.pictures.clip_worker import ANIMATION
 from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import one_line
@@ -91,6 +91,12 @@ def decode_clip(name: str, data: Content, sampling: Sampling) -> tuple[Clip, tup
     """
     kind = clip_kind(name, data)
     return None if kind is None else read_clip(name, data, kind, sampling)
+
+
+def clip_timeline(name: str, data: Content, sampling: Sampling) -> Timeline | None:
+    """Return the part of a clip that is looked at, without decoding it; otherwise as `decode_clip`."""
+    kind = clip_kind(name, data)
+    return None if kind is None else read_timeline(name, data, kind, sampling)
 
 
 @functools.cache

@@ -19,10 +19,10 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
-from sira_cli.pictures.clip import Clip, Sampling, Still, stills
+from sira_cli.pictures.clip import Clip, Sampling, Still, Timeline, stills
 from sira_cli.pictures.content import Content, sha256_of
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.opening import decode_clip, decode_picture, picture_size
+from sira_cli.pictures.opening import clip_timeline, decode_clip, decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
@@ -269,6 +269,18 @@ class Picture(ABC):
         image, *more = (image for image, _ in found)
         suspicions = tuple(warning for _, warnings in found for warning in warnings)
         return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
+
+    def timeline(self, sampling: Sampling) -> Timeline | None:
+        """Return the part of a clip that is looked at; None: it is a picture, or several files.
+
+        Args:
+            sampling: as for `opened`.
+
+        Raises:
+            PictureError: as `open`.
+        """
+        file, *more = self.files(self.file_content())
+        return None if more else clip_timeline(*file, sampling)
 
     def open(self, sampling: Sampling | None = None) -> OpenedPicture:
         """Read and decode it.

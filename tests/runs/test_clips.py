@@ -84,6 +84,21 @@ def test_asking_and_tracing_and_checking(sira, folder, tmp_path):
     assert (record["media"], len(record["objects"])) == ("video", 1)
 
 
+def test_facts_of_clips_in_prompts(sira, folder, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    prompt = "Describe {frames|one} frames, {fps} a second, in {seconds} s."
+    run = ("caption", folder / "a.mp4", folder / "b.png", *FAST, "--start", "0.5", "--prompt", prompt, "-o", output)
+    assert sira(*run)[0] == 0
+    found = {name: record["prompt"] for name, record in records_of(output).items()}
+    assert found == {
+        "clips/a.mp4": "Describe 3 frames, 10 a second, in 1.5 s.",
+        "clips/b.png": "Describe one frames,  a second, in  s.",
+    }
+    before = output.read_bytes()
+    assert sira(*run)[0] == 0  # another run finds the same prompts
+    assert output.read_bytes() == before
+
+
 def test_clips_in_tables(sira, folder, tmp_path):
     files = [(folder / name).read_bytes() for name in ("a.mp4", "b.png")]
     table = pyarrow.table({"image": files, "what": ["a clip", "a picture"]})

@@ -19,7 +19,7 @@ from sira_cli.models.inputs.processors import chat_inputs, check_chat
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
-from sira_cli.pictures.clip import Sampling
+from sira_cli.pictures.clip import Clip, Sampling
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -169,7 +169,9 @@ class PreparingModel:
                 continue
             pictures = len(pictures_of(shown))
             who, remedy = "a picture", "shorten it, or make the picture smaller"
-            if pictures > 1:
+            if any(isinstance(each, Clip) for each in pictures_of(shown)):
+                who, remedy = "a clip", "shorten it, or show fewer frames by `frames=`"
+            elif pictures > 1:
                 who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
             raise LongPromptError(
                 f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}: {remedy}",
