@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import CutContrast, PromptBatch
-from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
+from sira_cli.pictures.clip import Clip, stills
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STEPS = 1000
 PIXELS = ("pixel_values", "high_res_pixel_values")  # the inputs that show a picture; the second in high resolution
+VIDEO = "pixel_values_videos"  # the input that shows clips; these, which describe it, are like those of pictures
+_LIKE = {"image_grid_thw": "video_grid_thw", "image_position_ids": "video_position_ids"}
+_LIKE |= {"target_sizes": "target_sizes_videos"}
 _MARKS = {"pixel_attention_mask", "image_position_ids"}  # inputs that tell a picture's patches from padding
 
 
@@ -36,12 +39,24 @@ class Vcd(CutContrast):
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Return the same prompts with noised pictures."""
+        """Return the same prompts with noised pictures and clips."""
         inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
-        counts = [len(pictures_of(shown)) for shown in batch.images] or [1] * len(tokens)
-        vision = getattr(batch.maker.model.config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
-        copies = getattr(vision, "temporal_patch_size", 1)
+        clips = [sum(isinstance(each, Clip) and len(each.frames) > 1 for each in group) for group in batch.shown]
+        counts = [sum(len(stills(each)) for each in group) for group in batch.shown] or [1] * len(tokens)
+        config = batch.maker.model.config
         branch = dict(inputs)
+        if VIDEO in inputs:
+            if not clips:  # attached to a model by the user, who made the inputs
+                raise _unclear()
+            counts = [len(group) - own for group, own in zip(batch.shown, clips, strict=True)]
+            of_clips = (inputs["input_ids"] == config.video_token_id).sum(dim=1)
+            tokens = tokens - of_clips
+            like = {name: inputs[own] for name, own in _LIKE.items() if own in inputs}
+            seeds = [seed ^ len(PIXELS) << 40 for seed in batch.seeds]
+            # A patch holds different frames, each with noise of its own.
+            branch[VIDEO] = noised({"pixel_values": inputs[VIDEO], **like}, of_clips, 1, self.noise_step, seeds, clips)
+        vision = getattr(config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
+        copies = getattr(vision, "temporal_patch_size", 1)
         for number, name in enumerate(PIXELS):
             if name in inputs:
                 pictures = {**inputs, "pixel_values": inputs[name]}
@@ -88,9 +103,11 @@ def noised(
     mixed, share = pixels.clone(), signal_share(step)
     counts = [1] * len(seeds) if counts is None else counts
     pictures = list(_pictures(inputs, pixels, image_tokens.tolist(), sum(counts)))
-    if len(pictures) != len(seeds):
+    if len(pictures) == sum(counts):
         each = iter(pictures)
         pictures = [[part for picture in islice(each, count) for part in picture] for count in counts]
+    elif len(pictures) != len(seeds):
+        raise _unclear()
     for parts, seed in zip(pictures, seeds, strict=True):
         generator = torch.Generator().manual_seed(seed)
         for part in parts:

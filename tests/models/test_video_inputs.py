@@ -15,6 +15,8 @@ from transformers.video_utils import VideoMetadata
 
 from sira_cli import load
 from sira_cli.analysis.proof.exact import compare_real
+from sira_cli.methods.vcd import signal_share
+from sira_cli.models.answering.preparing import BRANCH
 from sira_cli.models.loading import presets
 from sira_cli.pictures.clip import Clip, Sampling
 from sira_cli.pictures.sources import as_picture
@@ -89,6 +91,30 @@ def test_clips_and_pictures_in_a_batch_equal_single_ones(folders, clip, picture,
     for row, answer in enumerate(batch):
         (alone,) = lvlm.answer(lvlm.to_device(lvlm.prepare([shown[row]], [prompts[row]])))
         assert (answer.tokens, answer.image_tokens) == (alone.tokens, alone.image_tokens)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vcd_noises_every_frame_with_noise_of_its_own(folders, clip, picture, family):
+    lvlm = load(str(folders(family)), method="vcd")
+
+    def noise(*shown):
+        inputs = lvlm.prepare(shown, ["What?"] * len(shown), [f"{id(each)}" for each in shown])
+        share, scale = signal_share(500), 2 if family == "Gemma 4 E" else 1  # its own pixels go from 0 to 1
+        names = [name for name in ("pixel_values", "pixel_values_videos") if name in inputs]
+        found = [(scale * inputs[each] - (scale - 1), scale * inputs[BRANCH + each] - (scale - 1)) for each in names]
+        return [(mixed - share**0.5 * x) / (1 - share) ** 0.5 for x, mixed in found]
+
+    *_, alone = noise(clip)
+    rows = alone.flatten(0, 1) if family == "Gemma 4 E" else alone
+    rows = rows[rows.flatten(1).std(dim=1) > 0.5]  # without Gemma's padding
+    assert float(rows.mean()) == pytest.approx(0, abs=0.05)
+    assert float(rows.std()) == pytest.approx(1, abs=0.05)
+    together = noise(picture, clip)
+    if len(together) == 2:  # inputs of their own
+        torch.testing.assert_close(together[1], alone)
+        torch.testing.assert_close(together[0], noise(picture)[0])
+    halves = alone.flatten().chunk(len(clip.frames))
+    assert abs(float(torch.corrcoef(torch.stack([halves[0], halves[-1]]))[0, 1])) < 0.1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
