@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sira_cli.errors import PictureError
 from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import Picture
 
@@ -79,3 +80,41 @@ class WrappedPicture(Picture):
     def files(self, data: Content) -> list[tuple[str, Content]]:
         """Return the files of the picture."""
         return self.picture.files(data)
+
+
+@dataclass(frozen=True)
+class RefusedPicture(WrappedPicture):
+    """A picture that fails, like one that cannot be read, although nothing is wrong with its own file.
+
+    Attributes:
+        reason: why it fails.
+    """
+
+    reason: str
+
+    @property
+    def identity(self) -> str:
+        """That of the picture."""
+        return self.picture.identity
+
+    def file_size(self) -> int:
+        """Return 0: nothing is read."""
+        return 0
+
+    def make_ready(self) -> None:
+        """Do nothing."""
+
+    def read(self) -> bytes:
+        """Raise the reason as a `PictureError`."""
+        raise PictureError(f"{self.shown}: {self.reason}")
+
+    def file_content(self) -> Content:
+        """Raise the reason, as `read` does."""
+        return self.read()
+
+
+def refused_picture(picture: Picture, reason: str) -> Picture:
+    """Return a picture, with the text or question about it, that fails for a reason."""
+    if isinstance(picture, WrappedPicture):
+        return replace(picture, picture=refused_picture(picture.picture, reason))
+    return RefusedPicture(picture.location, picture.relative, picture, reason)

@@ -154,7 +154,7 @@ class PictureRun:
             if (blank := self._engine.blank()) is not None:
                 self._begin(blank)
             yield Started(len(self._pictures))
-            yield from self._all(blank)
+            yield from self._all()
             self._begin(None)
             if not self.stopped:
                 self._targets.finish(self._pictures)
@@ -167,13 +167,13 @@ class PictureRun:
             raise
         self._report("stopped" if self.stopped else "finished")
 
-    def _all(self, blank: Result | None) -> Generator[Event, None, None]:
+    def _all(self) -> Generator[Event, None, None]:
         kept = [picture for picture in self._pictures if self._targets.keeps(picture)]
         for picture in kept:
             name = self._targets.name(picture)
             yield self._counted(Skipped(picture, name, picture.id or name))
         done = {picture.identity for picture in kept}
-        refused = Refused(self._targets, blank)
+        refused = Refused(self._targets)
         todo = refused.names(picture for picture in self._pictures if picture.identity not in done)
         events = refused.events(self._engine.events(todo))
         try:

@@ -120,8 +120,9 @@ def _of_folder(folder: Path, recursive: bool, extension: str, *, or_files: bool 
 
 def _of_file(picture: Picture, found: Found | None) -> CaptionItem:
     name = as_text(picture.relative)
-    text, source = found or Found("")
-    return CaptionItem(name, name, picture, text, {"source": source} if source else {})
+    text, source, error = found or Found("")
+    facts = {"status": "error", "error": error} if error else {"source": source} if source else {}
+    return CaptionItem(name, name, picture, text, facts)
 
 
 def _files_in(folder: Path) -> list[Path]:

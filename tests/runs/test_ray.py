@@ -70,8 +70,9 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
     for number in range(8):
         shutil.copy(EXAMPLES[number % len(EXAMPLES)], tmp_path / "pictures" / f"{number:02}.png")
     (tmp_path / "pictures/03-bad.png").write_text("no picture")
+    (tmp_path / "pictures/04.png.xmp").write_text("no XMP")
     records = tmp_path / "two/captions.jsonl"
-    options = ("--engine", "ray:2", "-b", 2)
+    options = ("--engine", "ray:2", "-b", 2, "--xmp")
 
     with start(tmp_path, home, "two", *options) as run:
         while run.poll() is None and not (records.exists() and records.stat().st_size):
@@ -92,7 +93,7 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
     done = before.count(b'"status": "ok"')
     assert f"{done} of 9 pictures were done before".encode() in err
 
-    with start(tmp_path, home, "one") as run:
+    with start(tmp_path, home, "one", "--xmp") as run:
         run.communicate(timeout=240)
     assert without_time(records) == without_time(tmp_path / "one/captions.jsonl")
 
@@ -138,7 +139,7 @@ def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
         (["x.png", "--engine", "ray"], "--engine ray reads and writes files: give paths, and -o FILE"),
         (["-", "--engine", "ray", "-o", "x.jsonl"], "--engine ray reads and writes files"),
         (["x.png", "--engine", "ray:all"], "--engine ray:all: expected local, ray, or ray:N"),
-        (["x.png", "--engine", "ray", "-o", "x.jsonl", "--device", "cuda"], "the Ray cluster has 0 GPUs"),
+        (["x.png", "--engine", "ray", "-o", "x.jsonl", "--device", "cuda"], "1 Ray workers: the cluster has 0 GPUs"),
     ],
 )
 def test_what_cannot_work_is_refused(sira, tmp_path, monkeypatch, arguments, message):

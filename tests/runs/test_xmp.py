@@ -220,8 +220,8 @@ def test_a_sidecar_that_cannot_be_read_is_that_pictures_error(sira, tmp_path):
     bad = tmp_path / f"{PICTURES[0].name}.xmp"
     bad.write_bytes(HOSTILE["laughs"])
     output = tmp_path / "captions.jsonl"
-    for _ in range(2):
-        code, _, err = sira("caption", tmp_path, *FAST, "--xmp", "-o", output)
+    for again in ((), ("--retry-errors",)):
+        code, _, err = sira("caption", tmp_path, *FAST, "--xmp", "-o", output, *again)
         assert (code, err.count(f": {bad}: is not XML: ")) == (3, 1)
         assert bad.read_bytes() == HOSTILE["laughs"]
         first, second = map(json.loads, output.read_text().splitlines())

@@ -19,7 +19,7 @@ from sira_cli.runs.xmp import Described
 from sira_cli.runs.xmp_sidecars import describe
 from sira_cli.view import Collection, Edits
 from sira_cli.view.accepted import AcceptedXmp
-from tests.runs.test_xmp import FAST, PICTURES, foreign, merged, read, tag, without_ours
+from tests.runs.test_xmp import FAST, HOSTILE, PICTURES, foreign, merged, read, tag, without_ours
 from tests.support.helpers import SIRA
 
 DEMO = ("-p", "demo", "--language", "en")
@@ -72,6 +72,20 @@ def test_captions_in_metadata_are_checked_and_records_name_their_source(sira, fo
     for extension, names in ((".txt", ["a.jpg"]), (".xmp", [*TEXTS])):
         code, out, _ = sira("check", folder, "-p", "demo", "--caption-extension", extension, "--json")
         assert (code, [Path(json.loads(line)["file_name"]).name for line in out.splitlines()]) == (0, names)
+
+
+def test_metadata_that_cannot_be_read_are_that_pictures_error(sira, folder):
+    (folder / "b.xmp").write_bytes(HOSTILE["deep"])
+    image = Image.open(PICTURES[0]).convert("RGB")
+    image.save(folder / "c.jpg", xmp=HOSTILE["file"])
+    code, out, err = sira("check", folder, "-p", "demo", "--json")
+    found = {Path(one["file_name"]).name: one["error"] for one in map(json.loads, out.splitlines())}
+    assert (code, found["a.jpg"], found["d.jpg"]) == (3, "", "")
+    assert "b.jpg: b.xmp: is not XML: " in found["b.jpg"]
+    assert "c.jpg: XMP in the picture: has a document type" in found["c.jpg"]
+    assert all(one in err for one in found.values())
+    items = {item.name: item for item in Collection.read(folder).items}
+    assert {name for name, item in items.items() if item.error} == {"b.jpg", "c.jpg"}
 
 
 def test_a_check_writes_support_next_to_texts_of_others(sira, folder):

@@ -20,6 +20,7 @@ from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.captions.texts import METADATA, is_prose, no_captions, texts_of_pictures
+from sira_cli.data.wrapped import refused_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.containers import ContainedPicture
@@ -195,8 +196,8 @@ def find_captions(
                 raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
         found.unread = pictures.left_out
         for picture in pictures:
-            text, source = texts.get(picture.identity, (None, ""))
-            found.add(picture, text, {}, source)
+            text, source, error = texts.get(picture.identity, (None, "", ""))
+            found.add(refused_picture(picture, error) if error else picture, text, {}, source)
     for path in tables:
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(file)

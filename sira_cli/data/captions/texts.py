@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sira_cli.data.captions.files import TEXT_COLUMNS, is_record, usual_column
 from sira_cli.data.rows import some, text_of
 from sira_cli.data.xmp.metadata import Metadata
-from sira_cli.errors import PictureError
+from sira_cli.errors import DataError, PictureError
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
@@ -18,10 +18,17 @@ METADATA = ".xmp"  # the extension of texts that are in pictures' metadata
 
 
 class Found(NamedTuple):
-    """A caption; `source`: its place in the picture's metadata, if it is from there."""
+    """A caption.
+
+    Attributes:
+        text: the caption.
+        source: its place in the picture's metadata, if it is from there.
+        error: why they cannot be read; then there is no text.
+    """
 
     text: str
     source: str = ""
+    error: str = ""
 
 
 def text_of_picture(picture: Picture, extension: str, column: str | None) -> str | None:
@@ -59,10 +66,18 @@ def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str |
         SettingsError: the extra `xmp` is missing.
     """
     if extension == METADATA:
-        found = {picture.identity: Metadata(picture).caption() for picture in pictures}
-        return {name: Found(*caption) for name, caption in found.items() if caption is not None}
+        found = {picture.identity: _in_metadata(picture) for picture in pictures}
+        return {name: caption for name, caption in found.items() if caption is not None}
     texts = {picture.identity: text_of_picture(picture, extension, column) for picture in pictures}
     return {name: Found(text) for name, text in texts.items() if text is not None}
+
+
+def _in_metadata(picture: Picture) -> Found | None:
+    try:
+        caption = Metadata(picture).caption()
+    except DataError as error:
+        return Found("", error=str(error))
+    return None if caption is None else Found(*caption)
 
 
 def is_prose(text: str, values: Mapping[str, Any]) -> bool:

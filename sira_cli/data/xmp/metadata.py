@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image, IptcImagePlugin
 
 from sira_cli.data.xmp.packet import TEXT, Packet
-from sira_cli.data.xmp.places import read_packet, xmp_file
+from sira_cli.data.xmp.places import read_bytes, xmp_file
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.opening import opened_header
 from sira_cli.pictures.picture import Picture
@@ -36,7 +36,9 @@ class Metadata:
     @cached_property
     def sidecar(self) -> Packet | None:
         """XMP next to the picture; None if it has none, or an unreadable one."""
-        return None if self.sidecar_file is None else read_packet(self.sidecar_file)
+        with suppress(DataError):
+            return self._read_sidecar()
+        return None
 
     @cached_property
     def sidecar_file(self) -> Path | None:
@@ -56,12 +58,17 @@ class Metadata:
     @cached_property
     def embedded(self) -> Packet | None:
         """XMP in the picture's file; None if it has none, or an unreadable one."""
-        data = None if self.image is None else self.image.info.get("xmp") or self.image.info.get("XML:com.adobe.xmp")
-        if not data:
-            return None
         with suppress(DataError):
-            return Packet(data.encode() if isinstance(data, str) else bytes(data).rstrip(b"\0"))
+            return self._read_embedded()
         return None
+
+    def _read_sidecar(self) -> Packet | None:
+        data = None if self.sidecar_file is None else read_bytes(self.sidecar_file)
+        return None if data is None else Packet(data)
+
+    def _read_embedded(self) -> Packet | None:
+        data = None if self.image is None else self.image.info.get("xmp") or self.image.info.get("XML:com.adobe.xmp")
+        return Packet(data.encode() if isinstance(data, str) else bytes(data).rstrip(b"\0")) if data else None
 
     @cached_property
     def iptc(self) -> dict[tuple[int, int], list[str]]:
@@ -75,10 +82,19 @@ class Metadata:
         return {name: [_decoded(each, encoding) for each in value] for name, value in values.items()}
 
     def caption(self) -> tuple[str, str] | None:
-        """Return the text about the picture and its place; None without one."""
-        for packet, where in ((self.sidecar, self.sidecar_file), (self.embedded, "XMP in the picture")):
+        """Return the text about the picture and its place; None without one.
+
+        Raises:
+            DataError: the picture's XMP cannot be read.
+        """
+        name = "" if self.sidecar_file is None else self.sidecar_file.name
+        for read, where in ((self._read_sidecar, name), (self._read_embedded, "XMP in the picture")):
+            try:
+                packet = read()
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from error
             if packet is not None and (text := packet.text(TEXT)):
-                return text, where.name if isinstance(where, Path) else str(where)
+                return text, where
         text = next(iter(self.iptc.get(_CAPTION, ())), "").strip()
         return (text, "IPTC in the picture") if text else None
 
