@@ -32,7 +32,7 @@ LINES = {
     "pictures": 3_930,
     "data": 3_270,
     "methods": 3_020,
-    "models": 11_090,
+    "models": 11_360,
     "remote": 830,
     "runs": 2_910,
     "eval": 6_980,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 29_600
+DECODER_LINES = 29_870
 
 
 @functools.cache

@@ -48,7 +48,7 @@ class Keys:
         Args:
             preset, method: with the settings in force.
             revision: `Checkpoint.revision` of the model's files.
-            quantization: `4bit`, `8bit` or None.
+            quantization: its name, or None.
             server: address of the model's server, as two may have different models of one name; empty: it runs here.
 
         Raises:

@@ -46,7 +46,7 @@ class Job:
         pictures: all of the run, in order.
         request: about each picture.
         preset, method: with the settings in force.
-        quantization: `4bit`, `8bit` or None.
+        quantization: its name, or None.
         targets: where results go.
         left_out: numbers of files that are not read, by ending.
         settings: everything that decides the records, for the report next to them.

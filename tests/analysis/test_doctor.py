@@ -109,7 +109,7 @@ def test_the_default_is_refused_where_it_does_not_fit(memory, monkeypatch):
     assert takes > 16.6 * GB  # the download
     memory(32 * GB)
     fitting.check_default_fits(default, "cpu", None)
-    monkeypatch.setattr(fitting, "usable_quantizations", list)
+    monkeypatch.setattr(fitting, "usable_quantizations", lambda device: [])
     memory(16 * GB)
     with pytest.raises(
         SettingsError, match=r"17\.4 GB of memory, and this machine has 16\.0 GB: `preset=` qwen3\.5-4b takes"
@@ -122,7 +122,7 @@ def test_the_default_is_refused_where_it_does_not_fit(memory, monkeypatch):
 
 def test_a_quantization_counts(memory, monkeypatch):
     default = presets.find(presets.DEFAULT)
-    monkeypatch.setattr(fitting, "usable_quantizations", lambda: ["8bit", "4bit"])
+    monkeypatch.setattr(fitting, "usable_quantizations", lambda device: ["8bit", "4bit"])
     memory(12 * GB)
     fitting.check_default_fits(default, "cpu", "4bit")
     with pytest.raises(SettingsError, match=r"`preset=` qwen2\.5-vl-7b `quantization=` 4bit takes 7\.6 GB and fits"):
@@ -144,7 +144,7 @@ def test_experts_are_not_quantized():
 
 def test_only_installed_quantizations_are_advised(monkeypatch):
     monkeypatch.setattr(quantization.importlib.util, "find_spec", lambda name: None)
-    assert not {"4bit", "8bit"} & {*fitting.usable_quantizations()}
+    assert quantization.usable_quantizations("cuda:0") == []
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 2), (("-p", "qwen2.5-vl-7b"), 1)])

@@ -189,6 +189,7 @@ class BenchReport(TimedOn):
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
         processor_time: whether times are the process's processor time instead of elapsed time.
+        quantization: of the weights; None: none.
     """
 
     weights: str
@@ -199,10 +200,11 @@ class BenchReport(TimedOn):
     rows: tuple[BenchRow, ...]
     stand_ins: tuple[str, ...] = ()
     processor_time: bool = False
+    quantization: str | None = None
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
-        unused = [name for name in ("stand_ins", "processor_time") if not getattr(self, name)]
+        unused = [name for name in ("stand_ins", "processor_time", "quantization") if not getattr(self, name)]
         return self.as_json("sira.bench/1", **dict.fromkeys(unused))
 
     @classmethod

@@ -26,6 +26,7 @@ from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.answering.preparing import BRANCH
+from sira_cli.models.loading.packed import stored_bytes
 from sira_cli.models.loading.peak import peak_since, restart_peak
 from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
@@ -137,7 +138,7 @@ def measure(
     peak = peak_since(devices)
     if peak is not None and before is not None:  # without the caches that other decoders keep
         kept = cached if lvlm.compiled is not None else 0
-        peak += kept + sum(weight.nbytes for weight in model.parameters()) - before
+        peak += kept + stored_bytes(model) - before
     return Timing(seen.encoder, tuple(seen.tokens), cached, peak)
 
 

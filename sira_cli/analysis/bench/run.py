@@ -114,6 +114,7 @@ def _report(
         rows=tuple(rows),
         stand_ins=stand_ins,
         processor_time=processor_time,
+        quantization=lvlm.quantization,
     )
 
 

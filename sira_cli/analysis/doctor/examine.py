@@ -13,10 +13,11 @@ from sira_cli.analysis.doctor.speed import Speed, measure_plain
 from sira_cli.data.report import Report
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.fitting import Memory, downwards, most_bits, needed, usable_quantizations
+from sira_cli.models.loading.fitting import Memory, downwards, most_bits, needed
 from sira_cli.models.loading.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.loading.precision import computes_in
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.quantization import usable_quantizations
 from sira_cli.models.loading.sizes import size_of
 
 NEW_TOKENS = 128  # of a text whose time is estimated
@@ -79,7 +80,7 @@ def examine() -> Examination:
     speeds = {dtype: measure_plain(device, dtype) for dtype in types}
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
     shipped = [preset for preset in shipped if preset.model != presets.BUNDLED]
-    quantizations = usable_quantizations()
+    quantizations = usable_quantizations(machine.device)
     fits = {preset.name: _fit(preset, machine.memory, quantizations, speeds) for preset in shipped if size_of(preset)}
     return Examination(
         machine=machine,

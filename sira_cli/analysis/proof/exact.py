@@ -16,8 +16,10 @@ from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
+from sira_cli.models.loading.few_bits import exact_products
 from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.quantization import TORCH
 from sira_cli.models.lvlm import Lvlm
 
 TOKENS = 8  # compared
@@ -59,6 +61,8 @@ def compare_real(
 ) -> Exact:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
+    Both use the same weights, quantized or not; those in `int8` and `int4` in float32.
+
     Args:
         preset: the model with its settings; it is decoded greedily.
         picture: RGB.
@@ -67,7 +71,10 @@ def compare_real(
     Raises:
         SiraError: as `load`.
     """
-    lvlm = load(_greedily(preset), method="sira", device=device, quantization=quantization, offline=offline)
+    preset = _greedily(preset)
+    if quantization in TORCH:
+        preset = preset.with_values(dtype="float32")  # so that rounding hides no fault
+    lvlm = load(preset, method="sira", device=device, quantization=quantization, offline=offline)
     inputs = lvlm.to_device(lvlm.prepare([picture], [preset.prompts.caption]))
     tokens: list[int] = []
     steps: list[Step] = []
@@ -76,14 +83,16 @@ def compare_real(
         tokens.extend(new)
         steps.append(step)
 
-    lvlm.generate(inputs, on_tokens=keep)
+    with exact_products(lvlm.model):
+        lvlm.generate(inputs, on_tokens=keep)
     given: dict[str, Any] = {**asked(inputs)}
     image = lvlm.find_image(inputs["input_ids"])
     if _keeps_last(lvlm.model):
         given["logits_to_keep"] = 1  # all S rows of a large vocabulary are gigabytes
     prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
-    compared = compare(prompt, config, tokens, steps, lvlm.model.dtype)
+    with exact_products(lvlm.model):
+        compared = compare(prompt, config, tokens, steps, lvlm.model.dtype)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
     return Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs))

@@ -126,7 +126,11 @@ class ModelOptions:
     ] = None
     quantization: Annotated[
         Quantization | None,
-        typer.Option(metavar="BITS", help="4bit or 8bit language layers (extra `quant`)."),
+        typer.Option(
+            metavar="BITS",
+            help="Language layers: int8 or int4 on CPUs; 8bit or 4bit (extra `quant`).",
+            show_choices=False,
+        ),
     ] = None
     max_pixels: Annotated[
         int | None,

@@ -13,7 +13,7 @@ from sira_cli.methods import METHODS
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
 
 
-Quantization = Literal["4bit", "8bit"]  # bits of the weights
+Quantization = Literal["int8", "int4", "8bit", "4bit"]  # bits of the weights
 
 
 FolderFormat = Literal["jsonl", "parquet", "webdataset"]  # of a folder of results

@@ -145,13 +145,21 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
         if layers is not None:
             raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
         return load_model(choose_preset(model, k=k), model, "sira", pictures=(), compiled=compiled)
-    if model != ModelOptions(device=model.device, dtype=model.dtype):
-        raise SettingsError("--shape is a model of its own: only --device and --dtype can be combined with it")
+    if model != ModelOptions(device=model.device, dtype=model.dtype, quantization=model.quantization):
+        raise SettingsError("--shape is a model of its own: only --device, --dtype and --quantization go with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
-        own = {"dtype": model.dtype, "k": k}
-        return load_shape(shape, find("sira"), model.device, layers=layers, packed=not compiled, **own)
+        return load_shape(
+            shape,
+            find("sira"),
+            model.device,
+            layers=layers,
+            packed=not compiled,
+            quantization=model.quantization,
+            dtype=model.dtype,
+            k=k,
+        )
 
 
 def print_report(report: BenchReport) -> None:
@@ -161,7 +169,7 @@ def print_report(report: BenchReport) -> None:
     out = table_console()
     out.print(
         f"{report.model}, {report.weights} weights, {report.parameters / 1e9:.2f} B parameters, {report.dtype}, "
-        f"{report.attention} attention\n"
+        f"{f'{report.quantization} language layers, ' if report.quantization else ''}{report.attention} attention\n"
         f"{report.device}; torch {report.torch}, transformers {report.transformers}\n"
         f"SIRA: K = {report.k} of {report.layers} layers, alpha = {report.alpha:g}; "
         f"{report.runs} round{'s' * (report.runs > 1)}, methods in turn"

@@ -12,7 +12,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.placement import BYTES
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import LEAST_SHARE, check_quantization
+from sira_cli.models.loading.quantization import LEAST_SHARE, usable_quantizations
 from sira_cli.models.loading.sizes import size_of
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
@@ -41,18 +41,6 @@ def memory_for_models(device: str) -> Memory:
         return Memory(sum(total for _, total in each), sum(free for free, _ in each))
     memory = psutil.virtual_memory()
     return Memory(memory.total, memory.available)
-
-
-def usable_quantizations() -> list[str]:
-    """Return the names of installed quantizations, the one with the most bits first."""
-    found = []
-    for name in sorted(BYTES, key=lambda name: -BYTES[name]):
-        try:
-            check_quantization(name)
-        except SettingsError:
-            continue
-        found.append(name)
-    return found
 
 
 def needed(preset: Preset, quantization: str | None = None) -> int | None:
@@ -119,7 +107,7 @@ def check_default_fits(preset: Preset, device: str, quantization: str | None) ->
     if takes is None or takes <= memory.usable:
         return
     instead = "no smaller one fits either; `preset=` demo needs no download"
-    quantizations = usable_quantizations()
+    quantizations = usable_quantizations(device)
     for candidate in downwards(preset):
         if (fit := most_bits(candidate, memory, quantizations)) is not None:
             instead = f"{_parameters(candidate, fit[0])} takes {fit[1] / 1e9:.1f} GB and fits"

@@ -24,10 +24,13 @@ class PackedLinear(nn.Module, ABC):
             same NaN and takes no memory, for code that looks at these; an output matrix that is also the embedding
             stays.
         bias: as of the original layer.
+        bytes_each: bytes of a packed number.
 
     Args:
         original: the layer in its place, perhaps on the meta device.
     """
+
+    bytes_each: float
 
     def __init__(self, original: nn.Linear) -> None:
         super().__init__()
@@ -64,6 +67,8 @@ class HalfLinear(PackedLinear):
     product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads it once, and half
     the bytes.
     """
+
+    bytes_each = 2.0
 
     def pack(self, weight: Tensor) -> None:
         """Pack the matrix; one with numbers beyond float16 stays as it is."""
@@ -111,7 +116,10 @@ class Packing:
             each.result()
 
 
-def put_packed(model: nn.Module, kind_of: Callable[[str, nn.Linear], type[PackedLinear] | None]) -> None:
+KindOf = Callable[[str, nn.Linear], type[PackedLinear] | None]  # of a layer with its path; None: it stays
+
+
+def put_packed(model: nn.Module, kind_of: KindOf) -> None:
     """Replace linear layers by packed ones, still without matrices, if `kind_of` names a kind.
 
     Subclasses of a linear layer stay: their forward may differ.
@@ -136,13 +144,25 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return (dtype, device.type) == (torch.float32, "cpu") and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
-def packed_bytes(model: Any) -> int:
-    """Return the size of a model's weights in float32 with packed matrices.
+def packed_bytes(model: Any, kind_of: KindOf = lambda path, layer: HalfLinear) -> int:
+    """Return the size of a model's weights with packed matrices, the others in float32.
 
     Args:
         model: possibly without its weights.
+        kind_of: as for `put_packed`.
     """
-    matrices = {id(part.weight): part.weight.numel() for part in model.modules() if type(part) is nn.Linear}
-    size: int = sum(weight.numel() * (2 if id(weight) in matrices else 4) for weight in model.parameters())
+    linear_layers = [(path, part) for path, part in model.named_modules() if type(part) is nn.Linear]
+    kinds = {id(part.weight): kind for path, part in linear_layers if (kind := kind_of(path, part)) is not None}
+    size = sum(
+        weight.numel() * (kinds[id(weight)].bytes_each if id(weight) in kinds else 4) for weight in model.parameters()
+    )
     embeddings: Tensor = model.get_input_embeddings().weight
-    return size + 4 * embeddings.numel() if id(embeddings) in matrices else size  # tied: as matrix and as table
+    tied = id(embeddings) in kinds  # as matrix and as table
+    return int(size + 4 * embeddings.numel() * tied)
+
+
+def stored_bytes(model: nn.Module) -> int:
+    """Return the size of a loaded model's weights in memory, packed or not."""
+    storages = {each.data_ptr(): each.nbytes() for each in (weight.untyped_storage() for weight in model.parameters())}
+    packed = [part for part in model.modules() if isinstance(part, PackedLinear)]
+    return int(sum(storages.values()) + sum(part.in_features * part.out_features * part.bytes_each for part in packed))

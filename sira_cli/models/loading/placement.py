@@ -10,9 +10,10 @@ from torch import nn
 
 from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
+from sira_cli.models.loading.few_bits import Int4Linear, Int8Linear
 
 SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
-BYTES = {"4bit": 0.5, "8bit": 1.0}  # bytes per weight of the decoder layers
+BYTES = {"int8": Int8Linear.bytes_each, "int4": Int4Linear.bytes_each, "8bit": 1.0, "4bit": 0.5}  # in decoder layers
 
 
 def devices_of(model: Any) -> list[torch.device]:
@@ -51,7 +52,7 @@ def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str 
         model: the model without weights; None if it cannot be built without them. Such a model goes to one device,
             like one with a quantized checkpoint: its size in memory is not known.
         dtype: the precision for loading; None: the model's own.
-        quantization: `4bit`, `8bit` or None.
+        quantization: its name, or None.
 
     Raises:
         SettingsError: the device does not exist, or all GPUs together are too small.

@@ -10,17 +10,19 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from sira_cli.models.loading.packed import HalfLinear, PackedLinear, Packing, pack_rest, put_packed
+from sira_cli.models.loading.few_bits import kinds
+from sira_cli.models.loading.packed import PackedLinear, Packing, pack_rest, put_packed
 
 NAME = "sira-packed"
 
 
 @register_quantization_config(NAME)
 class PackedConfig(QuantizationConfigMixin):
-    """The quantization config of packed models, for `from_pretrained`."""
+    """The quantization config of packed models, for `from_pretrained`; arguments as for `kinds`."""
 
-    def __init__(self) -> None:
+    def __init__(self, quantization: str | None = None, *, half: bool = True) -> None:
         self.quant_method: Any = NAME
+        self.quantization, self.half = quantization, half
 
 
 @register_quantizer(NAME)
@@ -33,7 +35,8 @@ class PackedReader(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
         self._packing = Packing()
-        put_packed(model, lambda path, part: HalfLinear)
+        how: Any = self.quantization_config
+        put_packed(model, kinds(model, how.quantization, half=how.half))
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
         assert self._packing is not None

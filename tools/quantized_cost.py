@@ -1,0 +1,128 @@
+"""The cost of greedy decoding and SIRA with quantized weights, compared with others in one run, in turn.
+
+`python -m tools.quantized_cost bfloat16 bfloat16:int8 bfloat16:int4 -o` writes `docs/bench/cpu-quantized.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from sira_cli.analysis.bench.figures import Measure
+from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
+from sira_cli.analysis.bench.random_models import load_shape
+from sira_cli.core.families import text_stack
+from sira_cli.methods import find
+from sira_cli.models.loading.packed import stored_bytes
+from sira_cli.models.lvlm import Lvlm
+from tools.docs import BENCH
+
+METHODS = ("greedy", "sira")
+NF4 = "4bit"
+
+
+def load_way(shape: str, layers: int, way: str) -> Lvlm:
+    """Make a model with random weights.
+
+    Args:
+        shape, layers: as for `load_shape`.
+        way: precision and quantization, such as `bfloat16`, `float32:int8`, or `bfloat16:4bit` (bitsandbytes).
+    """
+    dtype, _, quantization = way.partition(":")
+    own = quantization if quantization != NF4 else ""
+    lvlm = load_shape(shape, find("sira"), "cpu", layers=layers, quantization=own or None, dtype=dtype)
+    if quantization == NF4:
+        _put_nf4(text_stack(lvlm.model).layers)
+    return lvlm
+
+
+def _put_nf4(layers: nn.Module) -> None:
+    bnb = importlib.import_module("bitsandbytes")  # in no list of packages: the table is for those who choose
+    for part in list(layers.modules()):
+        for name, layer in list(part.named_children()):
+            if type(layer) is nn.Linear:
+                new = bnb.nn.Linear4bit(
+                    layer.in_features, layer.out_features, bias=layer.bias is not None, compute_dtype=torch.bfloat16
+                )
+                new.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+                new.bias = layer.bias
+                setattr(part, name, new.to("cpu").eval())
+
+
+def measure_ways(lvlms: dict[str, Lvlm], image_tokens: int, tokens: int, runs: int) -> dict[str, Any]:
+    """Return prefills and steps of every way and method, each compared with the first way's in the same round."""
+    first, *_ = lvlms
+    decoders = {(way, name): lvlm.under(find(name)) for way, lvlm in lvlms.items() for name in METHODS}
+    images, asked = pictures(lvlms[first].processor, image_tokens, 1), prompts("Describe.", 1)
+    seen: dict[tuple[str, str], list[Timing]] = {decoder: [] for decoder in decoders}
+    prompt = image = 0
+    for number in range(runs + 1):
+        for decoder, lvlm in decoders.items():
+            inputs = lvlm.prepare(images, asked).to("cpu", dtype=lvlm.model.dtype)
+            image, prompt = map(sum, lvlm.lengths(inputs))
+            timing = measure(lvlm, inputs, tokens if number else 2, clock=time.process_time)
+            if number:
+                seen[decoder].append(timing)
+    rows = []
+    for (way, name), runs_ in seen.items():
+        step = Measure.of(runs_, seen[first, name], lambda run: median(run.steps))
+        whole = Measure.of(runs_, seen[first, name], lambda run: run.tokens[0])
+        rows.append({"way": way, "method": name, "step": step, "prefill": whole})
+    sizes = {way: stored_bytes(lvlm.model) for way, lvlm in lvlms.items()}
+    return {"prompt_tokens": prompt, "image_tokens": image, "weights": sizes, "rows": rows}
+
+
+def shown(record: dict[str, Any]) -> str:
+    """Return the table in Markdown."""
+    lines = ["| weights | memory | greedy: prefill | step | SIRA: prefill | step |", "|---|---|---|---|---|---|"]
+    first, *_ = record["weights"].values()
+    for way, size in record["weights"].items():
+        cells = [f"{size / first:.2f}"]
+        for name in METHODS:
+            row = next(row for row in record["rows"] if (row["way"], row["method"]) == (way, name))
+            for part in ("prefill", "step"):
+                ratio, seconds = row[part]["ratio"], row[part]["seconds"]["median"]
+                cells.append(
+                    f"{ratio['median']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f}), {1000 * seconds:,.0f} ms"
+                )
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.quantized_cost", description=__doc__)
+    parser.add_argument("ways", nargs="+", metavar="DTYPE[:QUANTIZATION]", help="the first one is the baseline")
+    parser.add_argument("--shape", default="qwen2.5-vl-3b")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--image-tokens", type=int, default=600)
+    parser.add_argument("--tokens", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("-o", "--output", type=Path, nargs="?", const=BENCH / "cpu-quantized.json")
+    given = parser.parse_args(arguments)
+    lvlms = {way: load_way(given.shape, given.layers, way) for way in given.ways}
+    record = {
+        "shape": lvlms[given.ways[0]].preset.name,
+        "device": device_name(torch.device("cpu")),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "runs": given.runs,
+        **measure_ways(lvlms, given.image_tokens, given.tokens, given.runs),
+    }
+    text = json.dumps(record, default=vars, indent=1)
+    if given.output is not None:
+        given.output.write_text(text + "\n", encoding="utf-8")
+    print(shown(json.loads(text)))
+
+
+if __name__ == "__main__":
+    main()
