@@ -13,6 +13,7 @@ from sira_cli.data.xmp.facts import fact, known_facts
 from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.clip import Sampling
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.picture import Picture
 
@@ -50,23 +51,24 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     return True
 
 
-def filled(prompt: str, picture: Picture, sampling: Sampling | None = None) -> str:
+def filled(prompt: str, picture: Picture, sampling: Sampling | None = None, data: Content | None = None) -> str:
     """Replace the `{names}` of a prompt by a picture's columns and facts, or if empty by their defaults.
 
     Args:
         prompt: with `{names}`.
         picture: that it is about.
         sampling: which frames of a clip the model is shown; None: unknown.
+        data: the content of the picture's file; None: read for facts.
 
     Raises:
         PictureError: the picture has no such column, or its text cannot be read.
     """
-    metadata = Metadata(picture)
+    metadata = Metadata(picture, data)
     facts = {name: fact(metadata, name) for name in _names(prompt) if _FACT.fullmatch(name)}
     names = [name for name in _names(prompt) if name not in facts]
     values = {**(picture.columns(names) if names else {}), **facts}
     if wanted := _OF_CLIPS.intersection(names).difference(values):
-        values |= _clip_facts(picture, sampling) if sampling is not None else dict.fromkeys(wanted)
+        values |= _clip_facts(picture, data, sampling) if sampling is not None else dict.fromkeys(wanted)
     missing = [name for name in names if name not in values]
     if missing:
         known = ", ".join(picture.column_names()) or "none"
@@ -77,9 +79,9 @@ def filled(prompt: str, picture: Picture, sampling: Sampling | None = None) -> s
     return text
 
 
-def _clip_facts(picture: Picture, sampling: Sampling) -> dict[str, str]:
+def _clip_facts(picture: Picture, data: Content | None, sampling: Sampling) -> dict[str, str]:
     """Return a clip's facts as in its record, with the number of frames that the model is shown; of a picture, none."""
-    timeline = picture.timeline(sampling)
+    timeline = picture.timeline(picture.file_content() if data is None else data, sampling)
     if timeline is None:
         return dict.fromkeys(_OF_CLIPS, "")
     found = {"seconds": round(timeline.seconds, 1), "fps": round(timeline.fps, 2)}

@@ -270,16 +270,17 @@ class Picture(ABC):
         suspicions = tuple(warning for _, warnings in found for warning in warnings)
         return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
 
-    def timeline(self, sampling: Sampling) -> Timeline | None:
+    def timeline(self, data: Content, sampling: Sampling) -> Timeline | None:
         """Return the part of a clip that is looked at; None: it is a picture, or several files.
 
         Args:
+            data: from `read` or `file_content`.
             sampling: as for `opened`.
 
         Raises:
             PictureError: as `open`.
         """
-        file, *more = self.files(self.file_content())
+        file, *more = self.files(data)
         return None if more else clip_timeline(*file, sampling)
 
     def open(self, sampling: Sampling | None = None) -> OpenedPicture:

@@ -73,8 +73,9 @@ def nothing_left(
             about, sha256 = picture.asked(request.prompt), ""
             # Where this fails, an earlier run that has it as done has failed in the same way.
             with suppress(Exception):
-                sha256 = picture.digest(picture.file_content())
-                about = filled(about, picture) if request.fills else about
+                data = picture.file_content()
+                sha256 = picture.digest(data)
+                about = filled(about, picture, data=data) if request.fills else about
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 
         for picture, _ in named:

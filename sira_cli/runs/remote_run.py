@@ -131,7 +131,7 @@ class RemoteRun:
             with ROOM.taken(picture.file_size()):
                 data = picture.read()
             sha256 = picture.digest(data)
-            asked = filled(asked, picture) if self._request.fills else asked
+            asked = filled(asked, picture, data=data) if self._request.fills else asked
         except Exception as error:
             failure = error
         about = Asked(self._request.task, name, sha256, asked)

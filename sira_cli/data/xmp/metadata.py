@@ -14,6 +14,7 @@ from PIL import Image, IptcImagePlugin
 from sira_cli.data.xmp.packet import TEXT, Packet
 from sira_cli.data.xmp.places import read_bytes, xmp_file
 from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.opening import opened_header
 from sira_cli.pictures.picture import Picture
 
@@ -27,11 +28,11 @@ class Metadata:
 
     Attributes:
         picture: the picture.
-        data: the bytes of its file; None: read on demand.
+        data: the content of its file; None: read on demand.
     """
 
     picture: Picture
-    data: bytes | None = None
+    data: Content | None = None
 
     @cached_property
     def sidecar(self) -> Packet | None:
@@ -52,7 +53,7 @@ class Metadata:
         """The picture's file with only its header read; None if unreadable."""
         with suppress(PictureError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return opened_header(self.picture.shown, self.data or self.picture.read())
+            return opened_header(self.picture.shown, self.data or self.picture.file_content())
         return None
 
     @cached_property

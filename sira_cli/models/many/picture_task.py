@@ -66,7 +66,7 @@ class PictureTask(Task[Answer, Result]):
     def complete(self, item: Item[Result]) -> None:
         """Fill the prompt, and check one that is not the run's."""
         if self.request.fills:
-            item.prompt = filled(item.prompt, item.picture, self.lvlm.sampling)
+            item.prompt = filled(item.prompt, item.picture, self.lvlm.sampling, item.data)
         if item.prompt != self.request.prompt:
             try:
                 self.lvlm.check_prompt(item.prompt)
