@@ -31,7 +31,7 @@ LINES = {
     "language": 1_430,
     "pictures": 3_930,
     "data": 3_270,
-    "methods": 3_020,
+    "methods": 3_230,
     "models": 11_360,
     "remote": 830,
     "runs": 2_910,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 29_870
+DECODER_LINES = 30_080
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from sira_cli.methods.maskcd import MaskCd
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
+from sira_cli.methods.temporal import Temporal
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 
@@ -37,6 +38,7 @@ METHODS: dict[str, Method] = {
         Opera(),
         Ict(),
         MaskCd(),
+        Temporal(),
     )
 }
 

@@ -25,7 +25,9 @@ ALL = "all"  # as --method: every method
 
 def method_names(text: str) -> list[str]:
     """Split names of methods with commas between them; `all` stands for every method."""
-    return list(METHODS) if text.strip() == ALL else [name.strip() for name in text.split(",")]
+    if text.strip() != ALL:
+        return [name.strip() for name in text.split(",")]
+    return [name for name, method in METHODS.items() if not method.needs_clips]
 
 
 def able(
