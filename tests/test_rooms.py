@@ -36,7 +36,7 @@ LINES = {
     "remote": 830,
     "runs": 2_910,
     "eval": 6_980,
-    "analysis": 7_470,
+    "analysis": 7_510,
     "demo": 1_570,
     "view": 2_580,
     "serve": 3_840,

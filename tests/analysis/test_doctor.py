@@ -87,9 +87,22 @@ SIZE = ModelSize(
 
 
 def test_time_by_hand():
-    measured = speed.Speed("float32", one=1.0, two=2.0, many=0.5)
-    assert measured.step(SIZE) == 400 * 1 + 400 * 2 + 100 * 2
-    assert measured.prefill(SIZE) == (50 * 240 + 800 * (60 + TEXT_TOKENS)) * 0.5 + 100 * 2
+    layers, tower, head = (speed.Speed("", *each) for each in ((1.0, 2.0, 0.5), (99.0, 99.0, 0.25), (99.0, 3.0, 99.0)))
+    prefill = 50 * 240 * 0.25 + 800 * (60 + TEXT_TOKENS) * 0.5 + 100 * 3
+    step = 400 * 1 + 400 * 2 + 100 * 3
+    assert speed.picture_seconds(SIZE, 5, layers, tower, head) == prefill + 4 * step
+
+
+def test_a_slow_model_is_quantized_as_little_as_it_takes():
+    preset, much = presets.find("qwen2.5-vl-7b"), fitting.Memory(64 * GB, 64 * GB)
+
+    def picked(second: float, memory: fitting.Memory = much) -> str | None:
+        read = {"bfloat16": 2, "float32": 4, "int8": 1, "int4": 0.5625}
+        speeds = {name: speed.Speed(name, second * each, second * each, 1e-15) for name, each in read.items()}
+        return examine._fit(preset, memory, ["int8", "int4"], speeds).quantization
+
+    assert [picked(second) for second in (1e-11, 4.6e-11, 9e-11, 9e-10)] == [None, "int8", "int4", "int4"]
+    assert picked(1e-11, fitting.Memory(14 * GB, 14 * GB)) == "int8"
 
 
 @pytest.fixture
@@ -183,7 +196,7 @@ def test_the_command_examines_this_machine(sira, monkeypatch):
     assert found["machine"]["memory"]["total"] == psutil.virtual_memory().total
     assert found["hub"] == "offline mode"
     assert found["command"] == "sira demo"  # nothing is here, and nothing can be fetched
-    assert [each["name"] for each in found["speeds"]] == ["bfloat16", "float32"]
+    assert [each["name"] for each in found["speeds"]] == ["bfloat16", "float32", "int8", "int4"]
     assert {each["preset"] for each in found["fits"]} | {*found["unknown"]} == {*presets.available()} - {"demo"}
     monkeypatch.setattr("sira_cli.analysis.doctor.machine.endings", lambda: frozenset({".jpg"}))
     code, text, _ = sira("doctor")

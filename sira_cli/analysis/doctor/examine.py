@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from sira_cli.analysis.doctor.machine import Folder, Formats, Machine, caches, extras
-from sira_cli.analysis.doctor.speed import Speed, measure_plain
+from sira_cli.analysis.doctor.speed import Speed, measure_few_bits, measure_plain, picture_seconds
 from sira_cli.data.report import Report
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.fitting import Memory, downwards, most_bits, needed
+from sira_cli.models.loading.few_bits import FewBitsLinear, Int4Linear, Int8Linear
+from sira_cli.models.loading.fitting import Memory, downwards, needed
 from sira_cli.models.loading.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.loading.precision import computes_in
 from sira_cli.models.loading.preset import Preset
@@ -21,6 +23,7 @@ from sira_cli.models.loading.quantization import usable_quantizations
 from sira_cli.models.loading.sizes import size_of
 
 NEW_TOKENS = 128  # of a text whose time is estimated
+KINDS: dict[str, Callable[[nn.Linear], FewBitsLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
 PATIENCE = 60.0  # seconds per picture, more than which is not advised if something else fits
 
 
@@ -30,7 +33,7 @@ class PresetFit:
 
     Attributes:
         needed: bytes, of one picture at a time.
-        quantization: None: as the checkpoint is stored.
+        quantization: the one with the most bits that fits and is not slow, else the quickest; None: as stored.
         fits: whether the memory suffices.
         seconds: for a photograph and a text of 128 tokens, roughly; None: it does not fit, or was not measured.
         downloaded: whether its files are on this machine.
@@ -51,7 +54,7 @@ class Examination(Report):
     Attributes:
         extras: missing packages by extra.
         hub: `reachable`, `offline mode`, or the reason why it cannot be reached.
-        speeds: of products in each precision.
+        speeds: of products in each precision, and on a CPU in each quantization.
         fits: shipped presets, the best way to run each.
         unknown: shipped presets of unknown size.
         command: to type next.
@@ -77,10 +80,13 @@ def examine() -> Examination:
     machine, hub = Machine.this(), hub_state()
     device = torch.device(machine.device)
     types = (torch.bfloat16, torch.float32) if device.type == "cpu" else (torch.bfloat16,)
-    speeds = {dtype: measure_plain(device, dtype) for dtype in types}
+    plain = [measure_plain(device, dtype) for dtype in types]
+    quantizations = usable_quantizations(machine.device)
+    rows = torch.bfloat16 if computes_in(torch.bfloat16) else torch.float32
+    few = [measure_few_bits(name, KINDS[name], rows) for name in quantizations if name in KINDS]
+    speeds = {speed.name: speed for speed in (*plain, *few)}
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
     shipped = [preset for preset in shipped if preset.model != presets.BUNDLED]
-    quantizations = usable_quantizations(machine.device)
     fits = {preset.name: _fit(preset, machine.memory, quantizations, speeds) for preset in shipped if size_of(preset)}
     return Examination(
         machine=machine,
@@ -95,30 +101,35 @@ def examine() -> Examination:
     )
 
 
-def _fit(
-    preset: Preset, memory: Memory, quantizations: Sequence[str], speeds: Mapping[torch.dtype, Speed]
-) -> PresetFit:
-    found = most_bits(preset, memory, quantizations)
-    quantization, takes = found or (None, needed(preset) or 0)
-    seconds = None
-    size = size_of(preset)
-    if found is not None and quantization is None and size is not None:
-        speed = speeds[_precision(preset, memory, speeds)]
-        seconds = speed.prefill(size) + (NEW_TOKENS - 1) * speed.step(size)
+def _fit(preset: Preset, memory: Memory, quantizations: Sequence[str], speeds: Mapping[str, Speed]) -> PresetFit:
+    takes = {name: needed(preset, name) for name in (None, *quantizations)}
+    fitting = {name: size for name, size in takes.items() if size is not None and size <= memory.usable}
+    seconds = {name: _seconds(preset, name, memory, speeds) for name in fitting}
+    quick = [name for name, each in seconds.items() if each is not None and each <= PATIENCE]
+    best = next(iter(quick or sorted(fitting, key=lambda name: seconds[name] or math.inf)), None)
     try:
         find_checkpoint(preset.model, preset.revision, offline=True)
         downloaded = True
     except ModelNotFoundError:
         downloaded = False
-    return PresetFit(preset.name, quantization, takes, found is not None, seconds, downloaded)
+    return PresetFit(preset.name, best, takes[best] or 0, bool(fitting), seconds.get(best), downloaded)
 
 
-def _precision(preset: Preset, memory: Memory, speeds: Mapping[torch.dtype, Speed]) -> torch.dtype:
+def _seconds(preset: Preset, quantization: str | None, memory: Memory, speeds: Mapping[str, Speed]) -> float | None:
+    """Return the seconds of a picture; None: not measured."""
+    size, plain = size_of(preset), speeds[_precision(preset, memory, speeds)]
+    if size is None or (quantization is not None and quantization not in speeds):
+        return None
+    layers, head = (plain, plain) if quantization is None else (speeds[quantization], speeds["int8"])
+    return picture_seconds(size, NEW_TOKENS, layers, plain, head)
+
+
+def _precision(preset: Preset, memory: Memory, speeds: Mapping[str, Speed]) -> str:
     """Return the precision that `auto` picks: bfloat16, in which checkpoints are stored, or float32."""
-    if torch.float32 not in speeds or computes_in(torch.bfloat16) or preset.load.dtype != "auto":
-        return torch.bfloat16
+    if "float32" not in speeds or computes_in(torch.bfloat16) or preset.load.dtype != "auto":
+        return "bfloat16"
     size = size_of(preset)
-    return torch.float32 if size is not None and 4 * size.weights <= memory.free else torch.bfloat16
+    return "float32" if size is not None and 4 * size.weights <= memory.free else "bfloat16"
 
 
 def _advised(fits: Mapping[str, PresetFit], hub: str) -> str:

@@ -14,10 +14,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from sira_cli.models.loading.few_bits import FewBitsLinear
 from sira_cli.models.loading.sizes import ModelSize
 
 ROWS, COLUMNS = 11_008, 2_048  # the widest matrix of Qwen2.5-VL-3B, too large for a processor's cache
 MANY = 64  # rows of a prompt at once; from here on the time per row hardly changes
+PROMPT = 512  # rows of a prompt where they are so many that a quantized matrix is dequantized for them
 SECONDS = 0.3  # for each of the three
 
 
@@ -37,17 +39,30 @@ class Speed:
     two: float
     many: float
 
-    def prefill(self, size: ModelSize) -> float:
-        """Return the seconds until the first token of a text about one photograph, under SIRA."""
-        tower, text = size.tower * size.patches, size.used * size.prompt
-        return (tower + text) * self.many + size.head * self.two
+    def layers_prefill(self, size: ModelSize) -> float:
+        """Return the seconds of the decoder layers for a prompt with one photograph."""
+        return size.used * size.prompt * self.many
 
-    def step(self, size: ModelSize) -> float:
-        """Return the seconds of a decoding step under SIRA: the late layers have two rows."""
-        return size.used * ((1 - size.k_share) * self.one + size.k_share * self.two) + size.head * self.two
+    def layers_step(self, size: ModelSize) -> float:
+        """Return the seconds of the decoder layers for a step under SIRA: the late ones have two rows."""
+        return size.used * ((1 - size.k_share) * self.one + size.k_share * self.two)
 
 
-def measure_speed(name: str, product: Callable[[Tensor], Tensor], like: Tensor, weights: int) -> Speed:
+def picture_seconds(size: ModelSize, new_tokens: int, layers: Speed, tower: Speed, head: Speed) -> float:
+    """Return the seconds of a text about one photograph under SIRA.
+
+    Args:
+        size: of the model.
+        new_tokens: tokens of the text.
+        layers, tower, head: speed of the decoder layers, the picture tower, and the output matrix.
+    """
+    prefill = size.tower * size.patches * tower.many + layers.layers_prefill(size)
+    return prefill + (new_tokens - 1) * layers.layers_step(size) + new_tokens * size.head * head.two
+
+
+def measure_speed(
+    name: str, product: Callable[[Tensor], Tensor], like: Tensor, weights: int, many: int = MANY
+) -> Speed:
     """Time a matrix product with one row, two rows and many rows.
 
     Args:
@@ -55,9 +70,10 @@ def measure_speed(name: str, product: Callable[[Tensor], Tensor], like: Tensor, 
         product: takes rows `[R, d]`.
         like: `[d]`, a row in the right precision on the right device.
         weights: numbers of the matrix.
+        many: number of many rows.
     """
-    seconds = {rows: _timed(partial(product, like.expand(rows, -1).contiguous())) for rows in (1, 2, MANY)}
-    return Speed(name, seconds[1] / weights, seconds[2] / weights, seconds[MANY] / weights / MANY)
+    seconds = {rows: _timed(partial(product, like.expand(rows, -1).contiguous())) for rows in (1, 2, many)}
+    return Speed(name, seconds[1] / weights, seconds[2] / weights, seconds[many] / weights / many)
 
 
 @torch.no_grad()
@@ -66,6 +82,15 @@ def measure_plain(device: torch.device, dtype: torch.dtype) -> Speed:
     layer = nn.Linear(COLUMNS, ROWS, bias=False, device=device, dtype=dtype)
     row = torch.randn(COLUMNS, device=device, dtype=dtype)
     return measure_speed(str(dtype).removeprefix("torch."), layer, row, layer.weight.numel())
+
+
+@torch.no_grad()
+def measure_few_bits(name: str, kind: Callable[[nn.Linear], FewBitsLinear], dtype: torch.dtype) -> Speed:
+    """Time the products of a quantized matrix with rows of a type on the CPU."""
+    layer = kind(nn.Linear(COLUMNS, ROWS, bias=False))
+    layer.pack(layer.drop_weight())
+    row = torch.randn(COLUMNS, dtype=dtype)
+    return measure_speed(name, layer, row, ROWS * COLUMNS, PROMPT)
 
 
 def _timed(work: Callable[[], Tensor]) -> float:

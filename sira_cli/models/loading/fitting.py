@@ -12,7 +12,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.placement import BYTES
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import LEAST_SHARE, usable_quantizations
+from sira_cli.models.loading.quantization import LEAST_SHARE, TORCH, usable_quantizations
 from sira_cli.models.loading.sizes import size_of
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
@@ -54,7 +54,8 @@ def needed(preset: Preset, quantization: str | None = None) -> int | None:
         return None
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
-    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
+    head = size.head if quantization in TORCH else 0  # a copy in 8 bits, if the matrix is also the embedding
+    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers) + head
 
 
 def most_bits(preset: Preset, memory: Memory, quantizations: Sequence[str]) -> tuple[str | None, int] | None:
