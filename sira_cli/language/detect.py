@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
-from sira_cli.language.wordings import shipped
+from sira_cli.language import text_words
 
 ENOUGH = 12  # letters, below which nothing is said
 MARGIN = 3  # more function words of another language than of the one asked for
@@ -65,6 +65,12 @@ def _likeliest(text: str, found: dict[str, int]) -> str:
     return best if counts[best] >= MARGIN else ""
 
 
+def own_function_words(text: str) -> frozenset[str]:
+    """Return the function words of the language that has most of those in a text."""
+    counts = _counts(text)
+    return _function_words()[max(counts, key=lambda code: counts[code])]
+
+
 def _counts(text: str) -> dict[str, int]:
     """Return the number of function words in a text, by language."""
     words = re.findall(r"[^\W\d_]+", text.lower())
@@ -74,5 +80,5 @@ def _counts(text: str) -> dict[str, int]:
 @functools.cache
 def _function_words() -> dict[str, frozenset[str]]:
     return {
-        code: frozenset(row["function_words"].split()) for code, row in shipped().items() if "function_words" in row
+        code: frozenset(row["function_words"].split()) for code, row in text_words().items() if "function_words" in row
     }

@@ -60,7 +60,6 @@ class Wording(_Strict):
     compounds: str = ""
     introduced_by: str = ""
     joined_by: str = ""
-    function_words: str = ""
     kinds: dict[str, KindWording] = {}
 
     @property

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
 
-from sira_cli.language import function_words
+from sira_cli.language import function_words, text_words
+from sira_cli.language.detect import own_function_words
 from sira_cli.language.scripts import UNSPACED
 
 SHORTEST, USUAL = 20, 125  # characters
 _SENTENCES = 2
-_PICTURE = r"(?:image|picture|photo(?:graph)?)"
-_SHOWS = "shows|depicts|features|displays|captures|presents|contains|portrays|illustrates|showcases"
-# English beginnings that say only that there is a picture, which a screen reader says itself.
-_LEAD = re.compile(
-    rf"(?:(?:this|the)\s+{_PICTURE}\s+(?:also\s+)?(?:{_SHOWS}|is\s+of)\s+(?!that\b|how\b)"
-    rf"|(?:in|on)\s+(?:this|the)\s+{_PICTURE},?\s+(?:(?:there\s+(?:is|are)|(?:we|you|one)\s+(?:can\s+)?sees?)\s+)?"
-    rf"|(?:(?:this|the)\s+(?:{_PICTURE}\s+)?is\s+)?(?:an?\s+)?{_PICTURE}\s+(?:of|showing)\s+)",
-    re.IGNORECASE,
-)
 # A part of a sentence ends before one of these.
 _CLAUSE = re.compile(
     r"\s*(?:[,;:\u3001\uff0c\uff1b]|\s[-\u2013\u2014]\s|\u2014|\s\(|\s(?:and|but|while|which|who|where|as|with)\s)"
@@ -53,12 +46,18 @@ def alternative_text(text: str, length: int, ends: Sequence[int], *, cut_off: bo
 
 
 def without_lead(sentence: str) -> str:
-    """Return a sentence without a beginning such as "The image shows", and with a capital letter."""
+    """Return a sentence without a beginning such as "The image shows", in any language, and with a capital letter."""
     sentence = " ".join(sentence.split())
-    while (lead := _LEAD.match(sentence)) and lead.end() < len(sentence):
-        sentence = sentence[lead.end() :]
+    while (lead := _leads().match(sentence)) and lead.end() < len(sentence):
+        sentence = "".join(filter(None, lead.groups())) + sentence[lead.end() :]
         sentence = sentence[0].upper() + sentence[1:]
     return sentence
+
+
+@functools.cache
+def _leads() -> re.Pattern[str]:
+    """Return the pattern of beginnings that say only that there is a picture, which a screen reader says itself."""
+    return re.compile("|".join(lead for row in text_words().values() for lead in row["leads"]), re.IGNORECASE)
 
 
 def _shortened(sentence: str, length: int) -> str:
@@ -78,8 +77,8 @@ def _shortened(sentence: str, length: int) -> str:
         if short.count(opening) > short.count(closing):
             last = short.rindex(opening)
             short = short[:last] or short[last + 1 :]
-    kept = short.split(" ")
-    while len(kept) > 1 and kept[-1].strip(",;:-\u2013\u2014").lower() in {"", *function_words()}:
+    kept, idle = short.split(" "), {"", *function_words(), *own_function_words(sentence)}
+    while len(kept) > 1 and kept[-1].strip(",;:-\u2013\u2014").lower() in idle:
         kept.pop()
     short = " ".join(kept).rstrip(" ,;:-\u2013\u2014\u3001\uff0c")
     return short + stop if short else ""
