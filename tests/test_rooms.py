@@ -32,7 +32,7 @@ LINES = {
     "pictures": 3_930,
     "data": 3_270,
     "methods": 3_230,
-    "models": 11_360,
+    "models": 11_400,
     "remote": 830,
     "runs": 2_910,
     "eval": 6_980,

@@ -16,6 +16,7 @@ from sira_cli.models.loading.presets import resolve
 from sira_cli.models.loading.quantization import check_quantization, usable_quantizations
 from sira_cli.pictures.sources import open_picture
 from tests.models.test_packed import in_bfloat16
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(few_bits.columns_together() is None, reason="torch has no such kernel here")
 
@@ -78,7 +79,14 @@ def test_the_decoder_layers_are_quantized_while_they_are_read(qwen_folder, tmp_p
             else:
                 assert type(found) is (HalfLinear if dtype == "float32" else nn.Linear)
     assert kind in kinds
-    assert model.lm_head.weight is model.get_input_embeddings().weight
+    table = model.get_input_embeddings()
+    assert model.lm_head.weight is table.weight
+    with exact_products(model):  # the rows of the matrix, which are near those of the checkpoint
+        rows = model.lm_head(torch.eye(table.embedding_dim)).T
+    ids = torch.tensor([[0, 5], [7, 2]])
+    assert torch.allclose(table(ids).float(), rows[ids], rtol=2**-7, atol=0)
+    step = plain.lm_head.weight.abs().amax(dim=1, keepdim=True) / 127
+    assert ((rows - plain.lm_head.weight).abs() <= step).all()
     if dtype == "float32":
         assert stored_bytes(model) == pytest.approx(
             packed_bytes(plain, few_bits.kinds(plain, name, half=True)), rel=0.02
@@ -91,6 +99,19 @@ def test_a_model_is_proven_with_its_quantized_weights(llava_folder, photos):
     assert (found.compared.verdict, found.dtype) == ("exact", "float32")
     assert found.compared.limit < 1e-4 * 20  # of logits below 20
     assert found.compared.gap != plain.compared.gap  # other weights
+
+
+def test_embeddings_that_scale_still_do():
+    """Gemma multiplies its embeddings, so the class that reads them stays in force."""
+    model, ids = tiny.FAMILIES["Gemma 3"]().model, torch.tensor([[1, 2, 3]])
+    before = model.get_input_embeddings()(ids)
+    head = Int8Linear(model.get_output_embeddings())
+    head.pack(model.get_input_embeddings().weight.data)
+    model.set_output_embeddings(head)
+    few_bits.share_table(model)
+    found = model.get_input_embeddings()(ids)
+    assert not torch.equal(found, before)
+    assert torch.allclose(found, before, rtol=0, atol=0.01 * float(before.abs().max()))
 
 
 def test_where_they_are_not_for(qwen_folder, monkeypatch):

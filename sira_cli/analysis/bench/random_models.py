@@ -23,7 +23,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.few_bits import kinds
+from sira_cli.models.loading.few_bits import kinds, share_table
 from sira_cli.models.loading.packed import PackedLinear, Packing, can_pack, pack_rest, put_packed
 from sira_cli.models.loading.placement import pick_device
 from sira_cli.models.loading.preset_parts import ImageSettings
@@ -147,6 +147,7 @@ def random_model(
         if isinstance(part, PackedLinear) and part.weight is not embeddings:
             packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
     pack_rest(model, packing)
+    share_table(model)
     return model.eval()
 
 

@@ -148,6 +148,28 @@ class Int4Linear(FewBitsLinear):
             yield start, part, None
 
 
+class Int8Table(nn.Embedding):
+    """Embeddings that are the rows of an output matrix in 8 bits."""
+
+    numbers: Tensor
+    scales: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """Return `[..., d]` of token ids."""
+        found = self.numbers[input].to(self.weight.dtype)
+        return found.mul_(self.scales[input, None].to(found.dtype))
+
+
+def share_table(model: Any) -> None:
+    """Let embeddings that are tied to an output matrix in 8 bits read that matrix, and drop their own table."""
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    if isinstance(head, Int8Linear) and head.weight is table.weight:
+        head.drop_weight()
+        table.weight, table.numbers, table.scales = head.weight, head.numbers, head.scales
+        plain = type(table) is nn.Embedding  # a subclass may scale what this one reads, as Gemma's does
+        table.__class__ = Int8Table if plain else type("Int8Table", (type(table), Int8Table), {})
+
+
 @contextmanager
 def exact_products(model: nn.Module) -> Iterator[None]:
     """Multiply in float32 with what quantized matrices stand for, inside the block."""

@@ -54,8 +54,8 @@ def needed(preset: Preset, quantization: str | None = None) -> int | None:
         return None
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
-    head = size.head if quantization in TORCH else 0  # a copy in 8 bits, if the matrix is also the embedding
-    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers) + head
+    saved = size.head * (itemsize - 1) if quantization in TORCH else 0  # by an output matrix in 8 bits
+    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers) - saved
 
 
 def most_bits(preset: Preset, memory: Memory, quantizations: Sequence[str]) -> tuple[str | None, int] | None:

@@ -157,7 +157,7 @@ def packed_bytes(model: Any, kind_of: KindOf = lambda path, layer: HalfLinear) -
         weight.numel() * (kinds[id(weight)].bytes_each if id(weight) in kinds else 4) for weight in model.parameters()
     )
     embeddings: Tensor = model.get_input_embeddings().weight
-    tied = id(embeddings) in kinds  # as matrix and as table
+    tied = kinds.get(id(embeddings)) is HalfLinear  # as matrix and as table
     return int(size + 4 * embeddings.numel() * tied)
 
 

@@ -10,7 +10,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from sira_cli.models.loading.few_bits import kinds
+from sira_cli.models.loading.few_bits import kinds, share_table
 from sira_cli.models.loading.packed import PackedLinear, Packing, pack_rest, put_packed
 
 NAME = "sira-packed"
@@ -41,6 +41,7 @@ class PackedReader(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
         assert self._packing is not None
         pack_rest(model, self._packing)
+        share_table(model)
         self._packing = None  # threads cannot be copied with the model
         return model
 
