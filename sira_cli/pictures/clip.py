@@ -51,6 +51,11 @@ def evenly(timeline: Timeline, frames: int | None, fps: float | None) -> Sequenc
     return [round(each * (timeline.count - 1) / max(1, number - 1)) for each in range(number)]
 
 
+def at_times(times: Sequence[float]) -> Rule:
+    """Return the rule that takes the frames at given times, in seconds from the first frame."""
+    return lambda timeline, frames, fps: [round(time * timeline.fps) for time in times]
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Which part of a clip is looked at, and which frames of it.

@@ -180,8 +180,6 @@ def _damaged(name: str, error: BaseException) -> PictureError:
 def small_picture(name: str, data: Content, side: int) -> Image.Image:
     """Return upright RGB that fits into a square; a larger JPEG is decoded smaller at once. Safe in threads.
 
-    Of a clip it is the first frame.
-
     Args:
         name: of the picture, for messages.
         data: of its file.
@@ -191,11 +189,6 @@ def small_picture(name: str, data: Content, side: int) -> Image.Image:
         PictureError: as `decode_picture`.
     """
 
-    if container_of(data):
-        clip, _ = read_clip(name, data, container_of(data) or "", Sampling(frames=1))
-        clip.frames[0].thumbnail((side, side))
-        return clip.frames[0]
-
     def decoded() -> Image.Image:
         image = opened_header(name, data)
         image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
@@ -204,6 +197,15 @@ def small_picture(name: str, data: Content, side: int) -> Image.Image:
         return small
 
     return _in_room(name, data, decoded)
+
+
+def small_pictures(name: str, data: Content, side: int, sampling: Sampling) -> list[Image.Image]:
+    """Return the frames of a clip that `sampling` chooses, or a picture; otherwise as `small_picture`."""
+    if (found := decode_clip(name, data, sampling)) is None:
+        return [small_picture(name, data, side)]
+    for frame in found[0].frames:
+        frame.thumbnail((side, side), Image.Resampling.BICUBIC)
+    return [*found[0].frames]
 
 
 def _in_room(name: str, data: Content, decode: Callable[[], T]) -> T:

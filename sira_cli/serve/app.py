@@ -120,9 +120,8 @@ class Server:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
         queue = WaitingQueue(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
-        self._admission = Admission(
-            self._limits, queue, Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
-        )
+        downloads = Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
+        self._admission = Admission(self._limits, queue, downloads, self._lvlm.sampling)
         self._trials = Trials(self._lvlm)
         yield
         await asyncio.to_thread(self._admission.close)

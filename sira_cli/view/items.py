@@ -72,6 +72,13 @@ class CaptionItem:
         return warnings_of(self.values)
 
     @property
+    def times(self) -> list[float]:
+        """The times of a clip's frames that the model was shown, in seconds; empty for a picture."""
+        found = self.values.get("frames")
+        times = found if self.values.get("media") == "video" and isinstance(found, list) else []
+        return [float(time) for time in times if isinstance(time, int | float) and 0 <= time < math.inf]
+
+    @property
     def reasoning(self) -> str:
         """The model's reasoning before the text; empty without any."""
         return str(self.values.get("reasoning") or "")

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from PIL import Image
 
 from sira_cli.errors import PictureError
-from sira_cli.pictures.opening import small_picture
+from sira_cli.pictures.clip import Sampling, Timeline, at_times, evenly
+from sira_cli.pictures.opening import small_pictures
 from sira_cli.view.collection import Collection
 from sira_cli.view.items import CaptionItem
 
 SMALL, LARGE = 480, 1600  # pixels of the longer side
-_GAP = 4  # pixels between the pictures of a group
+_GAP = 4  # pixels between the pictures of a group, and the frames of a clip
+_FEW, _MANY = 4, 16  # frames of a clip that are shown, small and large
 _KEPT = 2**26  # bytes of all that is kept
 _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # a large picture takes hundreds of megabytes while it is decoded
 
@@ -65,9 +67,9 @@ class Thumbnails:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             try:
-                image = _side_by_side(
-                    [small_picture(*each, side) for each in picture.files(picture.file_content())], side
-                )
+                frames = _frames(item.times, _FEW if side == SMALL else _MANY)
+                files = picture.files(picture.file_content())
+                image = _side_by_side([one for each in files for one in small_pictures(*each, side, frames)], side)
                 file = io.BytesIO()
                 image.save(file, "JPEG", quality=88)
             except (OSError, MemoryError) as error:
@@ -75,8 +77,16 @@ class Thumbnails:
         return file.getvalue()
 
 
+def _frames(times: Sequence[float], most: int) -> Sampling:
+    """Return the choice of a clip's frames that stand for it: those that the model was shown, some of them if many."""
+    if not times:
+        return Sampling(frames=most)
+    few = Timeline(len(times), 1.0, 1, 1)
+    return Sampling(rule=at_times([times[number] for number in evenly(few, most, None)]))
+
+
 def _side_by_side(images: Sequence[Image.Image], side: int) -> Image.Image:
-    """Return pictures of a group as one that fits into a square: in rows, on white."""
+    """Return pictures of a group, or frames of a clip, as one that fits into a square: in rows, on white."""
     if len(images) == 1:
         return images[0]
     columns = math.ceil(math.sqrt(len(images)))

@@ -21,6 +21,7 @@ from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import decode_picture, small_picture
 from sira_cli.view import Collection, Edits, OtherCaptions, export
 from sira_cli.view.thumbnails import Thumbnails
+from tests.support.clips import drawn, write_clip
 from tests.view.conftest import COLOURS, HOSTILE, looked_at, record, write
 
 
@@ -355,6 +356,18 @@ def test_tables(folder, kind):
     captions = Collection.read(path)
     assert texts(captions) == {"pictures/0.png": "One, two."}
     assert not captions.missing
+
+
+def test_a_clip_is_shown_as_the_frames_that_the_model_saw(folder):
+    write_clip(folder / "a.mp4")
+    record = {"file_name": "a.mp4", "text": "A bar.", "media": "video", "frames": [0.3, 1.7]}
+    (folder / "clips.jsonl").write_text(json.dumps(record) + "\n")
+    thumbnails = Thumbnails(Collection.read(folder / "clips.jsonl"))
+    sheet = np.asarray(Image.open(io.BytesIO(thumbnails.jpeg(0, 480))).convert("L"), float)
+    assert sheet.shape == (240, 480)  # two columns
+    for number, left in ((3, 0), (17, 240)):
+        expected = float(np.median(drawn(number)[..., 0]))
+        assert np.median(sheet[30:60, left + 40 : left + 90]) == pytest.approx(expected, abs=8)
 
 
 def test_thumbnails_have_a_limit_in_size(folder):
