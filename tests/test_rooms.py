@@ -29,7 +29,7 @@ LINES = {
     "web": 120,
     "core": 3_990,
     "language": 1_450,
-    "pictures": 3_930,
+    "pictures": 4_000,
     "data": 3_270,
     "methods": 3_230,
     "models": 11_400,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_080
+DECODER_LINES = 30_160
 
 
 @functools.cache

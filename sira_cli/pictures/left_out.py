@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 
 from sira_cli.pictures.clip_files import ENDINGS, VIDEO
 from sira_cli.pictures.opening import HEIF, endings
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.raw import RAW
+from sira_cli.pictures.raw import REMEDY as READS_RAW
 
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
-_PHOTOS = "heic heif hif avif jxl svg psd xcf cr2 cr3 crw nef nrw arw srf sr2 dng orf rw2 raf pef srw x3f 3fr raw"
+_PHOTOS = "heic heif hif avif jxl svg psd xcf raw"
 _CLIPS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
-KNOWN = frozenset(f".{ending}" for ending in f"{_PHOTOS} {_CLIPS}".split())
-REMEDIES = dict.fromkeys((".heic", ".heif", ".hif"), HEIF) | dict.fromkeys(ENDINGS, VIDEO)
+KNOWN = RAW.union(f".{ending}" for ending in f"{_PHOTOS} {_CLIPS}".split())
+REMEDIES = {
+    **dict.fromkeys((".heic", ".heif", ".hif"), HEIF),
+    **dict.fromkeys(RAW, READS_RAW),
+    **dict.fromkeys(ENDINGS, VIDEO),
+}
 
 
 class Pictures(list[Picture]):
@@ -30,17 +36,23 @@ class Pictures(list[Picture]):
         self.left_out = dict(sorted((left_out or {}).items(), key=lambda each: (-each[1], each[0])))
 
 
-def count(left_out: Counter[str], name: str) -> None:
-    """Count a file that is not read, if it is a picture or a clip by its name."""
+def count(left_out: Counter[str], name: str, *, read: Collection[str] | None = None) -> None:
+    """Count a file that is not read, if it is a picture or a clip by its name.
+
+    Args:
+        left_out: numbers by ending, which are changed.
+        name: of the file.
+        read: endings of files that are read; None: all that are read in folders.
+    """
     ending = PurePath(name).suffix.lower()
-    if ending in KNOWN and ending not in endings():
+    if ending in KNOWN and ending not in (endings() if read is None else read):
         left_out[ending] += 1
 
 
 def in_words(left_out: Mapping[str, int]) -> str:
     """Return the numbers of files by ending, with the remedies: `2 .heic (pip install ...), 1 .cr2`."""
     parts = [f"{number} {ending}" for ending, number in left_out.items()]
-    remedies = [f" ({REMEDIES[ending]})" if ending in REMEDIES else "" for ending in left_out]
+    remedies = [f" ({REMEDIES[ending]})" if ending in REMEDIES.keys() - endings() else "" for ending in left_out]
     return ", ".join(part + remedy for part, remedy in zip(parts, remedies, strict=True))
 
 

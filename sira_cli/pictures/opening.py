@@ -17,6 +17,7 @@ from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, 
 from sira_cli.pictures.clip_worker import ANIMATION
 from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.raw import RAW, can_read_raw, check_size, is_raw, preview
 from sira_cli.pictures.room import ROOM, give_back
 from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to_rgb, upright
 
@@ -104,7 +105,7 @@ def endings() -> frozenset[str]:
     """Return the endings of file names that count as pictures or clips, in lower case: `.jpg`, ..."""
     readable = _formats()
     found = frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
-    return found.union(ENDINGS) if can_read_clips() else found
+    return found.union(RAW if can_read_raw() else (), ENDINGS if can_read_clips() else ())
 
 
 @functools.cache
@@ -140,6 +141,8 @@ def opened_header(name: str, data: Content) -> Image.Image:
         raise PictureError(f"{shown}: is empty (0 bytes)")
     if not isinstance(data, bytes):
         raise PictureError(f"{shown}: is a clip, expected a picture")
+    if is_raw(name):
+        data = preview(name, data)
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
@@ -155,6 +158,8 @@ def opened_header(name: str, data: Content) -> Image.Image:
         ) from None
     except (*_DECODING_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
+    if is_raw(name):
+        check_size(name, *image.size)
     if max(image.size) > _LONGEST:
         raise HugePictureError(
             f"{shown}: has {image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}: scale "

@@ -204,7 +204,7 @@ class TarShard(Container):
             elif extension.rpartition(".")[2] in TEXTS:
                 sample.texts.append(place)
             else:
-                count(self.left_out, name)
+                count(self.left_out, name, read=())
 
     def _is_picture(self, extension: str) -> bool:
         if self._extensions:

@@ -20,7 +20,7 @@ from sira_cli.pictures.opening import decode_picture, small_picture
 
 PHOTO = Image.fromarray(data.astronaut())
 FAST = ("-p", "demo", "--max-new-tokens", 3)
-OTHERS = ("b.cr2", "c.WMV", "d.wmv", "notes.txt", "a.json", "Thumbs.db", ".DS_Store", "a.xmp", "list.csv")
+OTHERS = ("b.jxl", "c.WMV", "d.wmv", "notes.txt", "a.json", "Thumbs.db", ".DS_Store", "a.xmp", "list.csv")
 
 
 def encoded(image: Image.Image, kind: str, **settings: object) -> bytes:
@@ -60,8 +60,8 @@ def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
     (folder / "sub" / "e.mpg").touch()
     output = tmp_path / "captions.jsonl"
     code, _, err = sira("caption", folder, "-r", *FAST, "-o", output)
-    assert (code, err.count("4 files were not read: 2 .wmv, 1 .cr2, 1 .mpg\n")) == (0, 1)
-    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".cr2": 1, ".mpg": 1}
+    assert (code, err.count("4 files were not read: 2 .wmv, 1 .jxl, 1 .mpg\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".jxl": 1, ".mpg": 1}
     code, _, err = sira("caption", folder / "a.png", *FAST)
     assert (code, "not read" in err) == (0, False)
 
@@ -70,27 +70,27 @@ def test_a_check_names_it_too(sira, folder, tmp_path):
     (folder / "a.txt").write_text("There is a cat.")
     output = tmp_path / "checks.jsonl"
     code, _, err = sira("check", folder, "-p", "demo", "-o", output)
-    assert (code, err.count("3 files were not read: 2 .wmv, 1 .cr2\n")) == (0, 1)
-    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".cr2": 1}
+    assert (code, err.count("3 files were not read: 2 .wmv, 1 .jxl\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".jxl": 1}
 
 
 def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
     (tmp_path / "a.HEIC").touch()
-    (tmp_path / "b.dng").touch()
-    expected = r"no pictures in this folder, but 1 \.dng, 1 \.heic \(pip install 'sira-cli\[heif\]'\): these formats"
+    (tmp_path / "b.jxl").touch()
+    expected = r"no pictures in this folder, but 1 \.heic \(pip install 'sira-cli\[heif\]'\), 1 \.jxl: these formats"
     with pytest.raises(SettingsError, match=expected):
         find_pictures([str(tmp_path)])
 
 
 def test_clips_in_a_shard_are_named(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as shard:
-        for name in ("1.jpg", "1.txt", "2.wmv", "2.json", "3.cls"):
+        for name in ("1.jpg", "1.txt", "2.wmv", "2.json", "3.cls", "1.nef"):
             content = encoded(PHOTO.resize((32, 32)), "JPEG")
             member = tarfile.TarInfo(name)
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
     found = find_pictures([str(tmp_path / "a.tar")])
-    assert (len(found), found.left_out) == (1, {".wmv": 1})
+    assert (len(found), found.left_out) == (1, {".nef": 1, ".wmv": 1})
 
 
 # --- HEIF

@@ -53,7 +53,8 @@ class Metadata:
         """The picture's file with only its header read; None if unreadable."""
         with suppress(PictureError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return opened_header(self.picture.shown, self.data or self.picture.file_content())
+            # Without the name: of a RAW file its own metadata, not those of its preview.
+            return opened_header("", self.data or self.picture.file_content())
         return None
 
     @cached_property
