@@ -20,7 +20,9 @@ from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.candidates import captions
-from sira_cli.models.look.guide import Guide, GuideRules
+from sira_cli.models.look.forbidding import Bans
+from sira_cli.models.look.guide import Guide, GuideMask, GuideRules
+from sira_cli.models.look.guiding import CUT_OFF
 from sira_cli.models.look.name_tokens import NameTokens, Place
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
@@ -156,7 +158,7 @@ def test_what_the_guide_accepts_of_the_draft_is_not_decoded_again(lvlm, monkeypa
         return tokens
 
     monkeypatch.setattr(type(lvlm), "generate", counted)
-    pictures = [render(held_out(seed))[0] for seed in SCENES]
+    pictures = [render(held_out(seed))[0] for seed in SCENES[:2]]
     found = [lvlm.caption(picture, verify="guide").text for picture in pictures]
     few, steps[:] = sum(steps), []
     monkeypatch.setattr(Guide, "agrees", lambda self, tokens: 0)
@@ -208,13 +210,49 @@ def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, s
     assert {*lvlm.ends.ids}.issubset(choice.ruled_out.tolist()) == held
 
 
+@pytest.mark.parametrize(("logit", "ends"), [(12.0, False), (3.0, True)])
+def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
+    lvlm = load("demo", method="greedy")
+    finder = SecondLook(lvlm, Verify()).words
+    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, 64)
+    tokens = lvlm.processor.tokenizer("There is a dog on the left.", add_special_tokens=False).input_ids
+    (there,) = lvlm.processor.tokenizer(" There", add_special_tokens=False).input_ids[-1:]
+    scores = torch.zeros(1, len(lvlm.processor.tokenizer))
+    scores[0, [*lvlm.ends.ids]], scores[0, there] = 20.0, logit
+    mask = GuideMask([Guide(rules, frozenset({"dog", "cat"}))], [Bans()], 0, [tokens], [0])
+    picked = int(mask(torch.empty(1, 0, dtype=torch.long), scores).argmax())
+    assert picked in lvlm.ends.ids if ends else picked == there
+
+
+def test_a_contrast_does_not_draw_a_text_away_from_a_name(lvlm):
+    finder = SecondLook(lvlm, Verify()).words
+    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, 64)
+    tokens = lvlm.processor.tokenizer("There is a", add_special_tokens=False).input_ids
+    cat, red = (lvlm.processor.tokenizer(word, add_special_tokens=False).input_ids[-1] for word in (" cat", " red"))
+    z = torch.zeros(1, len(lvlm.processor.tokenizer))
+    z[0, cat], z[0, red] = 9.0, 8.0
+    scores = z.clone()
+    scores[0, red] = 10.0
+    mask = GuideMask([Guide(rules, frozenset({"cat"}))], [Bans()], 0, [tokens], [0])
+    with cut_offs_kept():
+        picked = int(mask(torch.empty(1, 0, dtype=torch.long), plausible(scores, z, 0.2)).argmax())
+    assert picked == cat
+
+
+def test_texts_of_a_method_without_a_cut_off_are_guided_with_one():
+    picture = render(held_out(VALIDATION_SEEDS[17]))[0]
+    free, cut = (load("demo", method="sira", max_new_tokens=20, beta=beta) for beta in (None, CUT_OFF))
+    assert "and Green There" in free.caption(picture).text
+    assert free.caption(picture, verify="guide").draft == cut.caption(picture).text
+
+
 def test_a_batch_is_as_its_single_pictures(lvlm):
     from sira_cli.models.final_answers import FinalAnswers
 
-    pictures = [render(held_out(seed))[0] for seed in SCENES]
+    pictures = [render(held_out(seed))[0] for seed in SCENES[:3]]
     look = FinalAnswers(lvlm, Verify(mode="guide"))
     prompts = [lvlm.preset.prompts.caption] * len(pictures)
-    seeds = lvlm.text_seeds(list("abcd"), prompts)
+    seeds = lvlm.text_seeds([*"abc"], prompts)
     together = look.answer(pictures, lvlm.prepare(pictures, prompts), seeds=seeds, task="caption")
     for picture, seed, answer in zip(pictures, seeds, together, strict=True):
         (alone,) = look.answer([picture], lvlm.prepare([picture], prompts[:1]), seeds=[seed], task="caption")

@@ -28,7 +28,8 @@ from sira_cli.models.look.forbidding import Bans, certain
 from sira_cli.models.look.name_tokens import NameTokens, Place, name_tokens
 from sira_cli.models.look.sentences import sentence_spans
 
-PLAUSIBLE = 0.01  # probability below which a token is not one that the model would have picked
+PLAUSIBLE = 0.05  # share of the likeliest token's probability below which the model would not have picked a token
+CLEAR = 0.2  # probability among the tokens that are left, below which a text that would end does end
 IDLE = 2  # sentences that name nothing new, after which a text may end with objects missing
 _KEPT = 1024  # sentences whose mentions are remembered
 _SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
@@ -272,17 +273,25 @@ class GuideMask(LogitsProcessor):
         for row, choice in choices.items():
             ruled_out[row, choice.ruled_out] = True
             ruled_out[row, list(banned[row])] = True
-        left = without(scores, ruled_out.to(scores.device))
+        ruled_out = ruled_out.to(scores.device)
+        left = without(scores, ruled_out)
         best = left.argmax(dim=-1)  # [B]
-        chances = plain(scores).float().softmax(dim=-1).gather(1, best[:, None])[:, 0].tolist()
+        full = plain(scores).float()
+        rest = full.masked_fill(ruled_out, -torch.inf).softmax(dim=-1)
+        full = full.softmax(dim=-1)
+        chances, chances_left = (each.gather(1, best[:, None])[:, 0].tolist() for each in (full, rest))
+        likeliest, likeliest_left = full.amax(dim=-1).tolist(), rest.argmax(dim=-1).tolist()
         for row, choice in choices.items():
             guide = self._guides[row]
             assert guide is not None
             fits = choice.introduces and int(best[row]) in choice.names
-            dead = chances[row] < PLAUSIBLE and not fits
-            if len(choice.names) and (choice.only or (dead and choice.only_if_dead)):
+            dead = chances[row] < PLAUSIBLE * likeliest[row] and not fits
+            # The full stream would name a supported object here, and the contrast picks another word.
+            drawn_away = choice.introduces and not fits and likeliest_left[row] in choice.names
+            over = choice.between and chances_left[row] < CLEAR and float(full[row, guide.ends].sum()) > 0.5
+            if len(choice.names) and (choice.only or drawn_away or (dead and choice.only_if_dead)):
                 left[row] = _only(uncut(scores)[row], choice.names)
-            elif dead and choice.between and banned[row]:
+            elif over or (dead and choice.between and banned[row]):
                 left[row] = _only(uncut(scores)[row], guide.ends)
             elif dead and (choice.introduces or banned[row]):
                 guide.stop(guide.text(texts[row]), choice)
