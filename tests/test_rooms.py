@@ -35,7 +35,7 @@ LINES = {
     "models": 11_400,
     "remote": 830,
     "runs": 2_910,
-    "eval": 6_980,
+    "eval": 7_180,
     "analysis": 7_510,
     "demo": 1_570,
     "view": 2_600,

@@ -6,7 +6,19 @@ import difflib
 from collections.abc import Sequence
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval import dash_b, hallusion, haloquest, mme, mmhal, naturalbench, phd, pope_card, repope
+from sira_cli.eval import (
+    dash_b,
+    eventhallusion,
+    hallusion,
+    haloquest,
+    mme,
+    mmhal,
+    naturalbench,
+    phd,
+    pope_card,
+    repope,
+    videohallucer,
+)
 from sira_cli.eval.amber import card as amber_card
 from sira_cli.eval.card import Card
 from sira_cli.eval.chair import card as chair_card
@@ -16,6 +28,7 @@ CARDS = {
     for card in (
         *(pope_card.CARD, repope.CARD, chair_card.CARD, amber_card.CARD, dash_b.CARD, naturalbench.CARD),
         *(hallusion.CARD, phd.CARD, mme.CARD, mmhal.CARD, haloquest.CARD),
+        *(eventhallusion.CARD, videohallucer.CARD),
     )
 }
 
