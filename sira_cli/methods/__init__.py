@@ -41,6 +41,7 @@ METHODS: dict[str, Method] = {
         Temporal(),
     )
 }
+FOR_PICTURES = tuple(name for name, method in METHODS.items() if not method.needs_clips)
 
 
 def find(name: str) -> Method:

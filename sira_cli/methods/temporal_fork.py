@@ -77,13 +77,13 @@ class _TemporalFork(Fork):
         """Change the states of frames: `[B, S, d]`."""
         assert self._frame is not None
         assert self._other is not None
-        changed = hidden.clone()
-        for row, frame in enumerate(self._frame):
+        changed, other = hidden.clone(), self._other.to(hidden.device)
+        for row, frame in enumerate(self._frame.to(hidden.device)):
             places = (frame >= 0).nonzero().flatten()
             number = int(frame.max()) + 1  # T
             states = hidden[row, places].view(number, -1, hidden.shape[-1])  # [T, N / T, d]
             if self._negative == "shuffled":
-                states = states[self._other[row, places].view(number, -1)[:, 0]]
+                states = states[other[row, places].view(number, -1)[:, 0]]
             else:
                 states = states.mean(dim=0, keepdim=True).expand_as(states)
             changed[row, places] = states.flatten(0, 1)

@@ -24,7 +24,7 @@ from sira_cli.analysis.bench.run import bench
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.methods import METHODS
+from sira_cli.methods import FOR_PICTURES
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
@@ -153,7 +153,7 @@ def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
     assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
 
 
-@pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in methods.METHODS)])
+@pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in FOR_PICTURES)])
 def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: int):
     lvlm, tokens = under(qwen, method), 4
     inputs = prepared(lvlm, batch)
@@ -344,7 +344,7 @@ def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of)
     code, out, err = sira("bench", *given, "--method", "all", "--json")
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
-    assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
+    assert {row["method"] for row in json.loads(out)["rows"]} == {*FOR_PICTURES} - {"sid", "ict", "maskcd"}
 
 
 @pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])

@@ -16,7 +16,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.drift.measure import measure_drift
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.methods import METHODS
+from sira_cli.methods import FOR_PICTURES, METHODS
 from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import noised, signal_share
 from sira_cli.models.answering.choices import choose
@@ -208,7 +208,6 @@ def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_fo
     assert f"{ROLE} {PROMPT}" in lvlm.processor.tokenizer.decode(ids)
 
 
-FOR_PICTURES = [name for name, method in METHODS.items() if not method.needs_clips]
 CASES = list(itertools.product(["llava_folder", "qwen_folder"], ["m3id", "sid", "dola", "opera"]))
 
 

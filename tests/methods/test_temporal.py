@@ -11,8 +11,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.temporal import NEGATIVES, Temporal, derangement
 from tests.support import reference_methods as slow
-from tests.support import tiny
-from tests.support.decoding import case_of, decoded
+from tests.support.decoding import case_of, decoded, frames_of
 from tests.support.helpers import generate, left_pad
 from tests.support.prompts import qwen_prompts
 from tests.support.tiny import Tiny
@@ -21,23 +20,11 @@ FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Qwen3.5", "PaliGemma"]
 EXAMPLE = next((Path(__file__).parents[2] / "examples").glob("*.png"))
 
 
-def branch_of(inputs: dict, seed: int = 1) -> dict[str, torch.Tensor]:
-    """The image tokens of each prompt as two frames or more."""
-    image = inputs["input_ids"] == tiny.IMAGE
-    own, other = torch.full(image.shape, -1), torch.full(image.shape, -1)
-    for row, places in enumerate(image):
-        tokens = int(places.sum())
-        number = next(each for each in (4, 3, 2) if tokens % each == 0)
-        own[row, places] = torch.arange(number).repeat_interleave(tokens // number)
-        other[row, places] = derangement(number, seed).repeat_interleave(tokens // number)
-    return {"frame": own, "other_frame": other}
-
-
 @pytest.mark.parametrize("negative", NEGATIVES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_equals_its_reference(name: str, negative: str):
     case = case_of(name)
-    branch = branch_of(case.inputs)
+    branch = frames_of(case.inputs)
     frame = branch["frame"][0].tolist()
     order = derangement(max(frame) + 1, 1).tolist()
     expected = slow.temporal(case, negative, frame, order)
@@ -52,15 +39,15 @@ def test_rows_of_a_padded_batch_and_beams_are_those_of_single_prompts(negative: 
     model, singles, method = case_of("Qwen2.5-VL").model, qwen_prompts(), Temporal(negative=negative)
     batch = left_pad(singles)
     for settings in ({}, {"num_beams": 2}):
-        tokens, _ = decoded(method, Tiny(model, batch), branch=branch_of(batch), **settings)
+        tokens, _ = decoded(method, Tiny(model, batch), branch=frames_of(batch), **settings)
         for row, single in enumerate(singles):
-            alone, _ = decoded(method, Tiny(model, single), branch=branch_of(single), **settings)
+            alone, _ = decoded(method, Tiny(model, single), branch=frames_of(single), **settings)
             assert tokens[row].tolist() == alone[0].tolist()
 
 
 def test_without_strength_it_is_greedy():
     case = case_of("Qwen2.5-VL")
-    with Temporal().attach(case.model, SiraConfig(k=3, alpha=0.0), torch.empty(0), branch_of(case.inputs)):
+    with Temporal().attach(case.model, SiraConfig(k=3, alpha=0.0), torch.empty(0), frames_of(case.inputs)):
         found = generate(case.model, case.inputs)
     assert torch.equal(found, generate(case.model, case.inputs))
 
