@@ -32,7 +32,7 @@ LINES = {
     "pictures": 4_000,
     "data": 3_270,
     "methods": 3_230,
-    "models": 11_400,
+    "models": 11_430,
     "remote": 830,
     "runs": 2_910,
     "eval": 7_180,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_160
+DECODER_LINES = 30_240
 
 
 @functools.cache

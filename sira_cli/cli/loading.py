@@ -50,8 +50,10 @@ def load_model(
         )
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.loading.load import load
+        from sira_cli.models.loading.threads import use_threads
 
         lvlm = load(preset, **loading(model, method, compiled))
+        use_threads(lvlm.model)
     note_bundled(preset, pictures)
     if compiled:
         note("compiling the decoding steps: the first text waits for it")

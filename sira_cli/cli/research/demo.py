@@ -72,8 +72,10 @@ def demo(
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
+        from sira_cli.models.loading.threads import use_threads
 
         methods = load_methods()
+        use_threads(methods["greedy"].model)
     if evaluate:
         _evaluate(methods, seed, limit or TESTED, as_json)
     else:
