@@ -30,7 +30,7 @@ LINES = {
     "core": 3_990,
     "language": 1_450,
     "pictures": 4_000,
-    "data": 3_270,
+    "data": 3_280,
     "methods": 3_230,
     "models": 11_430,
     "remote": 830,

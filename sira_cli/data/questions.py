@@ -12,6 +12,7 @@ from sira_cli.data.kept import Kept
 from sira_cli.data.rows import brief, read_rows, read_table, some
 from sira_cli.data.wrapped import WrappedPicture
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import joined
 from sira_cli.pictures.picture import Picture
@@ -34,10 +35,10 @@ class QuestionPicture(WrappedPicture):
     question: str
     prompt: str
     question_id: str | int
-    reads: Kept[bytes] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
+    reads: Kept[Content] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
 
     @classmethod
-    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
+    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[Content]) -> Self:
         """Return a question about a picture; consecutive ones that share `reads` read the picture once.
 
         Args:
@@ -72,8 +73,13 @@ class QuestionPicture(WrappedPicture):
         return self.text_file(extension)
 
     def read(self) -> bytes:
-        """Return the picture's bytes, read once for consecutive questions."""
-        return self.reads.get(self.picture.identity, self.picture.read)
+        """Return the picture's bytes."""
+        content = self.file_content()
+        return content if isinstance(content, bytes) else self.picture.read()
+
+    def file_content(self) -> Content:
+        """Return the content of the picture's file, read once for consecutive questions."""
+        return self.reads.get(self.picture.identity, self.picture.file_content)
 
 
 def question_pictures(
@@ -101,7 +107,7 @@ def question_pictures(
         SettingsError: Parquet needs pyarrow, which is missing.
     """
     base = str(file.parent) if images is None else images.rstrip("/")
-    reads, found = Kept[bytes](KEPT), dict[str, Picture]()
+    reads, found = Kept[Content](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
         names = names_in(where, row)

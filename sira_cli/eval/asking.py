@@ -19,6 +19,7 @@ from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
+from sira_cli.pictures.content import Content
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
@@ -154,7 +155,7 @@ class PartRun:
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:
     """Return the pictures to ask about, one for each unit; a file is read once for consecutive questions."""
-    folder, reads = images.resolve(), Kept[bytes](KEPT)
+    folder, reads = images.resolve(), Kept[Content](KEPT)
     found = []
     for ask in units(part, shard):
         place = str(folder / ask.picture)

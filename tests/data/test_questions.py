@@ -50,8 +50,8 @@ def read(name: str) -> list[dict]:
 
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     reads = []
-    once = FilePicture.read
-    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or once(picture))
+    once = FilePicture.file_content
+    monkeypatch.setattr(FilePicture, "file_content", lambda picture: reads.append(picture.location) or once(picture))
     command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "-o", "answers.jsonl", "-b", 4)
     code, _, err = sira(*command)
     assert code == 3

@@ -46,6 +46,7 @@ from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.clip import stills
+from sira_cli.pictures.content import Content
 from sira_cli.runs.events import Advanced, FailedPicture, Halved, StageStarted
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class IctTraining:
         for label in LABELS.values():
             chosen = [prompt for prompt in prompts if prompt.label == label]
             runner = Runner(LastOutputs(self._lvlm, self._projections, chosen), self._batch_size)
-            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[bytes](DECODED)
+            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[Content](DECODED)
             with closing(runner.run(self._item(prompt, reads) for prompt in chosen)) as items:
                 for item in items:
                     if isinstance(item, Halved):
@@ -213,7 +214,7 @@ class IctTraining:
         elif outlines := self._questions.outlines(question):
             yield Prefill(row, "object", text, label, lambda image: black_out(image, outlines))
 
-    def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
+    def _item(self, prompt: Prefill, reads: Kept[Content]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
         picture, asked = self._questions.picture(question.picture), asking(question.text)
         about = QuestionPicture.about(picture, question.text, asked, prompt.id, reads)
