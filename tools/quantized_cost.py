@@ -1,6 +1,6 @@
 """The cost of greedy decoding and SIRA with quantized weights, compared with others in one run, in turn.
 
-`python -m tools.quantized_cost bfloat16 bfloat16:int8 bfloat16:int4 -o` writes `docs/bench/cpu-quantized.json`.
+`python -m tools.quantized_cost bfloat16 bfloat16:int8 bfloat16:int4 -o docs/bench/cpu-quantized.json`
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sira_cli.analysis.bench.figures import Measure
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
 from sira_cli.analysis.bench.random_models import load_shape
 from sira_cli.core.families import text_stack
+from sira_cli.demo.scene_report import markdown
 from sira_cli.methods import find
 from sira_cli.models.loading.packed import stored_bytes
 from sira_cli.models.lvlm import Lvlm
@@ -53,9 +54,17 @@ def _put_nf4(layers: nn.Module) -> None:
                 new = bnb.nn.Linear4bit(
                     layer.in_features, layer.out_features, bias=layer.bias is not None, compute_dtype=torch.bfloat16
                 )
-                new.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+                new.weight = bnb.nn.Params4bit(
+                    layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True
+                )
                 new.bias = layer.bias
                 setattr(part, name, new.to("cpu").eval())
+
+
+def _nf4_scales(model: nn.Module) -> int:
+    """Return the bytes of the scales of nf4, which are no parameters."""
+    states = [getattr(weight, "quant_state", None) for weight in model.parameters()]
+    return sum(state.absmax.nbytes for state in states if state is not None)
 
 
 def measure_ways(lvlms: dict[str, Lvlm], image_tokens: int, tokens: int, runs: int) -> dict[str, Any]:
@@ -76,26 +85,36 @@ def measure_ways(lvlms: dict[str, Lvlm], image_tokens: int, tokens: int, runs: i
     for (way, name), runs_ in seen.items():
         step = Measure.of(runs_, seen[first, name], lambda run: median(run.steps))
         whole = Measure.of(runs_, seen[first, name], lambda run: run.tokens[0])
-        rows.append({"way": way, "method": name, "step": step, "prefill": whole})
-    sizes = {way: stored_bytes(lvlm.model) for way, lvlm in lvlms.items()}
+        rows.append({"way": way, "method": name, "step": step, "first_token": whole})
+    sizes = {way: stored_bytes(lvlm.model) + _nf4_scales(lvlm.model) for way, lvlm in lvlms.items()}
     return {"prompt_tokens": prompt, "image_tokens": image, "weights": sizes, "rows": rows}
 
 
-def shown(record: dict[str, Any]) -> str:
-    """Return the table in Markdown."""
-    lines = ["| weights | memory | greedy: prefill | step | SIRA: prefill | step |", "|---|---|---|---|---|---|"]
-    first, *_ = record["weights"].values()
-    for way, size in record["weights"].items():
-        cells = [f"{size / first:.2f}"]
-        for name in METHODS:
-            row = next(row for row in record["rows"] if (row["way"], row["method"]) == (way, name))
-            for part in ("prefill", "step"):
-                ratio, seconds = row[part]["ratio"], row[part]["seconds"]["median"]
-                cells.append(
-                    f"{ratio['median']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f}), {1000 * seconds:,.0f} ms"
-                )
-        lines.append(f"| {way} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table(*records: dict[str, Any]) -> str:
+    """Return the records in Markdown, a row per way."""
+    rows = [["", "weights", "memory", *(f"{name}: {part}" for name in METHODS for part in ("first token", "step"))]]
+    for record in records:
+        first, *_ = record["weights"]
+        for way, size in record["weights"].items():
+            cells = [f"{size / record['weights'][first]:.2f}"]
+            for row in (row for row in record["rows"] if row["way"] == way):
+                cells += [_cell(row[part], way == first) for part in ("first_token", "step")]
+            rows.append([record["instructions"], way.replace(":", ", "), *cells])
+    return markdown(rows)
+
+
+def _cell(measured: dict[str, Any], is_first: bool) -> str:
+    """Return the seconds of the first way, and the ratios of the others to it."""
+    if is_first:
+        return f"{measured['seconds']['median']:.2f} s"
+    ratio = measured["ratio"]
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f})"
+
+
+def shipped() -> str:
+    """Return the table of all records."""
+    paths = sorted(BENCH.glob("cpu-quantized*.json"), reverse=True)
+    return table(*(json.loads(path.read_text(encoding="utf-8")) for path in paths))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--image-tokens", type=int, default=600)
     parser.add_argument("--tokens", type=int, default=10)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path, nargs="?", const=BENCH / "cpu-quantized.json")
+    parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args(arguments)
     lvlms = {way: load_way(given.shape, given.layers, way) for way in given.ways}
     record = {
@@ -121,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = json.dumps(record, default=vars, indent=1)
     if given.output is not None:
         given.output.write_text(text + "\n", encoding="utf-8")
-    print(shown(json.loads(text)))
+    print(table(json.loads(text)))
 
 
 if __name__ == "__main__":

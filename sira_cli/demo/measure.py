@@ -93,6 +93,7 @@ def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
         ask=method.decisive(preset.decisive(), "ask"),
         prompts=preset.prompts.model_dump(),
         revision=lvlm.revision,
+        precision=[lvlm.dtype, lvlm.quantization],
         questions=[question.name for question in questions],
     )
     return f"{method.name} about scene {scene.seed}: {work[:16]}"

@@ -133,19 +133,18 @@ def test_the_default_is_refused_where_it_does_not_fit(memory, monkeypatch):
         fitting.check_default_fits(default, "cpu", None)
 
 
-def test_a_quantization_counts(memory, monkeypatch):
+def test_a_quantization_counts(memory):
     default = presets.find(presets.DEFAULT)
-    monkeypatch.setattr(fitting, "usable_quantizations", lambda device: ["8bit", "4bit"])
     memory(12 * GB)
-    fitting.check_default_fits(default, "cpu", "4bit")
-    with pytest.raises(SettingsError, match=r"`preset=` qwen2\.5-vl-7b `quantization=` 4bit takes 7\.6 GB and fits"):
+    fitting.check_default_fits(default, "cpu", "int4")
+    with pytest.raises(SettingsError, match=r"`preset=` qwen2\.5-vl-7b `quantization=` int4 takes 7\.4 GB and fits"):
         fitting.check_default_fits(default, "cpu", None)
     memory(14 * GB)
-    with pytest.raises(SettingsError, match="`quantization=` 8bit takes"):
+    with pytest.raises(SettingsError, match="`quantization=` int8 takes"):
         fitting.check_default_fits(default, "cpu", None)
     memory(8 * GB)
     with pytest.raises(
-        SettingsError, match=r"qwen3\.5-4b `quantization=` 8bit takes 6\.2 GB and fits.*add `preset=` qwen2"
+        SettingsError, match=r"qwen3\.5-4b `quantization=` int8 takes 5\.6 GB and fits.*add `preset=` qwen2"
     ):
         fitting.check_default_fits(default, "cpu", None)
 
