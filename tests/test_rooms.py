@@ -36,7 +36,7 @@ LINES = {
     "remote": 830,
     "runs": 2_910,
     "eval": 7_180,
-    "analysis": 7_510,
+    "analysis": 7_530,
     "demo": 1_570,
     "view": 2_600,
     "serve": 3_910,

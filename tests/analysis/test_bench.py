@@ -245,7 +245,7 @@ def test_figures_by_hand():
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
     names = MeasuredMethod("greedy"), MeasuredMethod("sira")
     runs = dict(zip(names, [greedy, sira], strict=True))
-    row = BenchRow.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
+    row = BenchRow.of(names[1], names[0], (4, 50, 30, 0), runs, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -259,7 +259,7 @@ def test_figures_by_hand():
     assert row.paper == {}
     assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
     single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
-    row = BenchRow.of(names[0], names[0], (1, 50, 30), single, [1])
+    row = BenchRow.of(names[0], names[0], (1, 50, 30, 0), single, [1])
     assert row.step is row.tokens_per_second is None
 
 
@@ -292,6 +292,15 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
 
 
 @pytest.mark.slow
+def test_clips_take_the_place_of_pictures(qwen: Lvlm):
+    """Two frames have the tokens of one picture; the caches of each method are checked by `bench` itself."""
+    report = bench(qwen, ["sira", "temporal"], lengths=[3], batches=[1, 2], runs=1, image_tokens=20, frames=[4, 6])
+    (picture,) = bench(qwen, [], lengths=[3], batches=[1], runs=1, image_tokens=20).rows
+    rows = [row for row in report.rows if row.method == "greedy"]
+    assert [(row.batch, row.frames) for row in rows] == [(1, 4), (1, 6), (2, 4), (2, 6)]
+    assert [row.image_tokens for row in rows[:2]] == [2 * picture.image_tokens, 3 * picture.image_tokens]
+
+
 def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
     report = bench(qwen, ["ict"], lengths=[2], batches=[1], runs=1, image_tokens=20)
     assert [row.method for row in report.rows] == ["greedy", "ict"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
-from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
+from sira_cli.analysis.bench.measure import Timing, clips, measure, pictures, prompts
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
@@ -28,6 +30,7 @@ def bench(
     batches: Sequence[int],
     runs: int,
     image_tokens: int,
+    frames: Sequence[int] = (),
     compile: bool = False,  # noqa: A002 (as in `load`)
     processor_time: bool = False,
     on_request: Callable[[], None] = lambda: None,
@@ -42,10 +45,11 @@ def bench(
         batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: image tokens of the largest picture, for models that keep a picture's size.
+        frames: numbers of frames of clips, which take the place of pictures; none: pictures.
         compile: also measure SIRA and greedy with compiled steps.
         processor_time: count this process's processor time, which other programs lengthen less.
         on_request: called after each request.
-        on_rows: called after each batch size with the rows so far.
+        on_rows: called after each batch size, or number of frames, with the rows so far.
 
     Raises:
         SiraError: the wrong decoder ran.
@@ -55,7 +59,7 @@ def bench(
     clock = time.process_time if processor_time else time.perf_counter
     rows: list[BenchRow] = []
     with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
-        for batch in batches:
+        for batch, shown in itertools.product(batches, frames or (0,)):
             if compile:
                 torch.compiler.reset()  # else compiled code of one batch size affects the next
             # They share the model: only hooks differ, which are on it while a request runs.
@@ -66,7 +70,9 @@ def bench(
                 )
                 for decoder in compared
             }
-            images = pictures(lvlm.processor, image_tokens, batch)
+            images: list[Any] = pictures(lvlm.processor, image_tokens, batch)
+            if shown:
+                images = [*clips(lvlm.processor, image_tokens, shown, batch)]
             asked = prompts(lvlm.preset.prompts.caption, batch)
             inputs = {
                 decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
@@ -85,7 +91,9 @@ def bench(
             pairs += [
                 (one, MeasuredMethod("greedy", True)) for one in compared if one.compiled and one.method != "greedy"
             ]
-            rows += [BenchRow.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+            rows += [
+                BenchRow.of(decoder, base, (batch, prompt, image, shown), seen, lengths) for decoder, base in pairs
+            ]
             report = _report(lvlm, lengths, runs, rows, tuple(stand_ins), processor_time)
             on_rows(report)
     return report

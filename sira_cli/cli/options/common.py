@@ -128,7 +128,7 @@ class ModelOptions:
         Quantization | None,
         typer.Option(
             metavar="BITS",
-            help="Language layers: int8 or int4 on CPUs; 8bit or 4bit (extra `quant`).",
+            help="Language layers: int8, int4 (CPUs), or 8bit, 4bit.",
             show_choices=False,
         ),
     ] = None
