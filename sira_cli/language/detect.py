@@ -60,15 +60,14 @@ def _likeliest(text: str, found: dict[str, int]) -> str:
     script = max(found, key=lambda name: found[name])
     if script != "latin":
         return next((code for code, (first, *_) in _WRITTEN_IN.items() if first == script), "")
-    counts = _counts(text)
-    best = max(counts, key=lambda code: counts[code])
-    return best if counts[best] >= MARGIN else ""
+    best = likeliest_latin(text)
+    return best if _counts(text)[best] >= MARGIN else ""
 
 
-def own_function_words(text: str) -> frozenset[str]:
-    """Return the function words of the language that has most of those in a text."""
+def likeliest_latin(text: str) -> str:
+    """Return the language in Latin letters that has most of a text's function words; English if none has any."""
     counts = _counts(text)
-    return _function_words()[max(counts, key=lambda code: counts[code])]
+    return max(counts, key=lambda code: counts[code])
 
 
 def _counts(text: str) -> dict[str, int]:

@@ -45,6 +45,7 @@ def short(text: str, length: int, reason: str = "stop") -> str:
     ("この画像には、犬と猫が写っています。", 125, "犬と猫が写っています。"),
     ("这张图片显示了一只狗。", 125, "一只狗。"),
     ("이 사진에는 개가 있습니다.", 125, "개가 있습니다."),
+    ("Um cão está na praia e um gato dorme ao sol", 38, "Um cão está na praia."),
     ("Ein Hund sitzt auf der großen grünen Wiese im Park", 25, "Ein Hund sitzt."),
     ("A dog sits on the green grass, next to a house, while people walk by.", 50,
      "A dog sits on the green grass, next to a house."),

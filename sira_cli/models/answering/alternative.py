@@ -9,8 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 
 from sira_cli.language import function_words, text_words
-from sira_cli.language.detect import own_function_words
+from sira_cli.language.detect import likeliest_latin
 from sira_cli.language.scripts import UNSPACED
+from sira_cli.language.wordings import shipped
 
 SHORTEST, USUAL = 20, 125  # characters
 _SENTENCES = 2
@@ -65,7 +66,10 @@ def _shortened(sentence: str, length: int) -> str:
     unspaced = UNSPACED.search(sentence) is not None
     stop = "\u3002" if unspaced else "."
     room = length - len(stop)
-    parts = [place.start() for place in _CLAUSE.finditer(sentence) if 0 < place.start() <= room]
+    language = likeliest_latin(sentence)
+    joints = rf"\s(?:{'|'.join(shipped()[language]['joined_by'].split())})\s"
+    clauses = [*_CLAUSE.finditer(sentence), *re.finditer(joints, sentence)]
+    parts = sorted(place.start() for place in clauses if 0 < place.start() <= room)
     words = [place.start() for place in re.finditer(r"\s", sentence) if place.start() <= room]
     end = parts[-1] if parts and parts[-1] >= length / 3 else words[-1] if words else 0
     if not end and unspaced:  # words are not divided by spaces
@@ -77,7 +81,8 @@ def _shortened(sentence: str, length: int) -> str:
         if short.count(opening) > short.count(closing):
             last = short.rindex(opening)
             short = short[:last] or short[last + 1 :]
-    kept, idle = short.split(" "), {"", *function_words(), *own_function_words(sentence)}
+    idle = {"", *function_words(), *text_words()[language]["function_words"].split()}
+    kept = short.split(" ")
     while len(kept) > 1 and kept[-1].strip(",;:-\u2013\u2014").lower() in idle:
         kept.pop()
     short = " ".join(kept).rstrip(" ,;:-\u2013\u2014\u3001\uff0c")
