@@ -141,7 +141,8 @@ def measure_verified(
             kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, look, todo), strict=True)))
             for scene in batch:
                 draft, text, *out = kept[named[scene]]
-                tallies[name].counts[str(scene.seed)] = _counts(scene, draft)
+                # The first look's: a guided draft has a cut-off.
+                tallies[name].counts.setdefault(str(scene.seed), _counts(scene, draft))
                 tallies[own].counts[str(scene.seed)] = _counts(scene, text)
                 removed[own] += len(out)
         on_progress(min(len(scenes), (number + 1) * BATCH))
