@@ -48,7 +48,7 @@ class _TemporalFork(Fork):
         if negative != "dropped" and any(mixer.keys_from < self.boundary for mixer in self._mixers):
             raise UnsupportedModelError(
                 f"method temporal cannot change the states of frames in {type(model).__name__}: its late layers read "
-                "keys of earlier ones. Use --set negative=dropped, or a larger k"
+                "keys of earlier ones. Use `negative=` dropped, or a larger `k=`"
             )
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
