@@ -87,7 +87,7 @@ def test_the_counterfactual_hides_every_frame_and_no_text(folders, clip, picture
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_clips_and_pictures_in_a_batch_equal_single_ones(folders, clip, picture, family):
-    lvlm = load(str(folders(family)), max_new_tokens=4)
+    lvlm = load(str(folders(family)), max_new_tokens=4, dtype="float32")
     shown = [clip, picture, replace(clip, frames=clip.frames[::-1])]
     prompts = ["What is shown?", "Where?", "Describe it."]
     batch = lvlm.answer(lvlm.to_device(lvlm.prepare(shown, prompts)))
@@ -122,7 +122,7 @@ def test_vcd_noises_every_frame_with_noise_of_its_own(folders, clip, picture, fa
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_temporal_hides_every_second_frame(folders, clip, picture, family):
-    lvlm = load(str(folders(family)), method="temporal", max_new_tokens=4, k=2)
+    lvlm = load(str(folders(family)), method="temporal", max_new_tokens=4, k=2, dtype="float32")
     prompts = ["What is shown?", "Where is it, please?"]
     inputs = lvlm.prepare([clip, clip], prompts)
     frame, image = inputs[f"{BRANCH}frame"], lvlm.find_image(inputs["input_ids"])
