@@ -183,7 +183,7 @@ def sira(monkeypatch, capsys, home):
     def run(*args: object, stdin: bytes = b"", home: Path = home) -> tuple[int, str, str]:
         monkeypatch.setenv("SIRA_HOME", str(home))
         monkeypatch.setattr(sys, "argv", ["sira", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
         code = 0
         handlers = {number: signal.getsignal(number) for number in interrupts.SIGNALS}

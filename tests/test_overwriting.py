@@ -77,15 +77,21 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     command, file = DECODING[name]
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
-    Path("captions.jsonl").write_text(json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n")
+    Path("captions.jsonl").write_text(
+        json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n", encoding="utf-8"
+    )
     Path(file).parent.mkdir(exist_ok=True)
-    Path(file).write_text("mine")
+    Path(file).write_text("mine", encoding="utf-8")
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
         wrong = [*command, "--k", 99]
     else:
         wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     code, _, err = sira(*wrong, "--overwrite")
-    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text()) == (True, True, "mine"), err
+    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (
+        True,
+        True,
+        "mine",
+    ), err
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", interrupted)
         code, _, err = sira(*command, "--overwrite")

@@ -35,7 +35,7 @@ builtins.__import__ = without
 """
 COMMANDS = {
     "caption": ["caption", EXAMPLE, "-p", "demo", "--max-new-tokens", "3", "-o", "captions.jsonl", "-b", "auto"],
-    "schema": ["caption", EXAMPLE, "-p", "demo", "--max-new-tokens", "24", "--schema", "objects"],
+    "schema": ["caption", EXAMPLE, "-p", "demo", "--schema", "tags:2"],
     "demo": ["demo", "--limit", "1"],
 }
 

@@ -240,7 +240,7 @@ PICTURE = "COCO_val2014_000000000001.jpg"
 
 def pope_file(path: Path, *rows: tuple[str, str], image: str = PICTURE) -> Path:
     told = [{"question_id": n, "image": image, "text": text, "label": label} for n, (text, label) in enumerate(rows)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in told))
+    path.write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
     return path
 
 

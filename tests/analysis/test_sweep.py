@@ -613,7 +613,7 @@ def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_
 )
 def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
-    Path("random.json").write_text(question("random.json", "A dog?", "yes"))
+    Path("random.json").write_text(question("random.json", "A dog?", "yes"), encoding="utf-8")
     code, out, err = sira("sweep", *options)
     assert (code, out) == (2, "")
     assert message in err

@@ -288,19 +288,19 @@ def test_the_command_writes_what_the_library_does(sira, tmp_path, monkeypatch):
         VALID.validate(line)
 
     assert sira("trace", "in", "-r", *fast, "-o", "all.jsonl")[0] == 3
-    assert len(Path("all.jsonl").read_text().splitlines()) == len(lines)
+    assert len(Path("all.jsonl").read_text(encoding="utf-8").splitlines()) == len(lines)
     assert sira("report", "all.jsonl", "-o", "page.html")[0] == 0
-    page = Path("page.html").read_text()
+    page = Path("page.html").read_text(encoding="utf-8")
     assert page.count("data:image/") >= 2
     assert "in/bad.png: is not a picture" in page
     code, _, err = sira("trace", "in", "-r", *fast, "-o", "all.jsonl")  # what failed is tried again
     assert (code, "in/bad.png: is not a picture" in err) == (3, True)
-    assert len(Path("all.jsonl").read_text().splitlines()) == len(lines)
+    assert len(Path("all.jsonl").read_text(encoding="utf-8").splitlines()) == len(lines)
 
     assert sira("trace", "in", "-r", *fast, "--output-dir", "traces")[0] == 3
     files = sorted(path.relative_to("traces").as_posix() for path in Path("traces").rglob("*") if path.is_file())
     assert files == ["a.trace.jsonl", "sub/b.trace.jsonl"]
-    run = json.loads(Path("traces/sub/b.trace.jsonl").read_text().splitlines()[0])
+    run = json.loads(Path("traces/sub/b.trace.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert Path("traces/sub", run["file_name"]).resolve() == Path("in/sub/b.png").resolve()
     before = Path("traces/a.trace.jsonl").stat().st_mtime_ns
     sira("trace", "in", "-r", *fast, "--output-dir", "traces")

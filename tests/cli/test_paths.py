@@ -80,7 +80,7 @@ def test_paths_that_are_too_long_in_another_way(sira, odd):
 def test_a_name_may_be_as_long_as_the_system_allows(sira, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     longest = "x" * 250 + ".yaml"
-    Path(longest).write_text("model: org/name\n")
+    Path(longest).write_text("model: org/name\n", encoding="utf-8")
     assert sira("presets", "check", longest)[0] == 0
     assert (
         sira("presets", "show", longest[:-1] + "m")[0] == 2
@@ -90,7 +90,7 @@ def test_a_name_may_be_as_long_as_the_system_allows(sira, tmp_path, monkeypatch)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 @pytest.mark.parametrize("args", [["presets", "list"], ["presets", "show", "demo"], ["--version"], ["eval", "-h"]])
 def test_a_full_disk_at_stdout_is_said(args):
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-m", "sira_cli", *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )

@@ -46,7 +46,7 @@ def test_transformers_has_the_name(name):
 
 
 def test_no_other_module_uses_one():
-    assert {*re.findall(r"(?:model|config)\.(_\w+)", SOURCE.read_text())} == PRIVATE.keys()
+    assert {*re.findall(r"(?:model|config)\.(_\w+)", SOURCE.read_text(encoding="utf-8"))} == PRIVATE.keys()
     for path in SOURCE.parents[1].rglob("*.py"):
         used = [name for name in PRIVATE if name in path.read_text()]
         assert used == [] or path == SOURCE, f"{path}: {used} belong into sira_cli/core/upstream.py"

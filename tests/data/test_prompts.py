@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def run(lvlm, paths: str, prompt: str, output: str = "captions.jsonl", **options) -> list[dict]:
     list(run_pictures(lvlm, paths, prompt=prompt, output=output, **options))
-    return [json.loads(line) for line in Path(output).read_text().splitlines()]
+    return [json.loads(line) for line in Path(output).read_text(encoding="utf-8").splitlines()]
 
 
 def prompts(*args, **options) -> list[str]:
@@ -83,7 +83,7 @@ def test_files_beside_a_picture(lvlm, folder):
     before = run(lvlm, "photos", prompt, output="before.jsonl")
     assert {record["prompt"] for record in before} == {prompt}  # nothing beside them: braces are braces
     for number in range(2):
-        Path(f"photos/{number}.txt").write_text(f"tags {number}\n")
+        Path(f"photos/{number}.txt").write_text(f"tags {number}\n", encoding="utf-8")
     assert not needs_columns("Answer as {answer}.", find_pictures(["photos"]))
     assert prompts(lvlm, "photos", prompt) == [
         f'Known: tags {number}. Answer as {{"a": 1}} or {{}}.' for number in (0, 1)
@@ -99,7 +99,7 @@ def test_files_beside_a_picture(lvlm, folder):
 def test_records_without_names_in_the_prompt_are_as_before(lvlm, folder):
     """Texts and keys, whatever lies beside the pictures."""
     before = run(lvlm, "photos", "Describe {this}.", output="before.jsonl")
-    Path("photos/0.txt").write_text("a text")
-    Path("photos/0.json").write_text("no JSON")
+    Path("photos/0.txt").write_text("a text", encoding="utf-8")
+    Path("photos/0.json").write_text("no JSON", encoding="utf-8")
     after = run(lvlm, "photos", "Describe {this}.", output="after.jsonl")
     assert [record | {"duration_ms": 0} for record in before] == [record | {"duration_ms": 0} for record in after]

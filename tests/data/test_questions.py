@@ -41,11 +41,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def write(name: str, rows: list[dict]) -> None:
-    Path(name).write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    Path(name).write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
 
 
 def read(name: str) -> list[dict]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+    return [json.loads(line) for line in Path(name).read_text(encoding="utf-8").splitlines()]
 
 
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
@@ -108,12 +108,14 @@ def test_a_changed_question_alone_is_asked_again(folder):
 def test_plain_questions_of_every_kind_of_file(sira, folder):
     plain = [{"image": row["image"], "question": row["text"]} for row in QUESTIONS]
     write("p.jsonl", plain)
-    with Path("p.csv").open("w", newline="") as file:
+    with Path("p.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["image", "question"])
         writer.writeheader()
         writer.writerows(plain)
-    Path("p.tsv").write_text("image\tquestion\n" + "".join(f"{row['image']}\t{row['question']}\n" for row in plain))
-    Path("p.json").write_text(json.dumps(plain, indent=1))
+    Path("p.tsv").write_text(
+        "image\tquestion\n" + "".join(f"{row['image']}\t{row['question']}\n" for row in plain), encoding="utf-8"
+    )
+    Path("p.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist(plain), "p.parquet")
     files = ("p.jsonl", "p.csv", "p.tsv", "p.json", "p.parquet")
     found = [question_pictures(Path(name), str, images="photos") for name in files]
@@ -124,7 +126,7 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
     assert found[0][0].id == "0.png: Is there a dog?"
     assert pickle.loads(pickle.dumps(found[0])) == found[0]
     sira("ask", "photos", "--questions", "p.csv", "-p", "demo", "--limit", 2, "-o", "table.csv")
-    with Path("table.csv").open() as file:
+    with Path("table.csv").open(encoding="utf-8") as file:
         assert [row["id"] for row in csv.DictReader(file)] == [each.id for each in found[0][:2]]
 
 
@@ -155,7 +157,7 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
     ],
 )
 def test_what_is_wrong_with_a_file(folder, content, expected):
-    Path("bad.jsonl").write_text(content)
+    Path("bad.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"^bad\.jsonl: ") as caught:
         question_pictures(Path("bad.jsonl"), str)
     assert expected in str(caught.value)
@@ -169,7 +171,7 @@ def test_what_is_wrong_with_a_file(folder, content, expected):
     ],
 )
 def test_what_is_wrong_with_a_table(folder, content, expected):
-    Path("bad.csv").write_text(content)
+    Path("bad.csv").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=rf"^bad\.csv: {expected}"):
         question_pictures(Path("bad.csv"), str)
 

@@ -89,7 +89,7 @@ def write(path: Path, head: list[str], rows: list[list[Any]]) -> Path:
             sheet.append(row)
         book.save(path)
     elif path.suffix in (".csv", ".tsv"):
-        with path.open("w", newline="") as file:
+        with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([head, *rows])
     else:
         objects = [dict(zip(head, row, strict=False)) for row in rows]

@@ -138,7 +138,7 @@ FOUR = ("a/0", "a/1", "b/0", "b/1")
 def write_own(path: Path, **changes) -> AnswerFiles:
     """Records of all four asks; `changes` by id, with / as _."""
     records = [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in FOUR]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return find_files([str(path)])[0]
 
 

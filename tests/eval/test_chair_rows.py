@@ -16,7 +16,9 @@ from tests.support.eval.coco_data import CAPTIONS, IMAGES
 
 
 def write_lines(path: Path, *rows: Any) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 

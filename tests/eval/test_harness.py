@@ -67,7 +67,7 @@ def lmms_rows(files: list[Path], **doc: Any) -> list[dict]:
 
 
 def lines(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -140,14 +140,14 @@ def vlmevalkit_rows(files: list[Path], image: bool) -> list[dict]:
 
 def save(path: Path, rows: list[dict]) -> Path:
     if path.suffix == ".json":
-        path.write_text(json.dumps(rows, indent=4))
+        path.write_text(json.dumps(rows, indent=4), encoding="utf-8")
     elif path.suffix == ".xlsx":
         book = pytest.importorskip("openpyxl").Workbook()
         for row in ([*rows[0]], *([*row.values()] for row in rows)):
             book.active.append(row)
         book.save(path)
     else:
-        with path.open("w", newline="") as file:
+        with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(
                 file, [*rows[0]], delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL
             )

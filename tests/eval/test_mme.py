@@ -55,7 +55,7 @@ def answers(benchmark: Mme, shift: int) -> dict[str, str]:
 def official(file: Path) -> tuple[float, float]:
     """acc and acc_plus of a file of results, as process_result counts: two lines per picture."""
     right = []
-    for line in file.read_text().splitlines(keepends=True):
+    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
         _, _, truth, said = line.split("\t")
         said = said.lower()
         label = said if said in ("yes", "no") else next((word for word in ("yes", "no") if word in said[:4]), "other")

@@ -22,7 +22,7 @@ def corrected(path: Path, folder: Path) -> Path:
     """Write a file like RePOPE's: some labels turned, some questions left out, ids and texts kept."""
     draw = random.Random(path.name)
     kept = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if (fate := draw.random()) < 0.08:
             continue

@@ -19,11 +19,11 @@ ASK = ("ask", EXAMPLES[0], QUESTION, "-p", "demo")
 
 
 def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write(path: Path, records: list[dict]) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def test_a_record_says_how_many_tokens_of_its_picture_are_visible(sira):

@@ -18,8 +18,8 @@ COUNTING = ("patch_size", "vision_feature_select_strategy", "num_additional_imag
 
 
 def without(path: Path, *names: str) -> None:
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in content.items() if name not in names}))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: value for name, value in content.items() if name not in names}), encoding="utf-8")
 
 
 def without_file(folder: Path) -> None:

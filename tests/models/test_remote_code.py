@@ -45,8 +45,11 @@ Model = Processor = ImageProcessor = Tokenizer = Config
 
 
 def change(path: Path, **values: Any) -> None:
-    content = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({name: value for name, value in {**content, **values}.items() if value is not None}))
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    path.write_text(
+        json.dumps({name: value for name, value in {**content, **values}.items() if value is not None}),
+        encoding="utf-8",
+    )
 
 
 def foreign_model(folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_an_object_in_a_store(photo, monkeypatch):
 def test_stdin(photo, monkeypatch):
     (picture,) = find_pictures(["-"])
     assert isinstance(picture, StdinPicture)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(photo.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(photo.read_bytes()), encoding="utf-8"))
     picture.make_ready()
     monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
     assert picture.read() == picture.read() == photo.read_bytes()

@@ -171,7 +171,7 @@ def test_what_is_wrong_with_columns(folder, columns, options, expected):
 def test_what_is_wrong_with_rows_and_files(folder):
     rows = [{"bytes": None, "path": None}, {"bytes": None, "path": "files/none.png"}, None, KINDS["struct"][0]]
     parquet.write_table(pyarrow.table({"image": pyarrow.array(rows, struct_type())}), "rows.parquet")
-    Path("bad.parquet").write_text("no table")
+    Path("bad.parquet").write_text("no table", encoding="utf-8")
     Path("bad.arrow").write_bytes(b"")
     found = []
     for picture in find_pictures(["rows.parquet", "bad.parquet", "bad.arrow"]):

@@ -244,7 +244,7 @@ def test_a_name_is_looked_up_once(server, monkeypatch):
 def test_urls_in_lists_and_columns(server, sira, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     urls = [url(server, name) for name in ("a.png", "status?404", "b.png")]
-    Path("list.txt").write_text("\n".join(urls))
+    Path("list.txt").write_text("\n".join(urls), encoding="utf-8")
     parquet.write_table(pyarrow.table({"url": urls}), "urls.parquet")
     command = ("caption", "-p", "demo", "--max-new-tokens", 4)
     assert sira(*command, "--files-from", "list.txt", "-o", "private.jsonl")[2].count("no public address") == 3

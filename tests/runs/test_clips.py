@@ -29,7 +29,7 @@ def folder(tmp_path) -> Path:
 
 
 def records_of(path: Path) -> dict[str, dict[str, object]]:
-    return {each["file_name"]: each for each in map(json.loads, path.read_text().splitlines())}
+    return {each["file_name"]: each for each in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
 
 
 def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):

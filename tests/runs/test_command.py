@@ -99,7 +99,7 @@ def without_time(path: Path) -> bytes:
 
 
 def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_records_go_to_the_file_and_nothing_to_stdout(sira, folder, at_once, monkeypatch):

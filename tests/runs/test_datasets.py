@@ -37,7 +37,7 @@ def shards(tmp_path, monkeypatch) -> Path:
 
 
 def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def without_time(path: Path) -> bytes:

@@ -43,7 +43,7 @@ def kinds(events) -> list[str]:
 
 
 def without_time(path: Path) -> list[dict]:
-    return [json.loads(line) | {"duration_ms": 0} for line in path.read_text().splitlines()]
+    return [json.loads(line) | {"duration_ms": 0} for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):

@@ -120,7 +120,7 @@ def test_a_table_gets_more_columns(lvlm, folder):
     assert loaded["sira_text"][:] == texts(lvlm)[:3]
     assert loaded[0]["image"].size == (384, 384)
     run(lvlm, "train.parquet", output="lines")
-    lines = [json.loads(line) for line in Path("lines/train.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path("lines/train.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["__key__"] for line in lines] == ["0", "1", "2"]
 
 
@@ -167,7 +167,7 @@ def test_failed_pictures_are_tried_again(lvlm, folder):
     write_tar(Path("shards/cc-001.tar"), drawn(3, 3))
     events = run(lvlm, retry_errors=True)
     assert [event.name for event in events[1:] if type(event).__name__ != "Skipped"] == ["cc-001.tar/000004.png"]
-    found = [json.loads(line) for line in Path("out/cc-001.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in Path("out/cc-001.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["status"] for record in found] == ["ok"] * 3
     assert run(lvlm, overwrite=True)[-1].record.status == "ok"
 
@@ -218,7 +218,7 @@ def test_the_command(sira, folder):
 
 
 def keys(shard: str) -> list[str]:
-    return [json.loads(line)["__key__"] for line in Path(f"out/{shard}.jsonl").read_text().splitlines()]
+    return [json.loads(line)["__key__"] for line in Path(f"out/{shard}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_damaged_shard_ends_no_run(lvlm, folder):
@@ -227,7 +227,7 @@ def test_a_damaged_shard_ends_no_run(lvlm, folder):
     with tarfile.open("shards/cc-001.tar") as archive:
         end = archive.getmember("000004.png").offset_data + 5
     Path("shards/cc-001.tar").write_bytes(whole[:end])
-    Path("shards/cc-002.tar").write_text("<html>" * 1000)
+    Path("shards/cc-002.tar").write_text("<html>" * 1000, encoding="utf-8")
     paths = "shards/cc-{000..003}.tar"
     for _ in range(2):
         run(lvlm, paths, output_format="webdataset")
@@ -269,7 +269,7 @@ def test_rows_are_read_in_any_order_around_a_damaged_one(folder):
 def test_a_damaged_table_ends_no_run(lvlm, folder):
     """All of the other row groups stays; the damaged one is empty but for the error."""
     rows = damaged("rot.parquet")
-    Path("bad.parquet").write_text("no table")
+    Path("bad.parquet").write_text("no table", encoding="utf-8")
     run(lvlm, ["bad.parquet", "rot.parquet"], output_format="parquet")
     assert list(files("out")) == ["rot.parquet"]
     table = parquet.read_table("out/rot.parquet")
@@ -292,10 +292,10 @@ def test_members_that_stand_apart(lvlm, folder):
 
 def test_files_that_others_wrote_stay(lvlm, folder):
     Path("out").mkdir()
-    Path("out/cc-000.jsonl").write_text("mine")
+    Path("out/cc-000.jsonl").write_text("mine", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"^out/cc-000\.jsonl: is from another kind of run: give another"):
         run(lvlm)
-    assert Path("out/cc-000.jsonl").read_text() == "mine"
+    assert Path("out/cc-000.jsonl").read_text(encoding="utf-8") == "mine"
     run(lvlm, limit=1, overwrite=True)
     run(lvlm, "shards/cc-000.tar", output_format="webdataset")
     run(lvlm, "shards/cc-000.tar")  # now with what the other format has added
@@ -320,13 +320,13 @@ def test_a_table_replaces_neither_its_source_nor_what_others_wrote(lvlm, folder)
     for overwrite in (False, True):
         with pytest.raises(SettingsError, match=r"`output=` t\.parquet: the data set would be replaced: give another"):
             run(lvlm, str(folder / "t.parquet"), output="t.parquet", overwrite=overwrite)
-    Path("notes.csv").write_text("mine")
+    Path("notes.csv").write_text("mine", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"^notes\.csv: is from another kind of run: give another `output=`"):
         run(lvlm, "t.parquet", output="notes.csv")
     assert files(".") == before | {"notes.csv": b"mine"}
     run(lvlm, "t.parquet", output="notes.csv", overwrite=True)
     run(lvlm, "t.parquet", output="notes.csv")
-    assert Path("notes.csv").read_text().startswith("schema,key,file_name")
+    assert Path("notes.csv").read_text(encoding="utf-8").startswith("schema,key,file_name")
 
 
 def test_a_file_of_the_same_name_does_not_replace_the_output_of_another(lvlm, folder):

@@ -51,12 +51,12 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def write(name: str, *rows: dict) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return name
 
 
 def read(name: str) -> list[dict]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+    return [json.loads(line) for line in Path(name).read_text(encoding="utf-8").splitlines()]
 
 
 def test_one_answer_about_all_pictures(sira, folder, demo):
@@ -126,7 +126,7 @@ def test_questions_about_groups(sira, folder, demo, form):
     elif form == "parquet":
         parquet.write_table(pyarrow.Table.from_pylist(rows), "q.parquet")
     else:
-        with Path("q.csv").open("w", newline="") as file:
+        with Path("q.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(row | {"images": row["images"] and json.dumps(row["images"])} for row in rows)
@@ -159,7 +159,7 @@ def test_rows_fill_prompts_and_are_dealt_out_by_their_names(folder):
     ],
 )
 def test_rows_that_name_no_group(sira, folder, row, error):
-    Path("g.jsonl").write_text(row)
+    Path("g.jsonl").write_text(row, encoding="utf-8")
     code, _, err = sira("caption", "--files-from", "g.jsonl", *DEMO)
     assert code == 2
     assert re.search(error, err)
@@ -207,7 +207,7 @@ def test_a_list_of_single_pictures_has_text_files(sira, folder, demo, tree):
     code, _, err = sira("caption", "--files-from", groups, "--sidecar", *tree, *DEMO)
     assert code == 0, err
     for number in range(2):
-        text = Path("texts" if tree else "photos", f"{number}.txt").read_text()
+        text = Path("texts" if tree else "photos", f"{number}.txt").read_text(encoding="utf-8")
         assert text == demo.caption(f"photos/{number}.png").text + "\n"
 
 
@@ -238,7 +238,7 @@ def test_members_of_a_shard_and_their_output(sira, folder, demo):
 
 def test_tables_of_records_have_the_names(sira, folder):
     sira("caption", "photos/0.png", "photos/1.png", "--together", *DEMO, "-o", "out.csv")
-    (row,) = csv.DictReader(Path("out.csv").read_text().splitlines())
+    (row,) = csv.DictReader(Path("out.csv").read_text(encoding="utf-8").splitlines())
     assert json.loads(row["images"]) == ["photos/0.png", "photos/1.png"]
 
 
@@ -327,4 +327,4 @@ def test_a_trace_says_whose_tokens_are_whose(sira, folder):
         if not pictures:
             shutil.move("photos/1.png", "gone.png")
         sira("report", "photos/t.jsonl", "-o", f"{name}/t.html", "--overwrite")
-        assert Path(f"{name}/t.html").read_text().count('<img src="data:') == pictures
+        assert Path(f"{name}/t.html").read_text(encoding="utf-8").count('<img src="data:') == pictures

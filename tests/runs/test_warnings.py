@@ -62,13 +62,13 @@ def test_records_and_tables_and_the_terminal_say_it(sira, tmp_path, monkeypatch)
     save(rgba(0), folder / "b.png")
     monkeypatch.chdir(tmp_path)
     code, _, err = sira("caption", "pictures", *FAST, "-o", "captions.csv", "-b", 2)
-    records = [json.loads(line) for line in Path("captions.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in Path("captions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert code == 0
     assert "2 of 2 pictures done" in err
     assert "1 with warnings in their records" in err
     assert [record.get("warnings") for record in records] == [None, [TRANSPARENT]]
     assert records[0].keys() == records[1].keys() - {"warnings"}
-    with Path("captions.csv").open(newline="") as file:
+    with Path("captions.csv").open(encoding="utf-8", newline="") as file:
         assert [row["warnings"] for row in csv.DictReader(file)] == ["", json.dumps([TRANSPARENT])]
     result = load("demo", max_new_tokens=4).caption(Image.open("pictures/b.png"))
     assert (result.text, result.warnings) == (records[1]["text"], [TRANSPARENT])
@@ -91,7 +91,7 @@ def test_captions_of_many_pictures_are_marked(sira, alike, tmp_path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
 
     def warnings_in(path: Path) -> list[list[str] | None]:
-        return [json.loads(line).get("warnings") for line in path.read_text().splitlines()]
+        return [json.loads(line).get("warnings") for line in path.read_text(encoding="utf-8").splitlines()]
 
     assert sira("caption", alike, *FAST, "-o", whole, "-b", 8)[0] == 0
     texts = {json.loads(line)["text"] for line in whole.read_text().splitlines()}

@@ -62,7 +62,7 @@ def model_on_the_device() -> Iterator[list[Any]]:
 
 def run(*args: str) -> tuple[int, str]:
     """Run a command, and return its exit code and what it wrote to stderr."""
-    out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), io.StringIO()
     sys.argv = ["sira", *args]
     with redirect_stdout(out), redirect_stderr(err):
         try:

@@ -11,7 +11,7 @@ from typing import Any
 def save(path: Path, content: Any) -> Path:
     """Write text, or anything else as JSON; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return path
 
 
