@@ -13,7 +13,7 @@ from sira_cli.pictures.raw import RAW
 from sira_cli.pictures.raw import REMEDY as READS_RAW
 
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
-_PHOTOS = "heic heif hif avif jxl svg psd xcf raw"
+_PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"  # the last ones are read, but not from shards
 _CLIPS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 KNOWN = RAW.union(f".{ending}" for ending in f"{_PHOTOS} {_CLIPS}".split())
 REMEDIES = {
