@@ -67,10 +67,29 @@ def cost() -> str:
     step = next(row.step.ratio.median for row in slow.rows[1:2] if row.step)
     threads, slow_threads = (each.device.rpartition(", ")[2] for each in (bench_report(STEPS[0]), slow))
     return (
-        f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's on\n"
-        f"  CPUs in bfloat16 (Qwen2.5-VL 3B's shape, 1 to 8 pictures, {threads}), and {step:.2f} times in float32\n"
-        f"  ({slow.layers} of its layers, {slow_threads}), which CPUs without arithmetic for bfloat16 get; not\n"
-        "  measured on a GPU. The paper reports 1.4 to 1.5 for a whole text ([cost](docs/performance.md))."
+        f"- **Little extra time.** A decoding step takes {min(medians):.2f} to {max(medians):.2f} times greedy's "
+        "on CPUs in bfloat16 (Qwen2.5-VL 3B's shape,\n"
+        f"  1 to 8 pictures, {threads}), and {step:.2f} times in float32 "
+        f"({slow.layers} of its layers, {slow_threads}), "
+        "which CPUs without arithmetic for\n"
+        "  bfloat16 get; not measured on a GPU. The paper reports 1.4 to 1.5 for a whole text "
+        "([cost](docs/performance.md))."
+    )
+
+
+def without_gpu() -> str:
+    """Return the claim about machines without a GPU, from a bench of a whole model in 4 bits."""
+    report = bench_report("cpu-qwen2.5-vl-3b-int4")
+    row = next(row for row in report.rows if row.method == "sira")
+    assert row.step is not None
+    length, step, gigabytes = max(row.requests), row.step.seconds.median, (row.peak_bytes or 0) / 1e9
+    whole = row.requests[length].seconds.median
+    first = whole - (length - 1) * step  # with the image encoder
+    return (
+        f"- **Without a GPU.** `--quantization int4` runs Qwen2.5-VL 3B's shape in {gigabytes:.1f} GB: on one thread "
+        f"with AVX2, as laptops have it, {first:.0f} s until the first token under SIRA, {whole:.0f} s until the last "
+        f"of {length} (a picture of {row.image_tokens} image tokens, other programs running; "
+        "[8 and 4 bits](docs/performance.md#in-8-and-4-bits))."
     )
 
 

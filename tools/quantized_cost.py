@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
 import time
@@ -43,6 +44,7 @@ def load_way(shape: str, layers: int, way: str) -> Lvlm:
     lvlm = load_shape(shape, find("sira"), "cpu", layers=layers, quantization=own or None, dtype=dtype)
     if quantization == NF4:
         _put_nf4(text_stack(lvlm.model).layers)
+    ctypes.CDLL(None).malloc_trim(0)  # glibc keeps the memory of the matrices before they were packed
     return lvlm
 
 
@@ -99,7 +101,8 @@ def table(*records: dict[str, Any]) -> str:
             cells = [f"{size / record['weights'][first]:.2f}"]
             for row in (row for row in record["rows"] if row["way"] == way):
                 cells += [_cell(row[part], way == first) for part in ("first_token", "step")]
-            rows.append([record["instructions"], way.replace(":", ", "), *cells])
+            machine = f"{record['instructions']}, {record['image_tokens']} image tokens"
+            rows.append([machine if way == first else "", way.replace(":", ", "), *cells])
     return markdown(rows)
 
 
@@ -113,7 +116,7 @@ def _cell(measured: dict[str, Any], is_first: bool) -> str:
 
 def shipped() -> str:
     """Return the table of all records."""
-    paths = sorted(BENCH.glob("cpu-quantized*.json"), reverse=True)
+    paths = [BENCH / f"cpu-quantized{part}.json" for part in ("", "-avx2")]
     return table(*(json.loads(path.read_text(encoding="utf-8")) for path in paths))
 
 

@@ -72,9 +72,9 @@ def load_shape(
             quantization.
     """
     shape = read(name)
-    check_quantization(quantization, pick_device(device))
     if quantization in BITSANDBYTES:
         raise SettingsError(f"random weights can be quantized by {' or '.join(TORCH)}, on a CPU, not by {quantization}")
+    check_quantization(quantization, pick_device(device))
     if quantization is not None and not packed:
         raise SettingsError("compile does not work with a quantization: leave out one of them")
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
