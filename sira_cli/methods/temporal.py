@@ -12,7 +12,6 @@ from sira_cli.errors import PictureSettingsError
 from sira_cli.methods.base import Ability, PromptBatch
 from sira_cli.methods.settings import setting
 from sira_cli.methods.sira import Sira
-from sira_cli.pictures.clip import Clip
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +97,8 @@ def _frames(shown: Sequence[Still]) -> int:
     Raises:
         PictureSettingsError: it has no clip, or more than one clip.
     """
+    from sira_cli.pictures.clip import Clip
+
     clip, *more = shown
     if more or not isinstance(clip, Clip) or len(clip.frames) < 2:
         raise PictureSettingsError("method temporal needs one clip with two frames or more: choose another method")

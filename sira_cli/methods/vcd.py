@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import CutContrast, PromptBatch
 from sira_cli.methods.settings import setting
-from sira_cli.pictures.clip import Clip, stills
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +39,8 @@ class Vcd(CutContrast):
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures and clips."""
+        from sira_cli.pictures.clip import Clip, stills
+
         inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
         clips = [sum(isinstance(each, Clip) and len(each.frames) > 1 for each in group) for group in batch.shown]
         counts = [sum(len(stills(each)) for each in group) for group in batch.shown] or [1] * len(tokens)
