@@ -27,18 +27,26 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     with writing(path):
         temporary, file = _temporary(path)
-        try:
-            with file:
+        if os.name == "nt":  # no open file is replaced or removed there
+            with _removed_after_errors(temporary):
+                with file:
+                    yield file
+                temporary.replace(path)
+        else:  # while it is locked: from then on another process may write it
+            with file, _removed_after_errors(temporary):
                 yield file
                 if not file.closed:
                     file.flush()
-                if os.name != "nt":  # while it is locked; Windows replaces no open file
-                    temporary.replace(path)
-            if os.name == "nt":
                 temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+
+
+@contextmanager
+def _removed_after_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _temporary(path: Path) -> tuple[Path, BinaryIO]:

@@ -53,6 +53,22 @@ def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):
     assert (path.read_text(), names(tmp_path)) == ("first, " * 10_000, ["table.csv"])
 
 
+def test_a_write_that_fails_removes_no_file_of_the_next_writer(tmp_path, monkeypatch):
+    path, unlink = tmp_path / "table.csv", Path.unlink
+
+    def unlinking(self: Path, **options) -> None:
+        with monkeypatch.context() as plain:
+            plain.setattr(Path, "unlink", unlink)
+            with replacing(path) as file:  # in between another one begins
+                file.write(b"whole")
+                self.unlink(**options)
+
+    monkeypatch.setattr(Path, "unlink", unlinking)
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"new" * (1 // 0))
+    assert (path.read_text(), names(tmp_path)) == ("whole", ["table.csv"])
+
+
 def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     longest = tmp_path / ("x" * 255)
     with replacing(longest) as file:
