@@ -39,7 +39,7 @@ def image_tokens(tmp_path):
     ("name", "size", "settings", "expected"),
     [
         # As the issue has it: 28 x 28 pixels a token, 4:3 within 12,845,056 and within 1,003,520 pixels.
-        ("qwen2.5-vl-7b", LARGE, {}, 143 * 107),
+        pytest.param("qwen2.5-vl-7b", LARGE, {}, 143 * 107, marks=pytest.mark.slow),
         ("qwen2.5-vl-7b", LARGE, {"max_pixels": 1003520}, 41 * 30),
         ("qwen2.5-vl-7b", (56, 56), {"min_pixels": 28 * 28 * 100}, 10 * 10),
         ("qwen3-vl-8b", LARGE, {"max_pixels": 32 * 32 * 300, "min_pixels": 32 * 32}, 20 * 15),

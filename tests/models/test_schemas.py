@@ -279,7 +279,9 @@ def test_what_cannot_be_followed_is_refused_by_name(given, message):
     "parts",
     [
         [{"type": "string", "pattern": f".*{chr(97 + number)}.{{{20 + number}}}$"} for number in range(20)],
-        [{"type": "integer", "multipleOf": factor} for factor in (99991, 2, 3, 5)],
+        pytest.param(
+            [{"type": "integer", "multipleOf": factor} for factor in (99991, 2, 3, 5)], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_schema_that_takes_minutes_or_gigabytes_is_refused_in_a_process_of_its_own(tmp_path, monkeypatch, parts):

@@ -150,8 +150,8 @@ def test_the_next_pictures_take_the_places_of_texts_that_have_ended(scenes, monk
     [
         {"temperature": 1.0, "top_p": 0.9, "seed": 3},
         {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-        {"on_loop": "trim", "alpha": 4.0},
         {"on_loop": "retry", "alpha": 4.0},
+        pytest.param({"on_loop": "trim", "alpha": 4.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
