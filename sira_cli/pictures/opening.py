@@ -78,7 +78,7 @@ def clip_kind(name: str, data: Content) -> str | None:
     Raises:
         PictureError: as `decode_picture`.
     """
-    if kind := container_of(data):
+    if (kind := container_of(data)) or is_raw(name):  # whose preview is no animation
         return kind
     image = opened_header(name, data)
     return ANIMATION if image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False) else None
