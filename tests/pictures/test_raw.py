@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,6 +14,7 @@ from sira_cli.pictures import opening, raw
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import decode_picture, picture_size, small_picture
 from tests.pictures.test_left_out import encoded
+from tests.support.damaged import damaged
 from tests.support.raw import dng
 
 PHOTO = Image.fromarray(data.astronaut()).resize((600, 400))
@@ -61,16 +60,10 @@ def test_a_stamp_is_no_picture():
 
 
 def test_damaged_files_are_errors_of_their_pictures():
-    good, draw = dng(PHOTO), random.Random(0)
     refused = 0
-    for number in range(200):
-        content = bytearray(good)
-        if number % 2:
-            content = content[: draw.randrange(len(good))]
-        for _ in range(draw.randint(1, 20)):
-            content[draw.randrange(min(600, len(content) or 1))] = draw.randrange(256) if content else 0
+    for content in damaged(dng(PHOTO), least=1):
         try:
-            decode_picture("x.dng", bytes(content))
+            decode_picture("x.dng", content)
         except PictureError as error:
             refused += str(error).startswith("x.dng: ")
     assert refused > 100
