@@ -17,7 +17,7 @@ from statistics import fmean, pstdev
 from textwrap import fill
 from typing import Any
 
-from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
+from sira_cli.analysis.bench.figures import BenchReport, BenchRow
 from sira_cli.analysis.proof.seen import can
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.cli.research import bench
@@ -243,7 +243,7 @@ def refilling_gain() -> str:
         report = ThroughputReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
         speed = next(row.by_static for row in report.rows if row.name == "sira, refilled slots")
         deviation = f"mean {fmean(report.lengths):.0f} tokens, standard deviation {pstdev(report.lengths):.0f}"
-        parts.append(f"x{speed.median:.2f} ({speed.low:.2f}..{speed.high:.2f}) with {texts} ({deviation})")
+        parts.append(f"x{speed} with {texts} ({deviation})")
     return f"Speed of SIRA on the bundled model, relative to static batches: {'; '.join(parts)}."
 
 
@@ -254,11 +254,7 @@ def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRo
 def _ratios(row: BenchRow) -> list[str]:
     """Return the ratios of prefill, step, and the longest request."""
     assert row.step is not None
-    return [_ratio(each) for each in (row.prefill, row.step, row.requests[max(row.requests)])]
-
-
-def _ratio(figure: Measure) -> str:
-    return f"{figure.ratio.median:.2f} ({figure.ratio.low:.2f}..{figure.ratio.high:.2f})"
+    return [f"{each.ratio}" for each in (row.prefill, row.step, row.requests[max(row.requests)])]
 
 
 def bench_report(name: str) -> BenchReport:

@@ -45,7 +45,7 @@ def second_look_cost() -> str:
     looks = LookReport.from_json((BENCH / "cpu-demo-second-look.json").read_text(encoding="utf-8")).looks
     rows = [["captions of", "objects per caption", *looks[0].ratios, "rewritten"]]
     for look in looks:
-        ratios = [f"x{each.median:.2f} ({each.low:.2f}..{each.high:.2f})" for each in look.ratios.values()]
+        ratios = [f"x{each}" for each in look.ratios.values()]
         rows.append([look.method, f"{look.things:.1f}", *ratios, f"{look.rewritten} of {look.pictures}"])
     return markdown(rows)
 

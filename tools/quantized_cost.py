@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sira_cli.analysis.bench.figures import Measure
+from sira_cli.analysis.bench.figures import Measure, Spread
 from sira_cli.analysis.bench.measure import Timing, device_name, measure, pictures, prompts
 from sira_cli.analysis.bench.random_models import load_shape
 from sira_cli.core.families import text_stack
@@ -110,8 +110,7 @@ def _cell(measured: dict[str, Any], is_first: bool) -> str:
     """Return the seconds of the first way, and the ratios of the others to it."""
     if is_first:
         return f"{measured['seconds']['median']:.2f} s"
-    ratio = measured["ratio"]
-    return f"{ratio['median']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f})"
+    return f"{Spread(**measured['ratio'])}"
 
 
 def shipped() -> str:

@@ -48,10 +48,10 @@ class VideoHallucer(YesNo):
                 continue
             right = [self.right(each, texts[each.id]) for each in (basic, other)]
             for group in (basic.group, ALL):
-                counts = {f"{subset} {name}": 0 for subset in _subsets(group) for name in (*SIDES, "both", "pairs")}
+                none = {f"{subset} {name}": 0 for subset in _subsets(group) for name in (*SIDES, "both", "pairs")}
                 for each, is_right in zip((basic, other), right, strict=True):
                     side = each.id.rpartition("/")[2]
-                    counts |= dict.fromkeys(counts, 0) | {f"{basic.group} {side}": is_right}
+                    counts = none | {f"{basic.group} {side}": is_right}
                     if each is other:
                         counts |= {f"{basic.group} both": all(right), f"{basic.group} pairs": 1}
                     self.count(tallies[group], basic.together, each, texts[each.id], counts)

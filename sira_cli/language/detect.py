@@ -22,9 +22,8 @@ _SCRIPTS = {
     "latin": (re.compile(r"(?![\u00d7\u00f7])[A-Za-z\u00c0-\u024f\u1e00-\u1eff]"), 1),
 }
 _WRITTEN_IN = {"ja": ("kana", "han"), "zh": ("han",), "ko": ("hangul",), "ru": ("cyrillic",)}
-_CHINESE = re.compile(
-    "[的了们个这车张两条鸟骑马发头]"
-)  # frequent in Chinese; Japanese writes most of them in other ways
+# Frequent in Chinese; Japanese writes most of them in other ways.
+_CHINESE = re.compile("[的了们个这车张两条鸟骑马发头]")
 
 
 def other_language(text: str, expected: str) -> str | None:

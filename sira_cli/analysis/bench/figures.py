@@ -40,6 +40,9 @@ class Spread:
         """Make it from at least one value."""
         return cls(median(values), min(values), max(values))
 
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}..{self.high:.2f})"
+
 
 @dataclass(frozen=True)
 class Measure:
