@@ -29,8 +29,8 @@ LINES = {
     "web": 120,
     "core": 3_990,
     "language": 1_450,
-    "pictures": 4_000,
-    "data": 3_280,
+    "pictures": 3_990,
+    "data": 3_470,
     "methods": 3_230,
     "models": 11_430,
     "remote": 830,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_240
+DECODER_LINES = 30_390
 
 
 @functools.cache

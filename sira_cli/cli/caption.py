@@ -12,8 +12,7 @@ from sira_cli.cli.options.run import RunOptions
 from sira_cli.cli.pictures import run_pictures
 
 EXAMPLES = """
-sira caption photos/ -r -o photos/captions.jsonl -b 8
-sira caption photos/ -o captions.jsonl --verify flag
+sira caption photos/ -r -o photos/captions.jsonl -b 8 --verify flag
 """
 
 

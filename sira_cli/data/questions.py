@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from sira_cli.data.groups import SEVERAL, names_in, picture_below
 from sira_cli.data.kept import Kept
 from sira_cli.data.rows import brief, read_rows, read_table, some
-from sira_cli.data.wrapped import WrappedPicture
+from sira_cli.data.wrapped import KEPT, SharedPicture
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.pictures.content import Content
 from sira_cli.pictures.find import Shard
@@ -19,11 +19,10 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
 
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
-KEPT = 8  # pictures whose bytes wait for the next question
 
 
 @dataclass(frozen=True)
-class QuestionPicture(WrappedPicture):
+class QuestionPicture(SharedPicture):
     """A picture with a question about it.
 
     Attributes:
@@ -35,7 +34,6 @@ class QuestionPicture(WrappedPicture):
     question: str
     prompt: str
     question_id: str | int
-    reads: Kept[Content] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False)
 
     @classmethod
     def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[Content]) -> Self:
@@ -48,7 +46,7 @@ class QuestionPicture(WrappedPicture):
             number: the question's id.
             reads: the bytes of the latest pictures.
         """
-        return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
+        return cls(picture.location, picture.relative, picture, question, prompt, number, reads=reads)
 
     @property
     def id(self) -> str:
@@ -71,15 +69,6 @@ class QuestionPicture(WrappedPicture):
     def mirrored(self, extension: str) -> Path:
         """Refuse: there may be several questions."""
         return self.text_file(extension)
-
-    def read(self) -> bytes:
-        """Return the picture's bytes."""
-        content = self.file_content()
-        return content if isinstance(content, bytes) else self.picture.read()
-
-    def file_content(self) -> Content:
-        """Return the content of the picture's file, read once for consecutive questions."""
-        return self.reads.get(self.picture.identity, self.picture.file_content)
 
 
 def question_pictures(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
+from sira_cli.pictures.clip import Sampling, Timeline
 from sira_cli.pictures.content import Content
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import OpenedPicture, Picture
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,37 @@ class WrappedPicture(Picture):
     def files(self, data: Content) -> list[tuple[str, Content]]:
         """Return the files of the picture."""
         return self.picture.files(data)
+
+    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+        """Decode the picture."""
+        return self.picture.opened(data, sampling)
+
+    def timeline(self, data: Content, sampling: Sampling) -> Timeline | None:
+        """Return that of the picture."""
+        return self.picture.timeline(data, sampling)
+
+
+KEPT = 8  # pictures whose bytes wait for the next one that shares them
+
+
+@dataclass(frozen=True)
+class SharedPicture(WrappedPicture):
+    """A picture that others of the run share: questions about it, or parts of it. Consecutive ones read it once.
+
+    Attributes:
+        reads: the content of the latest pictures, the same object in all that share one.
+    """
+
+    reads: Kept[Content] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False, kw_only=True)
+
+    def read(self) -> bytes:
+        """Return the picture's bytes."""
+        content = self.file_content()
+        return content if isinstance(content, bytes) else self.picture.read()
+
+    def file_content(self) -> Content:
+        """Return the content of the picture's file."""
+        return self.reads.get(self.picture.identity, self.picture.file_content)
 
 
 @dataclass(frozen=True)

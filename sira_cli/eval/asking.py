@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.kept import Kept
-from sira_cli.data.questions import KEPT, QuestionPicture
+from sira_cli.data.questions import QuestionPicture
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
+from sira_cli.data.wrapped import KEPT
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part

@@ -24,6 +24,7 @@ class Timeline:
         fps: frames per second.
         width, height: of a frame as it is displayed, in pixels.
         animation: whether it is an animated picture: GIF, WebP or PNG.
+        part: start and end in the clip, in seconds; None: it is the whole clip.
     """
 
     count: int
@@ -31,6 +32,7 @@ class Timeline:
     width: int
     height: int
     animation: bool = False
+    part: tuple[float, float] | None = None
 
     @property
     def seconds(self) -> float:
@@ -130,8 +132,10 @@ class Clip:
 
     def facts(self) -> dict[str, Any]:
         """Return the clip's fields of a record."""
+        part = zip(("start", "end"), self.timeline.part or (), strict=False)
         return {
             "media": "video",
+            **{name: round(time, 3) for name, time in part},
             "seconds": round(self.timeline.seconds, 3),
             "fps": round(self.timeline.fps, 3),
             "frames": [round(time, 3) for time in self.times],

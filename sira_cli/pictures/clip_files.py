@@ -110,9 +110,10 @@ class ClipFile:
         """
         if start >= self.seconds:
             raise PictureError(f"lasts {self.seconds:.1f} s, so nothing is left from `start=` {start:g}")
-        lasts = min(self.seconds, math.inf if end is None else end) - start
+        end = min(self.seconds, math.inf if end is None else end)
         size = (self.height, self.width) if self.turns % 2 else (self.width, self.height)
-        return Timeline(max(1, round(lasts * self.fps)), self.fps, *size, self.kind == ANIMATION)
+        part = (start, end) if (start, end) != (0, self.seconds) else None
+        return Timeline(max(1, round((end - start) * self.fps)), self.fps, *size, self.kind == ANIMATION, part)
 
     def at(self, time: float) -> int:
         """Return the number of the frame that is shown at a time, give or take half of the shortest frame."""

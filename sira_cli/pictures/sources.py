@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,7 +14,6 @@ from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
 from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.content import Content
-from sira_cli.pictures.names import from_text, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
@@ -117,24 +115,6 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
         return SCHEMES[scheme](location, location if below is None else below, allow_private)
     kind = StorePicture if stores.is_uri(location) else FilePicture
     return kind(location, location if below is None else below)
-
-
-def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
-    """Return the picture that a file in `folder` names.
-
-    A name written by another program may look escaped, or like a group's name, without being one.
-
-    Args:
-        name: the name in the file.
-        folder: folder that names are relative to.
-        allow_private: as for `located`.
-    """
-    if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
-        return Together.of(recorded(each, folder, allow_private=allow_private) for each in names)
-    if stores.is_uri(name):
-        return located(name, allow_private=allow_private)
-    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
-    return located(str(folder / known), known)
 
 
 def open_picture(source: PictureSource) -> OpenedPicture:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.data.captions.sidecars import Sidecars
+from sira_cli.data.parts import ClipPart
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
@@ -298,13 +299,14 @@ def targets_for(
 def is_split(pictures: Sequence[Picture], output: Path | None, output_format: str | None = None) -> bool:
     """Return whether each file of a data set has an output of its own.
 
-    In a run without pictures (a part without files), the format alone decides.
+    In a run without pictures (a part without files), the format alone decides. Parts of clips share one output.
     """
     if output is None or (output.suffix and not output.is_dir()):
         return False
     if not pictures:
         return output_format in ENDINGS
-    return any(isinstance(picture, ContainedPicture) for picture in pictures)
+    kinds = {type(picture) for picture in pictures}
+    return ClipPart not in kinds and any(issubclass(kind, ContainedPicture) for kind in kinds)
 
 
 def _sha256(file: Path) -> str:

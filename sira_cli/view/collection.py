@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.data.captions.files import CaptionRow
+from sira_cli.data.parts import recorded
 from sira_cli.errors import DataError, SiraError
 from sira_cli.pictures import stores
 from sira_cli.pictures.find import find_pictures, is_container
 from sira_cli.pictures.names import from_text
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import recorded
 from sira_cli.view.index import Entry, Index, IndexRow
 from sira_cli.view.items import CaptionItem
 from sira_cli.view.places import EDITS, folder_of, reading_of

@@ -11,6 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import load
+from sira_cli.data.parts import recorded
+from sira_cli.pictures.clip import Sampling
+from sira_cli.pictures.sources import as_picture
 from tests.support.clips import write_animation, write_clip
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -60,13 +63,34 @@ def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
 def test_a_clip_is_captioned_as_its_frames_together(sira, folder):
     lvlm = load("demo", max_new_tokens=12, frames=2)
     clip = lvlm.caption(folder / "a.mp4")
-    from sira_cli.pictures.clip import Sampling
-    from sira_cli.pictures.sources import as_picture
-
     frames = as_picture(folder / "a.mp4").open(Sampling(frames=2)).stills
     together = lvlm.caption(list(frames))
     assert (clip.text, clip.image_tokens) == (together.text, together.image_tokens)
     assert lvlm.ask([folder / "a.mp4", EXAMPLES[0]], "Is there a cat?").image_tokens == 3 * 64
+
+
+def test_parts_of_a_clip_are_captioned_as_alone(sira, folder, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    run = ("caption", folder / "a.mp4", folder / "b.png", *FAST, "--every", "0.8s", "--start", "0.1")
+    assert sira(*run, "-o", output)[0] == 0
+    records = records_of(output)
+    parts = {"clips/a.mp4#t=0.1,0.9": (0.1, 0.9), "clips/a.mp4#t=0.9,2": (0.9, 2.0)}  # no third one of 0.3 s
+    assert set(records) == {*parts, "clips/b.png"}
+    for name, (start, end) in parts.items():
+        record = records[name]
+        assert (record["start"], record["end"]) == (start, end)
+        frames = [(5 * round(10 * time)) for time in record["frames"]]  # 20 + 5 * number is the grey of a frame
+        shown = recorded(name, tmp_path).open(Sampling(frames=3)).stills
+        assert [round(still.getpixel((90, 60))[0], -1) for still in shown] == [round(20 + each, -1) for each in frames]
+    alone = load("demo", max_new_tokens=4, frames=3, start=0.9).caption(folder / "a.mp4")
+    assert (record["text"], record["prompt_tokens"]) == (alone.text, alone.prompt_tokens)
+    before = output.read_bytes()
+    assert sira(*run, "-o", output)[0] == 0
+    assert output.read_bytes() == before
+    code, _, err = sira(*run, "--sidecar")
+    assert (code, "a.mp4#t=0.1,0.9: texts about parts of a clip are records" in err) == (2, True)
+    assert sira(*run, "--together")[0] == 2
+    assert sira("caption", folder, *FAST, "--every", "0s")[0] == 2
 
 
 def test_asking_and_tracing_and_checking(sira, folder, tmp_path):

@@ -21,6 +21,7 @@ from sira_cli.cli.options.values import (
     Quantization,
     complete_preset,
     read_batch_size,
+    read_seconds,
 )
 from sira_cli.errors import SettingsError
 
@@ -222,6 +223,16 @@ class GroupOptions(SelectionOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
     together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
+
+
+@dataclass(frozen=True)
+class PartOptions(GroupOptions):
+    """Options for choosing pictures, and parts of clips."""
+
+    every: Annotated[
+        Any,
+        typer.Option("--every", metavar="S", parser=read_seconds, help="A text about every S seconds of a clip."),
+    ] = None
 
 
 @dataclass(frozen=True)

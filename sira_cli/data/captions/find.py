@@ -20,6 +20,7 @@ from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.captions.texts import METADATA, is_prose, no_captions, texts_of_pictures
+from sira_cli.data.parts import recorded
 from sira_cli.data.wrapped import refused_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
@@ -30,7 +31,6 @@ from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
-from sira_cli.pictures.sources import recorded
 from sira_cli.pictures.tables import is_table_of_records
 
 
