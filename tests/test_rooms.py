@@ -35,12 +35,12 @@ LINES = {
     "models": 11_430,
     "remote": 830,
     "runs": 2_910,
-    "eval": 7_180,
+    "eval": 7_210,
     "analysis": 7_530,
     "demo": 1_570,
     "view": 2_600,
     "serve": 3_910,
-    "cli": 6_430,
+    "cli": 6_460,
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")

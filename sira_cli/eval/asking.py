@@ -18,6 +18,7 @@ from sira_cli.eval.base import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.content import Content
@@ -92,6 +93,7 @@ class PartRun:
         ledger: Ledger,
         *,
         retry_errors: bool = False,
+        verify: Verify | None = None,
     ) -> None:
         """Prepare the run.
 
@@ -101,10 +103,11 @@ class PartRun:
             pictures: from `part_pictures`.
             ledger: the open file of records.
             retry_errors: ask again where an earlier run failed.
+            verify: look at each text a second time.
         """
         self.part, self.file = part, PartFile(ledger, part)
         targets = Targets(self.file, retry_errors=retry_errors)
-        self.job = Job(pictures, Request(part.task, ""), preset, method, targets)
+        self.job = Job(pictures, Request(part.task, "", verify=verify), preset, method, targets)
         self._lvlm: Lvlm | None = None
         self._settings: dict[str, Any] = {}
 

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.records.ledger import Ledger
+from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
@@ -26,6 +27,7 @@ from sira_cli.files import make_folder
 from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.asking import PartRun
     from sira_cli.models.lvlm import Lvlm
 
+CAPTION = "caption"  # the task of a part
 CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate, or a cut-off, passes for a gain
 
 
@@ -82,6 +85,11 @@ def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:
     return [located(str(Path(images) / name)) for name in names]
 
 
+def has_captions(benchmark: Benchmark) -> bool:
+    """Return whether a benchmark asks for captions, which a second look can change."""
+    return any(part.task == CAPTION for part in benchmark.parts)
+
+
 class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
@@ -103,6 +111,7 @@ class Evaluation:
         batch_size: BatchSize | None = None,
         shard: Shard | None = None,
         settings: Mapping[str, Any] | None = None,
+        looks: Mapping[str, Verify] | None = None,
     ) -> None:
         """Check everything that can be checked before the model is loaded.
 
@@ -116,9 +125,11 @@ class Evaluation:
             batch_size: pictures decoded together, as for `Runner`.
             shard: ask only about this part of the pictures.
             settings: generation settings that replace a part's own.
+            looks: second looks that decide texts, by method: the captions of the benchmark are also asked for with
+                them, as those of a method `sira+guide`.
 
         Raises:
-            SettingsError: a method cannot follow a setting.
+            SettingsError: a method cannot follow a setting, or the benchmark asks for no captions to look at.
             PictureError: none of the pictures is there.
         """
         for preset, method in methods.values():
@@ -128,6 +139,12 @@ class Evaluation:
         self._output, self._overwrite = None if output is None else Path(output), overwrite
         self._retry_errors = retry_errors
         self._batch_size, self._shard, self._settings = batch_size, shard, dict(settings or {})
+        self._looks = {f"{name}+{verify.mode}": (name, verify) for name, verify in (looks or {}).items()}
+        for name, verify in self._looks.values():
+            preset, method = self._methods[name]
+            verify.check(method, preset.generation.num_beams, words=False, choices=False, compiled=False)
+        if looks and not has_captions(benchmark):
+            raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
         generation = self.preset.generation
         plain = generation.temperature == 0 and generation.num_beams == 1
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*methods} else {}
@@ -160,11 +177,14 @@ class Evaluation:
             stack.callback(self._runs.clear)
             suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
             made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
-            for name, (preset, method) in self._methods.items():
+            for name, (of, verify) in ({name: (name, None) for name in self._methods} | self._looks).items():
                 if name in self.not_run:
                     continue
+                preset, method = self._methods[of]
                 self._runs[name] = []
                 for part in self._benchmark.parts:
+                    if verify is not None and part.task != CAPTION:
+                        continue
                     own = preset.without_text().with_settings(**part.settings | self._settings)
                     key = part.name, own.prompts.ask
                     if key not in made:
@@ -172,7 +192,7 @@ class Evaluation:
                     path = folder / f"{name}-{part.name}{suffix}.jsonl"
                     ledger = Ledger(path, overwrite=self._overwrite, by="id")
                     stack.callback(ledger.close)
-                    run = PartRun(part, own, method, made[key], ledger, retry_errors=self._retry_errors)
+                    run = PartRun(part, own, method, made[key], ledger, retry_errors=self._retry_errors, verify=verify)
                     self._runs[name].append(run)
             yield [run.file.path for runs in self._runs.values() for run in runs]
 
@@ -218,7 +238,7 @@ class Evaluation:
             found[name] = yield from self._ask(name, runs)
         for name, other in self.not_run.items():
             found[name] = found[other].under(name)
-        self.answers = [found[name] for name in self._methods]
+        self.answers = [found[name] for name in (*self._methods, *self._looks)]
 
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers.

@@ -147,6 +147,27 @@ def test_amber(sira, scenes, loaded, tmp_path):
     assert (code, json.loads(out)["official"]) == (0, True)  # questions need no vectors
 
 
+def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
+    """The captions are those of `Lvlm.caption`; questions are asked once, under the method itself."""
+    run = ("eval", "amber", scenes / "amber", "--option", "similarity=exact", "--option", "language=fallback", "--json")
+    asking = ("--images", scenes / "images", "-p", "demo", "--limit", 2, "--no-controls")
+    code, out, _ = sira(*run, *asking, "-o", tmp_path, "--method", "greedy", "--verify", "guide")
+    found = values(json.loads(out))
+    assert code == 0
+    assert {method for group, method, _ in found if group == "generative"} == {"greedy", "greedy+guide"}
+    assert {method for group, method, _ in found if group == "discriminative"} == {"greedy"}
+    greedy = lvlm.under(methods.find("greedy"), lvlm.preset)
+    for line in (tmp_path / "greedy+guide-generative.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        image = scenes / "images" / Path(record["file_name"]).name
+        alone = greedy.caption(image, record["prompt"], verify="guide")
+        assert (record["text"], record["forbidden"]) == (alone.text, alone.forbidden)
+    _, out, _ = sira(*run, "--limit", 2, "--no-controls", "--answers", tmp_path)
+    assert values(json.loads(out)) == found
+    code, _, err = sira("eval", "pope", scenes / "pope" / "scenes_pope_random.json", *asking, "--verify", "guide")
+    assert (code, "pope only asks questions" in err) == (2, True)
+
+
 def test_amber_on_the_first_pictures(sira, scenes, loaded):
     code, out, _ = sira(
         *("eval", "amber", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sira_cli.cli.eval.options import EvalOptions
-from sira_cli.cli.eval.run import ask, choose_methods
+from sira_cli.cli.eval.run import ask, choose_methods, looks
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.terminal.console import note, resumable, say
@@ -64,7 +64,7 @@ def _run(
     model: ModelOptions,
     decoding: MethodsOptions,
 ) -> Overview:
-    from sira_cli.eval.evaluation import Evaluation, pictures_of
+    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
     from sira_cli.eval.found import find_benchmarks, unjudged
     from sira_cli.eval.overview import Overview, costs_in
 
@@ -74,6 +74,7 @@ def _run(
         note(f"left out, because their answers need a judge: {', '.join(judged)}")
     pictures = [picture for one in found for picture in pictures_of(one.benchmark, one.images)]
     methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
+    looked = looks(options, decoding, methods)
     evaluations = {
         one.card.name: Evaluation(
             one.benchmark,
@@ -83,6 +84,7 @@ def _run(
             overwrite=options.overwrite,
             retry_errors=options.retry_errors,
             batch_size=options.batch_size,
+            looks=looked if has_captions(one.benchmark) else {},
         )
         for one in found
     }

@@ -22,6 +22,7 @@ Format = Literal["table", "json", "csv", "latex"]  # of the printed figures
 
 
 Export = Literal["official"]  # formats of exported answers
+Look = Literal["rewrite", "guide"]  # second looks that change captions
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class EvalOptions:
         typer.Option(
             metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd (--list NAME)."
         ),
+    ] = None
+    verify: Annotated[
+        Look | None, typer.Option(help="Also caption under each --method with a second look (CHAIR, AMBER).")
     ] = None
     batch_size: BatchSizeOption = None
     limit: Annotated[
@@ -128,7 +132,7 @@ def check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
     """Return the given options that have no effect on answers from files. (--paper needs the model's name.)"""
-    names = ["batch_size", "shard", "overwrite", "retry_errors"]
+    names = ["verify", "batch_size", "shard", "overwrite", "retry_errors"]
     idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
     idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
     idle += [(decoding, field) for field in fields(decoding)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,6 +14,7 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.options.verifying import note_threshold, with_objects
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import save_report
 from sira_cli.cli.terminal.stages import show_stages
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.report import EvalReport
     from sira_cli.methods.base import Method
     from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.look.verify import Verify
     from sira_cli.models.lvlm import Lvlm
     from sira_cli.pictures.picture import Picture
 
@@ -137,6 +139,7 @@ def _ask(
         batch_size=options.batch_size,
         shard=None if options.shard is None else Shard.parse(options.shard),
         settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
+        looks=looks(options, decoding, methods),
     )
     preset = evaluation.preset
     paper = find_model((preset.name, preset.model)) if options.paper else ""
@@ -169,6 +172,24 @@ def choose_methods(
     preset, greedy = chosen["greedy"]
     lvlm = load_model(preset, model, greedy, pictures=pictures)
     return able(lvlm, chosen), lvlm
+
+
+def looks(
+    options: EvalOptions, decoding: DecodingOptions, methods: Mapping[str, tuple[Preset, Method]]
+) -> dict[str, Verify]:
+    """Return the second look of --verify for each of the methods that --method names; none without the option.
+
+    Raises:
+        SettingsError: it has no threshold or words for the preset.
+    """
+    if options.verify is None:
+        return {}
+    from sira_cli.models.look.verify import Verify
+
+    look = Verify(mode=options.verify)
+    named = [name for name in method_names(decoding.method) if name in methods]
+    note_threshold(look, methods[named[0]][0])
+    return {name: with_objects(look, None, methods[name][0]) for name in named}
 
 
 def ask(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm | None:

@@ -201,9 +201,10 @@ def _records(folder: Path) -> list[Path]:
 
 
 def _method(path: Path) -> str | None:
-    """Return the method of a file of sira's records; None for other files."""
+    """Return the method of a file of sira's records, `sira+guide` with a second look; None for other files."""
     if path.suffix.lower() in (*TABLES, ".txt"):
         return None
     _, row = next(read_rows(path), ("", {}))
     own = str(row.get("schema", "")).startswith("sira.")
-    return str(row.get("method", "")) if own else None
+    mode = (row.get("verify") or {}).get("mode", "flag")
+    return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}" if own else None
