@@ -64,6 +64,17 @@ def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
     assert brackets == sum(len(thing["spans"]) for thing in things if thing["support"] < threshold)
 
 
+def test_a_guided_text_shows_what_was_looked_for(page, lvlm):
+    page.run("document.querySelector('#verify').value = 'guide'")
+    shown = run(page)
+    alone = lvlm.caption(PICTURE, verify="guide")
+    assert shown[0] == alone.text
+    absent = len(alone.forbidden)
+    assert page.text(".things h3") == f"Looked for first; not supported: {absent or 'none'} of {len(alone.candidates)}"
+    names = page.run("return [...document.querySelector('.things tbody').rows].map(row => row.cells[0].innerText)")
+    assert sorted(name.strip("[]") for name in names) == sorted(one["thing"] for one in alone.candidates)
+
+
 # --- keys, roles, colours, widths
 
 
@@ -73,7 +84,7 @@ def test_keys_are_enough(browser, address, lvlm):
     opened(browser, address)
     names = tab(browser, 10 + len(SEEDS))
     assert not [name for name in names if "(unseen)" in name]
-    boxes = ["Score words", "Look again at the objects named"]
+    boxes = ["Score words", "Second look at objects"]
     expected = ["Caption", "Prompt", *boxes, "Run Ctrl Enter", "Stop Esc", "Method", "K of 8", ALPHA]
     assert [names[0], *names[1 + len(SEEDS) :]] == ["Choose a picture", *expected]
     browser.press_together("Control", "Enter")

@@ -115,13 +115,15 @@ export class Column {
     return true;
   }
 
-  finish(text, { words, objects, claims, verify, warnings = [] }) {
-    const marked = [...(objects ?? []), ...(claims ?? [])].map((one) => ({ ...one, threshold: thresholdOf(one, verify) }));
+  finish(text, { words, objects, claims, candidates, verify, warnings = [] }) {
+    const ruled = (claims) => claims.map((one) => ({ ...one, threshold: thresholdOf(one, verify) }));
+    const marked = ruled([...(objects ?? []), ...(claims ?? [])]);
     this.said = { text, words: words ?? [], unsupported: marked.filter((one) => one.support < one.threshold) };
     this.mark();
     if (warnings.length) this.fail(warnings.join("\n"));
     if (words) this.showDoubts(words);
-    if (objects) this.showThings(marked, verify, claims ? "Claims" : "Objects");
+    if (candidates) this.showThings(ruled(candidates), verify, "Looked for first;");
+    else if (objects) this.showThings(marked, verify, claims ? "Claims" : "Objects");
   }
 
   mark(only = []) {

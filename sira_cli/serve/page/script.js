@@ -87,11 +87,12 @@ async function run() {
 }
 
 async function decode(controller) {
-  const common = { task: task(), ...(find("#verify").checked ? { verify: "flag" } : {}) };
+  const verify = find("#verify").value, guided = verify === "guide" && task() === "caption";
+  const common = { task: task(), ...(verify ? { verify: guided ? verify : "flag" } : {}) };
   const options = columns.map((column) => ({
     ...column.options(),
     ...common,
-    words: find("#words").checked && column.method.scores_words,
+    words: find("#words").checked && !guided && column.method.scores_words,
   }));
   const traceable = columns.map((column) => column.method.scores_words);
   try {
@@ -104,7 +105,7 @@ async function decode(controller) {
     }
     const whole = await inOrder(bodies, controller.signal);
     if (running !== controller) return;
-    const traces = options.filter((_, at) => whole[at] && traceable[at]);
+    const traces = guided ? [] : options.filter((_, at) => whole[at] && traceable[at]); // a guided text cannot be traced
     asked = traces.length ? JSON.stringify({ messages, traces, title: `${traces.map(({ method }) => method).join(" and ")}: ${picture.file.name}` }) : null;
     if (whole.every(Boolean)) {
       const only = differences(...columns.map(({ said }) => said.text));
