@@ -67,13 +67,6 @@ def test_one_that_is_not_there(sira, scenes):
     assert "add --images=FOLDER to ask" in err or "add --images FOLDER to ask" in err
 
 
-def test_a_folder_without_any(sira, tmp_path):
-    with pytest.raises(SettingsError, match="holds no benchmark: expected folders such as pope"):
-        find_benchmarks(tmp_path)
-    code, out, err = sira("eval", "all", tmp_path, "-p", "demo")
-    assert (code, out, str(tmp_path) in err) == (2, "", True)
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -102,13 +95,6 @@ def test_a_benchmark_without_pictures_is_named(scenes, tmp_path):
     shutil.copytree(scenes / "naturalbench", tmp_path / "naturalbench")
     with pytest.raises(SiraError, match=r"none of the pictures of naturalbench is in .*images: put them there"):
         find_benchmarks(tmp_path)
-
-
-def test_files_are_checked_before_the_model_is_loaded(sira, tmp_path, loaded):
-    (tmp_path / "mme" / "count").mkdir(parents=True)
-    (tmp_path / "mme" / "count" / "1.txt").write_text("Is it?")
-    code, _, err = sira("eval", "all", tmp_path, "-p", "demo")
-    assert (code, "1.txt: holds 1 questions, expected two" in err, loaded.total()) == (2, True, 0)
 
 
 def test_the_page(sira, scenes, loaded, tmp_path):
@@ -169,11 +155,3 @@ def test_failed_pictures_are_told(sira, scenes, loaded, tmp_path: Path):
         (folder / "images" / name).write_bytes((scenes / "images" / name).read_bytes())
     code, out, _ = sira("eval", "all", folder, "-p", "demo", "-b", 8)
     assert (code, "1 picture failed: left out of all figures" in out) == (3, True)
-
-
-def test_a_file_instead_of_a_folder(scenes):
-    for path in (scenes / "naturalbench" / "naturalbench.jsonl", scenes / "nowhere"):
-        with pytest.raises(SettingsError, match="is not a folder"):
-            find_benchmarks(path)
-        with pytest.raises(SettingsError, match=r"is not a folder: expected the folder with naturalbench\.jsonl"):
-            CARDS["naturalbench"].find(path)

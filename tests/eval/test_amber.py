@@ -209,12 +209,6 @@ def test_the_repository_does_for_its_folder_data(tmp_path):
     assert len(benchmark(tmp_path / "AMBER").parts[1].asks) == len(QUESTIONS)
 
 
-def test_only_captions_have_stand_ins(data):
-    assert benchmark(data).stand_ins() == {}
-    assert benchmark(data, similarity=EqualWords()).stand_ins() == {"generative": "similarity exact"}
-    assert benchmark(data, similarity=EqualWords(), parts=["discriminative"]).stand_ins() == {}
-
-
 def test_ambers_own_files(benchmarks):
     """Random answers, whose figures a restatement of the whole rule gave, too."""
     amber = benchmark(benchmarks / "amber", similarity=Near())

@@ -35,12 +35,6 @@ def test_export_is_read_again(amber, tmp_path):
     assert amber.read(amber.export({"generative": odd}, tmp_path)) == {"generative": odd}
 
 
-def test_lines_are_read(amber, tmp_path):
-    path = tmp_path / "answers.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows(SAID)))
-    assert amber.read([path]) == {"generative": SAID}
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -92,25 +86,4 @@ def test_answers_of_what_is_not_asked_are_passed_over(data, tmp_path):
 def test_data_that_are_not_ambers_are_named(data, file, place, changes, message):
     edit(data / f"{file}.json", place, **changes)
     with pytest.raises(DataError, match=message):
-        benchmark(data)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("relation.json", ["sky"], r"relation.json: expected a JSON object of words"),
-        ("relation.json", {"sky": "blue"}, r"relation.json: sky: expected a list of related words, got 'blue'"),
-        ("query/query_generative.json", [], r"query_generative.json: holds no queries of generative"),
-    ],
-)
-def test_files_of_another_kind_are_named(data, file, content, message):
-    write(data / file, content)
-    with pytest.raises(DataError, match=message):
-        benchmark(data)
-
-
-@pytest.mark.parametrize("file", ["annotations.json"])
-def test_missing_files_are_named(data, file):
-    (data / file).unlink()
-    with pytest.raises(DataError, match=f"{file}: cannot be read: No such file"):
         benchmark(data)

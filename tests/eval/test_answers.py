@@ -101,12 +101,6 @@ def test_greedy_is_what_others_are_compared_with(files):
     assert [source.label for source in find_files(list(map(str, paths)))] == ["greedy", "dola"]
 
 
-def test_one_name_for_two_methods_is_refused(files):
-    paths = files(vcd={"answer": ""}, mine=OWN)
-    with pytest.raises(SettingsError, match="'vcd' names two methods: use LABEL=FILE"):
-        find_files(list(map(str, paths)))
-
-
 def test_a_file_may_have_an_equals_sign_in_its_name(files):
     (path,) = files(**{"alpha=1": {"answer": ""}})
     assert find_files([str(path)])[0].label == "alpha=1"
@@ -140,14 +134,6 @@ def write_own(path: Path, **changes) -> AnswerFiles:
     records = [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in FOUR]
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return find_files([str(path)])[0]
-
-
-def test_one_file_must_not_answer_the_same_differently(tmp_path):
-    path = tmp_path / "vcd.jsonl"
-    write_own(path)
-    path.write_text(path.read_text() + json.dumps({**OWN, "id": "a/1", "text": "0"}) + "\n")
-    with pytest.raises(DataError, match=r"line 5: 'a/1' has another answer in .*line 2: keep one of the two"):
-        read_answers(Made(2), find_files([str(path)])[0])
 
 
 def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):

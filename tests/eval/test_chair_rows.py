@@ -63,11 +63,6 @@ def test_rows_that_are_wrong_are_named(chair, tmp_path, rows, message):
         chair.read([write_lines(tmp_path / "a.jsonl", *rows)])
 
 
-def test_answers_of_one_length_are_its_part(coco, tmp_path):
-    chair = Chair.of(coco, ids=[7], lengths=(64,), language="fallback")
-    assert chair.read([write_lines(tmp_path / "a.jsonl", {"image_id": 7, "caption": "x"})]) == {"64": {"7": "x"}}
-
-
 def test_what_is_exported_can_be_read(coco, tmp_path):
     chair = Chair.of(coco, ids=list(IMAGES), lengths=(64, 512), language="fallback")
     texts = {"64": CAPTIONS, "512": {"8": "Zwei Autos: 🚗"}}

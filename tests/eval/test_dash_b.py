@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.dash_b import CARD, DashB
@@ -105,8 +105,3 @@ def test_a_picture_that_is_missing_is_left_out_of_every_figure(sira, folder, loa
     code, out, err = sira("eval", "dash-b", folder, "--images", folder, "-p", "demo", "--json")
     report = json.loads(out)
     assert (code, report["rows"][0]["failed"] > 0, "left out of all figures" in err) == (3, True, True)
-
-
-def test_a_missing_file_says_where_to_get_it(tmp_path):
-    with pytest.raises(SettingsError, match=r"has no dash_benchmark_pos.json: get dash-b's files from https://"):
-        CARD.read(tmp_path, Asking())

@@ -12,7 +12,7 @@ import pytest
 from sira_cli.errors import DataError
 from sira_cli.eval.answers.harness import holds_splits
 from sira_cli.eval.pope import Pope
-from tests.support.eval.amber_data import ANSWERED, QUESTIONS, SAID, benchmark, write
+from tests.support.eval.amber_data import ANSWERED, QUESTIONS, benchmark, write
 from tests.support.eval.coco_data import CAPTIONS
 
 SPLITS = ("adversarial", "popular", "random")
@@ -221,14 +221,6 @@ def test_captions_of_lmms_eval(chair, tmp_path):
         for number, (image, text) in enumerate(CAPTIONS.items())
     ]
     assert chair.read([lines(tmp_path / "samples_coco2014_cap_val.jsonl", rows)]) == {"captions": CAPTIONS}
-
-
-def test_captions_of_a_table(chair, data, tmp_path):
-    """CSV and TSV are read whatever made them."""
-    rows = [{"image_id": image, "caption": text} for image, text in CAPTIONS.items()]
-    assert chair.read([save(tmp_path / "a.tsv", rows)]) == {"captions": CAPTIONS}
-    rows = [{"id": id_, "response": text} for id_, text in SAID.items()]
-    assert benchmark(data).read([save(tmp_path / "b.csv", rows)]) == {"generative": SAID}
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.tsv"])

@@ -151,22 +151,6 @@ def test_damaged_judgements_end_in_one_line(tmp_path, name, content, message):
         benchmark.read([save(tmp_path / "judged.json", content)])
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("mmhal", "image_src", "source", "row 1: .*image_src"),
-        ("haloquest", "groundtruth responses", "truth", "has no column groundtruth responses, only"),
-        ("haloquest", "insufficient context,", ",", "row 4: hallucination type is empty"),
-    ],
-)
-def test_damaged_files_end_in_one_line(tmp_path, name, old, new, message):
-    card, draw = MADE[name]
-    path = draw(tmp_path) / card.files[0]
-    save(path, path.read_text(encoding="utf-8").replace(old, new))
-    with pytest.raises(DataError, match=message):
-        card.read(tmp_path, Asking())
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_a_limit_takes_pictures(tmp_path, name):
     card, draw = MADE[name]

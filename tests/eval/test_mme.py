@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
 from sira_cli.eval.mme import CARD, COGNITION, PERCEPTION, Mme
@@ -125,26 +125,6 @@ def test_prompts_and_limit(folder):
     assert ours.parts[0].asks[0].prompt == "Is it 0?" + ONE_WORD
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("Is it?\tYes\n", r"0.txt: holds 1 questions, expected two"),
-        ("Is it?\tYes\nIs it not?\tMaybe\n", r"0.txt: line 2: expected a question, a tab, and Yes or No"),
-    ],
-)
-def test_damaged_files_end_in_one_line(folder, content, message):
-    save(folder / "count" / "0.txt", content)
-    with pytest.raises(DataError, match=message):
-        CARD.read(folder, Asking())
-
-
-def test_a_subset_without_questions_is_in_no_total(folder):
-    for path in (folder / "count").rglob("*.txt"):
-        path.unlink()
-    with pytest.raises(DataError, match=r"count: holds no questions"):
-        CARD.read(folder, Asking())
-
-
 def test_damaged_results_name_the_line(folder, tmp_path):
     benchmark = CARD.read(folder, Asking())
     with pytest.raises(DataError, match=r"count.txt: line 1: expected image, question, label, text with tabs"):
@@ -169,8 +149,3 @@ def test_a_run_on_drawn_pictures(sira, drawn, loaded, tmp_path):
     asked = loaded.total()
     code, out, _ = sira(*command, "--answers", tmp_path / "out")
     assert (values(json.loads(out)), loaded.total()) == (found, asked)
-
-
-def test_a_folder_of_something_else(tmp_path):
-    with pytest.raises(SettingsError, match=r"has none of MME's folders \(existence, count, position, color, ...\)"):
-        CARD.read(tmp_path, Asking())

@@ -142,14 +142,6 @@ def test_a_file_of_no_whole_groups(tmp_path, count):
         CARD.read(tmp_path, Asking())
 
 
-def test_answers_to_other_questions_are_refused(folder, tmp_path):
-    benchmark = CARD.read(folder, Asking())
-    answers = [{"Index": row["Index"], "Question": row["Question"], "text": "Yes"} for row in rows()]
-    answers[1]["question"] = "Is it raining?"
-    with pytest.raises(DataError, match="line 2: answers 'Is it raining"):
-        benchmark.read([lines(tmp_path / "a.jsonl", answers).rename(tmp_path / "b.jsonl")])
-
-
 def test_a_run_on_drawn_pictures(sira, scenes, loaded, lvlm, tmp_path):
     folder = shutil.copytree(scenes / "naturalbench", tmp_path / "drawn")
     shutil.copytree(scenes / "images", folder / "images")

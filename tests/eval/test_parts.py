@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.data import read_numbers
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.pope import Pope
@@ -31,12 +30,6 @@ def test_the_first_questions_of_pope(questions, tmp_path, by_id, given):
     (tmp_path / "a.json").write_text(json.dumps(said))
     found = Pope([questions], limit=2).read([tmp_path / "a.json"])
     assert found == {"pope": {"coco random/7": "Yes 0", "coco random/8": "Yes 1"}}
-
-
-def test_answers_behind_the_last_question_are_too_many_with_a_limit_too(questions, tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"answer": "Yes"}] * 5))
-    with pytest.raises(DataError, match=r"row 5: too many answers: .* has 4 questions"):
-        Pope([questions], limit=2).read([tmp_path / "a.json"])
 
 
 def test_a_limit_takes_a_part_of_answers_from_elsewhere(sira, questions, tmp_path):
@@ -140,10 +133,3 @@ def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
     assert (code, "has the prompt 'Write a caption for this image.' in the file" in err) == (2, True)
     code, _, err = sira("eval", "amber", data, "--images", files, "--option", "prompt=x", "--option", "task=relation")
     assert (code, "--option prompt: asks for captions: leave it out, or --option task" in err) == (2, True)
-
-
-def test_no_query_is_left(data):
-    with pytest.raises(SettingsError, match=r"`ids=`: no query of generative among them$"):
-        benchmark(data, parts=["generative"]).picked([4])
-    with pytest.raises(SettingsError, match="`task=` relation: no such question"):
-        benchmark(data).picked([4]).only("relation")

@@ -99,21 +99,3 @@ def test_a_limit_takes_pictures_of_each_mode(folder):
     limited = CARD.read(folder, Asking(limit=1))
     pictures = {(each.group.partition(" ")[0], each.picture) for each in limited.questions}
     assert [mode for mode, _ in sorted(pictures)] == ["base", "ccs", "iac", "icc"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"image_id": "x1"}, "row 1: image_id must be digits, got 'x1'"),
-        ({"context": None}, "row 1: context must hold iac and icc, got None"),
-        ({"context": {"iac": "a"}}, "row 1: context: .*icc"),
-    ],
-)
-def test_damaged_files_end_in_one_line(folder, change, message):
-    content = json.loads((folder / "data.json").read_text())
-    save(folder / "data.json", [content[0] | change, *content[1:]])
-    with pytest.raises(DataError, match=message):
-        CARD.read(folder, Asking())
-    save(folder / "data.json", [])
-    with pytest.raises(DataError, match="holds no questions"):
-        CARD.read(folder, Asking())

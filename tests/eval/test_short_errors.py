@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.amber.data import read_annotations, read_lexicon
 from sira_cli.eval.answers.read import find_files, read_answers
 from sira_cli.eval.pope import Pope
-from tests.support.eval.amber_data import lay_out
 from tests.support.eval.made import Made
 
 LONG = "very " * 4_000 + "long"
@@ -50,20 +48,4 @@ def test_of_records(tmp_path, changes):
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (RECORD, RECORD | changes)))
     with pytest.raises(DataError) as error:
         read_answers(Made(2), find_files([str(tmp_path / "own.jsonl")])[0])
-    short(error, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("annotations.json", [{"id": LONG}]),
-        ("annotations.json", [{"id": 1, "type": "generative", "truth": [LONG], "hallu": []}]),
-        ("relation.json", {LONG: "x"}),
-    ],
-)
-def test_of_ambers_files(tmp_path, name, row):
-    data = lay_out(tmp_path / "amber")
-    (data / name).write_text(json.dumps(row))
-    with pytest.raises(DataError) as error:
-        read_annotations(data, read_lexicon(data))
     short(error, tmp_path)

@@ -35,11 +35,6 @@ def test_equal_words_are_all_that_is_exactly_similar():
     assert (exact.name, exact.official, exact.facts()) == ("exact", False, {"name": "exact"})
 
 
-def test_words_are_similar_if_their_vectors_are(tmp_path):
-    found = find_similarity(pipeline(tmp_path, VECTORS))
-    assert [found.above("sky", word) for word in ("sky", "cloud", "dog")] == [True, True, False]
-
-
 @pytest.mark.parametrize(("cosine", "above"), [(0.8, False), (math.nextafter(0.8, 1), True)])
 def test_similar_is_above_the_threshold_not_at_it(cosine, above):
     class Nlp:
@@ -62,19 +57,6 @@ def test_words_without_vectors_are_similar_to_themselves_only(tmp_path, recwarn)
     assert not recwarn.list
 
 
-def test_answers_are_those_of_spacy(tmp_path):
-    rng = np.random.default_rng(0)
-    words = [f"word{number}" for number in range(40)]
-    close = np.array([3, 0, 0]) + rng.normal(size=(30, 3))
-    folder = pipeline(tmp_path, dict(zip(words, close, strict=False)))  # ten have no vector
-    nlp = spacy.load(folder)
-    with warnings.catch_warnings(action="ignore"):
-        spacys = {(one, other): nlp(one).similarity(nlp(other)) > 0.8 for one, other in product(words, words)}
-    found = find_similarity(folder)
-    assert {pair: found.above(*pair) for pair in spacys} == spacys
-    assert 100 < sum(spacys.values()) < 800
-
-
 def test_facts_name_what_decides(tmp_path):
     found = find_similarity(pipeline(tmp_path, VECTORS, name="mine", version="7.1"))
     assert not found.official
@@ -95,13 +77,6 @@ def test_without_spacy_the_message_says_what_to_install(monkeypatch):
     with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[eval\]'.*spacy download en_core_web_lg.*exact"):
         find_similarity("spacy")
     assert find_similarity("exact").name == "exact"
-
-
-@pytest.mark.skipif(spacy.util.is_package(OFFICIAL), reason=f"{OFFICIAL} is installed")
-@pytest.mark.parametrize("choice", ["spacy", OFFICIAL])
-def test_without_the_pipeline_the_message_says_what_to_download(choice):
-    with pytest.raises(SettingsError, match=r"not installed: `python -m spacy download en_core_web_lg`.*exact"):
-        find_similarity(choice)
 
 
 def test_what_is_no_pipeline_is_named(tmp_path):
