@@ -170,18 +170,6 @@ def test_axe_finds_nothing(show, browser, photos):
     assert violations(browser) == []
 
 
-def test_what_a_screen_reader_is_told(show, browser):
-    show(make_trace(text="A cat sleeps."))
-    found = all_accessible(browser)
-    assert ("listbox", "Caption") in found
-    assert [name for role, name in found if role == "option"] == ["A", "cat", "sleeps", ".", END]
-    for view in ("Full", "CF", "Contrast"):
-        assert ("columnheader", view) in found
-    assert ("table", "Candidates for this token: logit and rank in each view") in found
-    assert any(role == "rowheader" and name.endswith("(chosen)") for role, name in found)
-    assert any(role == "status" for role, _ in found)
-
-
 def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:

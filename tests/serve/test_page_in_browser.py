@@ -104,38 +104,6 @@ def test_keys_are_enough(browser, address, lvlm):
     assert texts(browser)[0] == lvlm.ask(PICTURE, "Is there a dog in the image?").text
 
 
-def test_what_a_screen_reader_is_told(page):
-    thing = {"thing": "cat", "spans": [[2, 5]], "support": 0.1, "neither": 0}
-    answering(page, 200, stream("A cat.", words=[], objects=[thing]))
-    run(page)
-    found = accessible(page)
-    controls = {"button", "textbox", "combobox", "spinbutton", "checkbox", "radio", "link", "image"}
-    assert [one for one in found if one[0] in controls and not one[1]] == []
-    for role, name in (
-        ("heading", "sira"),
-        ("form", "What to ask"),
-        ("radio", "Caption"),
-        ("radio", "Question"),
-        ("textbox", "Prompt"),
-        ("checkbox", "Score words"),
-        ("button", "Run Ctrl Enter"),
-        ("button", "Stop Esc"),
-        ("article", "First text"),
-        ("article", "Second text"),
-        ("combobox", "Method"),
-        ("spinbutton", "K of 8"),
-        ("spinbutton", ALPHA),
-        ("columnheader", "Support"),
-        ("rowheader", "[cat]"),
-        ("StaticText", ", not supported"),
-        ("image", PICTURE.name),
-    ):
-        assert (role, name) in found, [one for one in found if one[0] == role]
-    roles = "return [...document.querySelectorAll(arguments[0])].map(one => one.getAttribute('role'))"
-    assert set(page.run(roles, ".failure")) == {"alert"}
-    assert set(page.run(roles, ".status, #report-status")) == {"status"}
-
-
 def test_a_text_is_heard_as_it_grows_and_only_once(page):
     """Also where the pieces that come over the network end within a character, or within an event."""
     page.run(

@@ -84,9 +84,6 @@ def test_what_is_no_picture_is_refused_at_once(page, name, data):
     assert not any("completions" in url for url in page.requests())
 
 
-# --- the next picture
-
-
 # --- large
 
 

@@ -13,9 +13,6 @@ MARKS = """return [...document.querySelectorAll('.column')].map(
     column => [...column.querySelectorAll(arguments[0])].map(one => one.textContent))"""
 
 
-# --- times
-
-
 # --- differences
 
 
@@ -68,6 +65,3 @@ def test_what_differs_is_marked_in_both_texts_and_told(page):
     )
     assert lines == ["underline"] * 3  # no colour is needed to see it
     assert [(text, ratio) for text, ratio in contrasts(page) if ratio < 4.5] == []
-
-
-# --- what to doubt

@@ -99,13 +99,6 @@ class Browser:
         """Types into an element; a path into one that takes a file chooses that file."""
         self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
 
-    def hover(self, selector: str) -> None:
-        origin = {_ELEMENT: self._find(selector)}
-        self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
-        move = {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": origin}
-        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
-        self._call("POST", "/actions", {"actions": [pointer]})
-
     def press(self, *keys: str) -> None:
         """One key after the other: names of `KEYS`, and characters."""
         self._strike([{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.browser import accessible, contrasts, tab, violations, wait, without_axe
+from tests.support.browser import contrasts, tab, violations, wait, without_axe
 from tests.view.conftest import HOSTILE, looked_at, record, sized, write
 from tests.view.page import COUNT, edits, open_page, opened
-
-# --- thousands
-
 
 # --- to mend
 
@@ -119,33 +116,6 @@ def test_axe_finds_nothing(browser, serve, folder):
     assert violations(browser) == []
     browser.press("e", "Escape", "?")
     assert violations(browser) == []
-
-
-def test_what_a_screen_reader_is_told(browser, serve, folder):
-    address = serve(write(folder / "a.jsonl", [looked_at(number, cat=0.2, dog=0.9) for number in range(3)]))
-    open_page(browser, address)
-    found = accessible(browser)
-    assert {("searchbox", "Search"), ("combobox", "Show"), ("combobox", "Sort by"), ("list", "Captions")} <= {*found}
-    assert [role for role, _ in found].count("listitem") == 3
-    links = [name for role, name in found if role == "link" and "cat" in name]
-    assert len(links) == 3
-    assert "low support" in links[0]
-    browser.click(".card a")
-    opened(browser, "pictures/0.png")
-    found = {*accessible(browser)}
-    expected = {("image", "Picture pictures/0.png"), ("heading", "pictures/0.png"), ("navigation", "Captions")}
-    expected |= {("region", "Caption"), ("StaticText", "Unsure: cat.")}
-    expected |= {("button", name) for name in ("Edit", "Accept", "Reject", "Undo", "All captions", "Previous", "Next")}
-    assert expected <= found
-    assert {("columnheader", "Support"), ("rowheader", "cat"), ("rowheader", "dog")} <= found
-    assert {("cell", "0.20 low"), ("cell", "0.90")} <= found
-    assert "null" not in browser.text("#picture")  # what is not there is left out
-    browser.press("e")
-    assert ("textbox", "Caption") in accessible(browser)
-    browser.press("Escape", "?")
-    assert ("dialog", "Keys") in accessible(browser)
-    browser.press("Escape")
-    assert browser.run("return document.querySelector('#picture').checkVisibility()")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
