@@ -56,11 +56,6 @@ def test_the_line_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
     assert threshold_of(np.ones(9)) == 1
 
 
-def test_one_caption_has_no_controls():
-    with pytest.raises(DataError, match="needs captions of at least two pictures"):
-        WithControls(WORDS, TEXTS[:1])
-
-
 @pytest.mark.parametrize("options", [("--language", "de"), ("--objects", "ask")])
 def test_controls_need_a_list(sira, captions, options):
     code, _, err = sira("calibrate", "support", captions, "--controls", "-p", "demo", *options)

@@ -17,7 +17,7 @@ from sira_cli.analysis.calibration.probe import fit, two_fold_accuracy
 from sira_cli.analysis.calibration.questions import LabelledQuestions, from_files
 from sira_cli.analysis.calibration.regions import Regions, black_out
 from sira_cli.analysis.sweep.questions import Question
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models.loading import calibrations, presets
 from sira_cli.models.loading.hub import find_checkpoint
@@ -267,23 +267,6 @@ def test_regions_are_black_and_the_rest_is_as_it_was():
     assert np.asarray(image).all()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"categories": []}, "expected a list 'annotations'"),
-        (COCO | {"annotations": [{"image_id": 1}]}, r"annotations\[0\]: expected image_id, category_id"),
-        (COCO | {"annotations": COCO["annotations"][-1:]}, "has no objects of the questions' pictures"),
-    ],
-)
-def test_files_that_are_not_as_cocos_are_named(tmp_path, content, message):
-    file = tmp_path / "instances.json"
-    file.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=f"instances.json.*{message}"):
-        Regions.read(file, {PICTURE})
-    with pytest.raises(DataError, match="expected COCO's instances"):
-        Regions.read(tmp_path / "nowhere", {PICTURE})
-
-
 def test_questions_of_several_files_are_asked_once(tmp_path):
     one = pope_file(tmp_path / "a.json", ("Is there a dog?", "yes"), ("Is there a cup?", "no"))
     two = pope_file(tmp_path / "b.json", ("Is there a dog?", "yes"), ("Is there a car?", "no"))
@@ -374,12 +357,6 @@ def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given
     found, out, err = sira("calibrate", "ict", "-m", "nowhere/at-all", *given)
     assert (found, out) == (code, "")
     assert message in err
-
-
-def test_too_few_questions_are_refused(questions, llava_folder):
-    one = LabelledQuestions((), questions.questions[:1], questions.picture)
-    with pytest.raises(SettingsError, match="two questions or more"):
-        IctTraining(one, load(llava_folder, method="greedy"))
 
 
 def test_without_a_calibration_every_command_names_the_one_that_makes_it(sira, llava_folder, photos, tmp_path):

@@ -166,21 +166,6 @@ def test_scenes_without_files(sira):
     assert json.loads(out) == json.loads(scene_report(lvlm, 3, 0.03).to_json())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["a.jsonl"], "give the ground truth: --annotations PATH"),
-        (["a.jsonl", "--labels", "b.json", "--annotations", "c"], "not both"),
-        (["a.jsonl", "--labels", "b.json", "--scenes"], "are for drawn scenes"),
-        (["--labels", "b.json", "-p", "demo"], "are for records"),
-    ],
-)
-def test_wrong_options(sira, options, message):
-    code, out, err = sira("calibrate", "support", *options)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_a_preset_of_another_model_is_not_written(sira, tmp_path):
     records = write(tmp_path / "captions.jsonl", record("a.jpg", ("dog", 0.9), ("cat", 0.1)))
     (tmp_path / "labels.json").write_text('{"a.jpg": ["dog"]}')

@@ -182,15 +182,6 @@ def test_the_blur_follows_the_shorter_side():
     assert blur(image, 0.05).size == image.size
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"blur": -0.1}, "blur must be a share"), ({"patches": 0}, "patches must be at least 1")],
-)
-def test_bad_perturbations(settings, message):
-    with pytest.raises(SettingsError, match=message):
-        Perturbations(**settings)
-
-
 # --- one picture
 
 

@@ -190,18 +190,6 @@ def test_weights_that_are_no_numbers_are_no_proof(qwen_folder, tmp_path, sira):
     assert (code, json.loads(out)["real"]["compared"]["worst_full"]) == (1, None)
 
 
-def test_options_that_do_not_go_together(sira, qwen_folder):
-    for arguments, reason in (
-        ([], "give a preset file, --model or --preset"),
-        (["mine.yaml", "-m", qwen_folder], "not both"),
-        (["mine.yaml", "--exact"], "--exact and --json are for a model"),
-        (["-m", qwen_folder, "--trust-remote-code"], "leave out --trust-remote-code"),
-    ):
-        code, out, err = sira("presets", "check", *arguments)
-        assert (code, out) == (2, "")
-        assert reason in err
-
-
 @pytest.mark.parametrize("name", [pytest.param("gemma3-4b", marks=pytest.mark.slow), "qwen3-vl-8b", "llava-1.5-7b"])
 def test_twins_of_real_sizes(name, tmp_path):
     """With the widths, depths and token ids that the hub's config.json has."""

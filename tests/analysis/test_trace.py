@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy.stats import mannwhitneyu
 
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
@@ -20,7 +19,6 @@ from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
 from sira_cli.errors import DataError
-from sira_cli.eval.stats.auroc import auroc
 from sira_cli.models.look.second_look import Verify
 from sira_cli.pictures.sources import located, open_picture
 from tests.support import tiny
@@ -431,11 +429,3 @@ def test_the_schema_is_printed(sira):
     code, out, _ = sira("trace", "--schema")
     assert (code, json.loads(out)) == (0, json.loads(SCHEMA.read_text()))
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
-
-
-def test_auroc_is_mann_whitneys_u():
-    generator = torch.Generator().manual_seed(0)
-    score = torch.randint(0, 6, (80,), generator=generator).double().numpy()  # with ties
-    positive = (torch.rand(80, generator=generator) < 0.3).numpy()
-    expected = mannwhitneyu(score[positive], score[~positive]).statistic / (positive.sum() * (~positive).sum())
-    assert auroc(positive, score) == pytest.approx(expected)

@@ -6,7 +6,6 @@ import copy
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 import sira_cli.analysis.trace
@@ -23,31 +22,6 @@ def one() -> list[dict]:
 
 
 # The traces of these tests
-
-
-@pytest.mark.parametrize(
-    "trace",
-    [
-        make_trace(tracked=("cat", "dog")),
-        make_trace(text="Line\n\tand 🐈", beta=0.1, temperature=0.7, method="greedy"),
-        make_trace(text="forced", forced=True, task="ask", alpha=0.0),
-        failed("photo.jpg: no such file"),
-    ],
-    ids=["tracked", "bytes", "forced", "failed"],
-)
-def test_the_traces_of_these_tests_are_valid(trace):
-    validator = jsonschema.Draft202012Validator(SCHEMA)
-    for line in trace:
-        validator.validate(line)
-
-
-def test_the_arithmetic_of_these_traces_is_real():
-    _, *tokens, _ = make_trace(alpha=0.75)
-    for token in tokens:
-        assert token["delta"] == token["full"]["logit"] - token["cf"]["logit"]
-        for row in token["top"]:
-            contrast = 1.75 * row["full"]["logit"] - 0.75 * row["cf"]["logit"]
-            assert row["contrast"]["logit"] == pytest.approx(contrast, abs=1e-5)
 
 
 # Reading
@@ -122,14 +96,6 @@ def test_a_wrong_line_is_named(tmp_path, trace, message):
     assert str(error.value).startswith(f"{path}, {message}")
     assert str(error.value).endswith("make the trace again with this version of sira")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", [b"hello\n", b'{"type": "run"'])
-def test_what_is_no_trace_at_all(tmp_path, content):
-    path = tmp_path / "trace.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(SiraError, match=r"trace\.jsonl, line 1: "):
-        read_traces(path)
 
 
 def test_a_broken_line_in_the_middle_is_no_interruption(tmp_path, one):

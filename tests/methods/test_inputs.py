@@ -282,21 +282,6 @@ def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_pa
         load(WRITERS["Gemma 3"](tmp_path / "gemma3"), method="sid", dtype="float32")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["caption", EXAMPLES[0], "--words", "--method", "vcd"], "--words needs method sira or greedy, not vcd"),
-        (["trace", EXAMPLES[0], "--method", "dola"], "sira trace needs method sira or greedy, not dola"),
-        (["caption", EXAMPLES[0], "--method", "vcd", "--k", "3"], "method 'vcd' has no setting 'k'"),
-        (["caption", EXAMPLES[0], "--method", "m3id", "--set", "num_beams=2"], "leave out num_beams"),
-    ],
-)
-def test_command_lines_that_are_refused(sira, arguments, message):
-    code, out, err = sira(*arguments, "-p", "demo")
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_what_needs_both_streams_refuses_other_methods_in_the_library():
     lvlm = load("demo", method="text-only")
     inputs = lvlm.prepare([open_picture(str(EXAMPLES[0])).image], [PROMPT])

@@ -425,12 +425,6 @@ def test_steps_and_attaching_are_refused():
         decoded(Opera(), case)
 
 
-@pytest.mark.parametrize("setting", [{"beams": 0}, {"threshold": 1}, {"penalty": -0.1}])
-def test_settings_out_of_range(setting: dict):
-    with pytest.raises(SettingsError, match=f"{next(iter(setting))} of method opera must be"):
-        Opera(**setting)
-
-
 def test_the_model_is_afterwards_what_it_was_also_after_an_error(monkeypatch: pytest.MonkeyPatch):
     from sira_cli.methods.opera_search import Search
 

@@ -50,21 +50,6 @@ def refused(sira, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        (Setting(int, "", low=0, high=999), "a whole number from 0 to 999"),
-        (Setting(int, "", low=0, optional=True), "a whole number from 0, or none"),
-        (Setting(float, "", low=0, high=1, above_low=True), "a number above 0 to 1"),
-        (Setting(float, ""), "a number"),
-        (Setting(str, "", choices=("low", "high")), "low or high"),
-        (Setting(str, ""), "a text"),
-    ],
-)
-def test_a_setting_says_what_values_it_takes(declared, words):
-    assert declared.values == words
-
-
-@pytest.mark.parametrize(
     ("declared", "good", "bad"),
     [
         (Setting(int, "", low=0, high=9), [0, 9], [-1, 10, 1.0, True, "1", None]),

@@ -205,20 +205,6 @@ def test_models_that_cannot_be_compiled(llava: tiny.Tiny):
         CompiledSteps(SimpleNamespace(**{**parts, "device": torch.device("mps")}))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--method", "vcd"], "a compiled step needs method sira or greedy, not vcd: leave out compile"),
-        (["--set", "num_beams=2"], "leave out compile, or num_beams"),
-        (["--words"], "--words cannot look into compiled steps: leave out compile"),
-    ],
-)
-def test_command_line_refusals(sira, photos, options, message):
-    code, out, err = sira("caption", photos["coffee"], "-p", "demo", "--compile", *options)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_command_line(sira, photos, llava_folder, monkeypatch, no_compiler_needed):
     seen: list[Lvlm] = []
     generated = Lvlm.generate

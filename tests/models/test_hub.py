@@ -282,14 +282,6 @@ def test_the_revision_of_a_folder_sees_merged_weights_and_other_files(tmp_path):
     assert len(seen) == 3
 
 
-def test_a_damaged_index_is_named(tmp_path):
-    folder = make_folder(tmp_path / "model")
-    for content in ("{", '{"weight_map": []}', "[]"):
-        (folder / "model.safetensors.index.json").write_text(content)
-        with pytest.raises(ModelNotFoundError, match=r"model\.safetensors\.index\.json is damaged"):
-            find_checkpoint(str(folder))
-
-
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
@@ -319,11 +311,6 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_missing_folder(model):
     with pytest.raises(ModelNotFoundError, match=f"model folder {model} does not exist"):
         find_checkpoint(model)
-
-
-def test_neither_folder_nor_id():
-    with pytest.raises(ModelNotFoundError, match="neither a folder nor a model id"):
-        find_checkpoint("a/b/c")
 
 
 def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):

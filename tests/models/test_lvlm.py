@@ -225,14 +225,6 @@ def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, llava_folde
     assert len(first) > 50  # transformers' default would leave the 50 likeliest
 
 
-def test_beams(llava_folder, photos):
-    one = load(llava_folder, max_new_tokens=8)
-    three = load(llava_folder, max_new_tokens=8, num_beams=3)
-    assert any(
-        three.caption(photo, on_text=lambda piece: None).text != one.caption(photo).text for photo in photos.values()
-    )
-
-
 def test_llavas_prompt_without_a_template(llava, llava_folder, photos, tmp_path):
     folder = tmp_path / "bare"
     shutil.copytree(llava_folder, folder)
@@ -306,21 +298,6 @@ def test_a_revision_of_a_folder_is_refused(llava_folder):
         load(llava_folder, revision="abc")
 
 
-@pytest.mark.parametrize("file", ["config.json", "processor_config.json"])
-def test_damaged_json(llava_folder, tmp_path, file):
-    folder = tmp_path / "damaged"
-    shutil.copytree(llava_folder, folder)
-    (folder / file).write_text("{")
-    with pytest.raises(ModelNotFoundError, match=f"the model in {folder} cannot be loaded: "):
-        load(folder)
-
-
-def test_dtype(llava_folder, photos):
-    lvlm = load(llava_folder, dtype="bfloat16", max_new_tokens=4)
-    assert lvlm.model.dtype == torch.bfloat16
-    assert lvlm.caption(photos["coffee"]).status == "ok"
-
-
 def test_missing_weights_are_never_made_up(llava_folder, tmp_path):
     folder = tmp_path / "holes"
     shutil.copytree(llava_folder, folder)
@@ -389,24 +366,11 @@ def test_all_methods_of_a_model_share_the_lock_of_its_tokenizer():
     assert other.vocabulary is other.parser.vocabulary is demo.vocabulary
 
 
-def test_a_model_of_another_kind(llava_folder, tmp_path):
-    folder = edited(llava_folder, tmp_path / "bert", "config.json", model_type="bert", architectures=["BertModel"])
-    with pytest.raises(UnsupportedModelError, match="holds a 'bert' model, not one for pictures and text"):
-        load(folder)
-
-
 def test_a_template_in_the_tokenizer_config_is_enough(qwen, qwen_folder, photos, tmp_path):
     folder = tmp_path / "tokenizer-template"
     shutil.copytree(qwen_folder, folder)
     (folder / "chat_template.json").unlink()
     assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == qwen.caption(photos["coffee"]).text
-
-
-def test_max_pixels(qwen_folder, llava_folder, photos):
-    small = load(qwen_folder, max_new_tokens=2, max_pixels=28 * 28 * 9).caption(photos["astronaut"])
-    assert small.image_tokens == 9
-    with pytest.raises(SettingsError, match=r"image\.max_pixels: CLIPImageProcessor\w* has no such limit"):
-        load(llava_folder, max_pixels=1000)
 
 
 def test_an_empty_prompt_is_a_prompt(llava, photos):

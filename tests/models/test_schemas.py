@@ -516,13 +516,6 @@ def test_a_trial_imports_little():
     assert {"sira_cli", "torch", "numpy", "transformers"}.isdisjoint(found.stdout.split())
 
 
-@pytest.mark.parametrize("text", ["", "{", "dog"])
-def test_a_file_that_is_no_json_is_named_so(tmp_path, text):
-    (tmp_path / "odd.json").write_text(text)
-    with pytest.raises(SettingsError, match=r"`schema=` .*odd\.json: is no JSON: "):
-        Schema.of(tmp_path / "odd.json")
-
-
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8-sig")
     assert Schema.of(tmp_path / "small.json").content == Schema.of(SMALL).content

@@ -14,7 +14,7 @@ from sira_cli import load, methods
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.language.things import WordList
 from sira_cli.models.loading import presets
 from sira_cli.models.look import second_look
@@ -175,12 +175,6 @@ def test_a_text_of_thousands_of_words(demo):
         assert one.support == pytest.approx(other.support, abs=1e-6)
 
 
-def test_the_decoder_plays_no_part(demo):
-    image, text = render(held_out(VALIDATION_SEEDS[2]))[0], "A bed and a lamp, a dog."
-    one, two = demo.check(image, text), load("demo", method="sira").check(image, text)
-    assert [claim.support for claim in one.objects] == pytest.approx([claim.support for claim in two.objects], abs=1e-6)
-
-
 def test_the_preset_words_the_question(demo):
     preset = demo.preset.model_copy(update={"prompts": demo.preset.prompts.model_copy(update={"verify": "{thing}?"})})
     look = SecondLook(demo.under(demo.decoder, preset))
@@ -208,12 +202,6 @@ def test_ones_own_words(demo):
     assert [claim.thing for claim in check.objects] == ["katze"]
     assert check.words.startswith("deutsch ")
     assert check.fields()["objects"][0]["spans"] == [[5, 10]]
-
-
-def test_a_picture_that_cannot_be_opened(demo, tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"no picture")
-    with pytest.raises(PictureError, match=r"a\.jpg"):
-        demo.check(tmp_path / "a.jpg", "A dog.")
 
 
 def test_a_tokenizer_without_yes_is_refused(demo, monkeypatch):

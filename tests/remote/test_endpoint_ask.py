@@ -206,16 +206,3 @@ def test_choices_that_a_first_word_does_not_tell_apart_are_refused_before_asking
 )
 def test_choices_that_differ_in_their_first_word_are_asked(choices):
     check_choices(choices)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--temperature", "1"], "--temperature is for a model that is loaded here"),
-        (["--set", "num_beams=2"], "--set num_beams=2 is for a model that is loaded here"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(sira, photos, options, message):
-    code, _, err = sira("ask", photos, "What?", "--endpoint", "http://x/v1", "-m", "m", *options)
-    assert code == 2
-    assert message in err

@@ -171,9 +171,3 @@ def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, options, 
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
     code, _, err = sira("check", "scenes", "-p", "demo", *options)
     assert (code, message in err) == (2, True), err
-
-
-@pytest.mark.parametrize("option", [["--claims", "colors"], ["--language", "de"]])
-def test_options_of_a_second_look_need_one(sira, scenes, option):
-    code, _, err = sira("caption", scenes / "0.png", "-p", "demo", *option)
-    assert (code, f"{option[0]} is for a second look: also give --verify" in err) == (2, True), err

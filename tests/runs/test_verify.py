@@ -108,16 +108,6 @@ def test_what_is_not_supported_is_said_and_marked(sira, shown_on_terminal, scene
     assert shown.count("[cup]") == shown.count("[") - shown.count("\x1b[")
 
 
-def test_ones_own_words_and_line(sira, scenes, tmp_path):
-    (tmp_path / "words.txt").write_text("bicycle, bike\nbowl\n")
-    more = ["--objects", tmp_path / "words.txt", "--min-support", "1", "--json"]
-    _, out, _ = sira("caption", scenes / f"{FIRST}.png", "-p", "demo", "--method", "greedy", "--verify", "flag", *more)
-    record = json.loads(out)
-    assert [claim["thing"] for claim in record["objects"]] == ["bicycle", "bowl"]
-    assert record["verify"]["words"].startswith("words.txt ")
-    assert record["verify"]["min_support"] == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -212,13 +212,6 @@ def test_traces_need_no_file():
         traces_of([b"{}\n"])
 
 
-def test_names_that_are_not_the_servers_see_no_page(lvlm):
-    with running(lvlm, hosts=["127.0.0.1", "localhost"]) as address:
-        for path in ("/", "/page/script.js", "/settings"):
-            assert httpx.get(address + path).status_code == 200
-            assert httpx.get(address + path, headers={"Host": "rebound.example.org"}).status_code == 400
-
-
 def test_a_report_shows_all_pictures_of_a_message(address):
     parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:3]]
     asked = [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}]

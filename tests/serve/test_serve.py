@@ -336,18 +336,6 @@ def test_prompts_that_are_too_long(lvlm):
             assert "and more, without its pictures; this server takes 1,024" in answer.text
 
 
-def test_a_body_that_never_ends(lvlm):
-    with running(lvlm, limits=Limits(seconds=0.5)) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: 1000\r\n\r\n{"
-            )
-            connection.settimeout(30)
-            assert connection.recv(100).startswith(b"HTTP/1.1 408")
-
-
 def test_a_key_is_demanded_where_one_is_set(lvlm):
     with running(lvlm, api_key="secret") as address:
         for path in ("/v1/models", "/metrics"):

@@ -60,14 +60,6 @@ def test_text_things_and_draft_are_those_of_caption(client, lvlm, scene, sira, l
     assert ("words" in answer.sira) == ("words" in sira)
 
 
-def test_what_is_rewritten_was_wrong_before(lvlm):
-    """Otherwise the test above would say little."""
-    found = [expected(lvlm, scene, "rewrite") for scene in (0, 1)]
-    assert "cup" in [thing["thing"] for thing in found[0].removed]
-    assert len(found[1].removed) > 1
-    assert expected(lvlm, 1, Verify(mode="rewrite", rounds=1)).text != found[1].text
-
-
 def test_a_rewritten_text_comes_in_one_piece_and_the_others_as_they_grow(client, lvlm):
     for mode in ("rewrite", "flag"):
         sira = {"method": "greedy", "verify": mode}

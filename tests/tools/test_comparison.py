@@ -161,17 +161,3 @@ def test_what_ships_was_measured_on_all_test_scenes_under_the_chosen_settings():
     for name in ("greedy", "sira"):
         for key, figure in card.figures[name].items():
             assert shipped.report.figures[name][key].value == pytest.approx(figure.value, abs=0.5), (name, key)
-
-
-def test_the_rule_by_hand():
-    greedy = row(coverage=80, adversarial_accuracy=90, CHAIRi=10)
-    rows = {
-        "covers too little": row(coverage=78.9, adversarial_accuracy=95, CHAIRi=1),
-        "answers worse": row(coverage=80, adversarial_accuracy=89.9, CHAIRi=1),
-        "hallucinates as much": row(coverage=85, adversarial_accuracy=95, CHAIRi=10),
-        "fits": row(coverage=79, adversarial_accuracy=90, CHAIRi=9),
-        "fits best": row(coverage=79, adversarial_accuracy=90, CHAIRi=8),
-        "fits as well": row(coverage=90, adversarial_accuracy=99, CHAIRi=8),
-    }
-    assert by_captions_among(rows, greedy) == "fits best"
-    assert by_captions_among({name: rows[name] for name in list(rows)[:3]}, greedy) is None

@@ -155,7 +155,6 @@ def test_an_object_that_does_not_exist_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
     monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
     run_once = train.Stage.run

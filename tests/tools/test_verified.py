@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import Verify
-from tools.look_cost import look_costs
 from tools.verified import measure_verified
 
 LOOK = Verify(min_support=0.5, mode="rewrite")
@@ -54,14 +52,3 @@ def test_figures_are_those_of_drafts_and_texts(greedy, scenes, measured):
         assert report.figures[name]["CHAIRs"].value == 50 * count
     changed = wrong["greedy + rewrite"] - wrong["greedy"]
     assert report.differences["greedy + rewrite"]["CHAIRs"].value == 50 * changed
-
-
-@pytest.mark.slow
-def test_what_is_counted_is_what_is_timed(greedy, scenes):
-    pictures = [render(scene)[0] for scene in scenes]
-    (cost,) = look_costs({"greedy": greedy}, pictures, 1)
-    rewritten = sum(greedy.caption(each, verify="rewrite").draft is not None for each in pictures)
-    assert (cost.method, cost.pictures, cost.rewritten) == ("greedy", 2, rewritten)
-    assert cost.things == sum(len(greedy.check(each, greedy.caption(each).text).objects) for each in pictures) / 2
-    assert set(cost.ratios) == {"flag", "rewrite"}
-    assert isinstance(cost.caption, Spread)
