@@ -27,24 +27,24 @@ TERMINAL = {"typer", "rich", "click"}
 # leaves, and what shrinks keeps its room small.
 LINES = {
     "web": 120,
-    "core": 3_990,
+    "core": 3_950,
     "language": 1_450,
     "pictures": 3_990,
     "data": 3_470,
-    "methods": 3_230,
-    "models": 11_430,
+    "methods": 3_220,
+    "models": 11_420,
     "remote": 830,
-    "runs": 2_910,
-    "eval": 7_210,
-    "analysis": 7_530,
-    "demo": 1_570,
-    "view": 2_600,
-    "serve": 3_910,
-    "cli": 6_460,
+    "runs": 2_890,
+    "eval": 7_200,
+    "analysis": 7_470,
+    "demo": 1_560,
+    "view": 2_580,
+    "serve": 3_860,
+    "cli": 6_400,
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_390
+DECODER_LINES = 30_350
 
 
 @functools.cache

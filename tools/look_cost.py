@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
-from pydantic import TypeAdapter
 
 from sira_cli import load
 from sira_cli.analysis.bench.figures import Spread, TimedOn
@@ -52,18 +51,10 @@ class LookCost:
 class LookReport(TimedOn):
     """The measurements, with model and device. `runs`: measured rounds, after one that only warms up."""
 
+    schema = "sira.look-cost/1"
+
     runs: int
     looks: tuple[LookCost, ...]
-
-    def to_json(self) -> str:
-        """Return one JSON object, `sira.look-cost/1`; times in seconds."""
-        return self.as_json("sira.look-cost/1")
-
-    @classmethod
-    def from_json(cls, text: str) -> LookReport:
-        """Make a report from the JSON of `to_json`."""
-        record: TypeAdapter[LookReport] = TypeAdapter(cls)
-        return record.validate_json(text)
 
 
 def look_costs(

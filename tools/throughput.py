@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from pydantic import TypeAdapter
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from sira_cli import load
@@ -92,22 +91,14 @@ class ThroughputReport(TimedOn):
         rows: of the contestants.
     """
 
+    schema = "sira.throughput/1"
+
     pictures: int
     batch_size: int
     runs: int
     lengths: tuple[int, ...]
     drawn: bool
     rows: tuple[ThroughputRow, ...]
-
-    def to_json(self) -> str:
-        """Return one JSON object, `sira.throughput/1`."""
-        return self.as_json("sira.throughput/1")
-
-    @classmethod
-    def from_json(cls, text: str) -> ThroughputReport:
-        """Make a report from the JSON of `to_json`."""
-        record: TypeAdapter[ThroughputReport] = TypeAdapter(cls)
-        return record.validate_json(text)
 
 
 def drawn_lengths(count: int, longest: int) -> list[int]:

@@ -57,11 +57,7 @@ def ask(
 
 
 def _check_order(paths: list[str], question: str) -> None:
-    """Check that one question comes last.
-
-    Raises:
-        SettingsError: it does not.
-    """
+    """Check that one question comes last."""
     if os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
         kind = "folder" if os.path.isdir(question) else "file"  # noqa: PTH112
         raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")

@@ -209,11 +209,7 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
 
 
 def _check_files(found: Captions, output: Path | None, fixed: Path | None) -> None:
-    """Check that neither captions nor records are overwritten. A table is made from records next to it.
-
-    Raises:
-        SettingsError: a file would be overwritten.
-    """
+    """Check that neither captions nor records are overwritten. A table is made from records next to it."""
     if fixed is not None:
         found.check_target(fixed)
     if output is None:

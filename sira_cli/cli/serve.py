@@ -43,11 +43,7 @@ LIMITS = {
 
 
 def _limits(given: Sequence[str]) -> dict[str, int]:
-    """Return all limits; some are given as NAME=VALUE.
-
-    Raises:
-        SettingsError: there is no such limit, or a value is not a whole number in its range.
-    """
+    """Return all limits; some are given as NAME=VALUE."""
     found = {name: limit.usual for name, limit in LIMITS.items()}
     for each in given:
         name, _, value = each.partition("=")

@@ -93,11 +93,7 @@ def _logits(model: Any, normed: Tensor) -> Tensor:
 
 
 def _check_head(ours: Tensor, theirs: Tensor) -> None:
-    """Check that the model does nothing after its norm except `_logits`.
-
-    Raises:
-        UnsupportedModelError: the model does something else.
-    """
+    """Check that the model does nothing after its norm except `_logits`."""
     if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "

@@ -6,24 +6,33 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from sira_cli._version import __version__
 
 
 class Report:
-    """Measurements that are written as one JSON object; subclasses are dataclasses."""
+    """Measurements that are written as one JSON object; subclasses are dataclasses.
 
-    def as_json(self, schema: str, first: Mapping[str, Any] | None = None, **changed: Any) -> str:
+    Attributes:
+        schema: such as `sira.sweep/1`.
+    """
+
+    schema: ClassVar[str]
+
+    def to_json(self) -> str:
+        """Return the report as one JSON object; figures that are not finite are null."""
+        return self.as_json()
+
+    def as_json(self, first: Mapping[str, Any] | None = None, **changed: Any) -> str:
         """Return the report as one JSON object, between its schema and sira's version.
 
         Args:
-            schema: such as `sira.sweep/1`.
             first: what is no field, and stands before them.
             **changed: fields that JSON holds in another form, and more of them; None leaves a field out.
         """
         fields = asdict(self) | changed  # type: ignore[call-overload]
-        record = {"schema": schema, **(first or {}), **fields, "sira_version": __version__}
+        record = {"schema": self.schema, **(first or {}), **fields, "sira_version": __version__}
         left_out = {name for name, value in changed.items() if value is None}
         kept = {name: _finite(value) for name, value in record.items() if name not in left_out}
         return json.dumps(kept, ensure_ascii=False, allow_nan=False)

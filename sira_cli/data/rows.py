@@ -56,11 +56,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, long ones in pieces: `/dev/zero` is an endless line.
-
-    Raises:
-        DataError: the file cannot be read, or is not text.
-    """
+    """Yield the lines of a text file, long ones in pieces: `/dev/zero` is an endless line."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             while piece := file.readline(_PIECE):

@@ -85,11 +85,7 @@ def _data(card: Card, folder: Path) -> Path:
 
 
 def _images(card: Card, folder: Path, benchmark: Benchmark) -> Path:
-    """Return the folder of a benchmark's pictures.
-
-    Raises:
-        PictureError: the folder holds none of them.
-    """
+    """Return the folder of a benchmark's pictures."""
     own = folder / card.name / card.pictures
     images = own if card.pictures and own.is_dir() else folder / "images"
     if not any((images / ask.picture).exists() for part in benchmark.parts for ask in part.asks):

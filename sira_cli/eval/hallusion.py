@@ -23,7 +23,6 @@ from sira_cli.eval.yes_no import Question, YesNo, ours, shared_figures
 KEY = ("category", "subcategory", "set_id", "figure_id", "question_id")
 EVERYTHING = "all questions"  # the part with those that have no picture; only answers of other tools have it
 CAUSES = ("LH", "VI", "mixed")
-LETTERS = {"right": "1", "wrong": "0", "unclear": "2"}  # as utils.py writes them
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _PERIODS = 32  # vlmeval/smp/misc.py passes re.UNICODE where re.sub expects the number of replacements
 

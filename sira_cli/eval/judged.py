@@ -93,7 +93,11 @@ class Judged(Benchmark):
         for question in self.questions:
             if (text := texts.get(question.id)) is None:
                 continue
-            right, counts = (True, _length(text)) if part.name != JUDGED else self._judged(text)
+            if part.name == JUDGED:
+                right, counts = self.judge(text)
+                counts = {**counts, "verdicts": 1}
+            else:
+                right, counts = True, {"words": len(text.split()), "answers": 1}
             for group in (ALL, JUDGED, *question.groups):
                 if group in tallies:
                     row = tallies[group].counts.setdefault(question.picture, dict.fromkeys(counts, 0.0))
@@ -101,10 +105,6 @@ class Judged(Benchmark):
                         row[name] += count
                     tallies[group].right[question.id] = right
         return tallies
-
-    def _judged(self, verdict: str) -> tuple[bool, Counts]:
-        right, counts = self.judge(verdict)
-        return right, {**counts, "verdicts": 1}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the official figures of verdicts; of answers, their mean length in words."""
@@ -163,7 +163,3 @@ class Judged(Benchmark):
     def stand_ins(self) -> dict[str, str]:
         """Return the remark that answers are not judged."""
         return {self.name: "not judged: only the length of the answers, which a judge elsewhere has to read"}
-
-
-def _length(text: str) -> Counts:
-    return {"words": len(text.split()), "answers": 1}

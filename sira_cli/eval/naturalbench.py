@@ -40,7 +40,8 @@ class NaturalBench(YesNo):
         A group with a missing answer is left out.
         """
         tally = Tally()
-        for four in fours(self.questions):
+        for start in range(0, len(self.questions), FOUR):
+            four = self.questions[start : start + FOUR]
             if not all(question.id in texts for question in four):
                 continue
             right = [self.right(question, texts[question.id]) for question in four]
@@ -82,12 +83,6 @@ class NaturalBench(YesNo):
     def official(self, question: Question, text: str) -> dict[str, Any]:
         """Return a row of the data set, with the answer."""
         return {"Index": int(question.id), "Question": question.text, "text": text}
-
-
-def fours(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
-    """Yield the questions in groups of four."""
-    for start in range(0, len(questions), FOUR):
-        yield questions[start : start + FOUR]
 
 
 def _read(folder: Path, asking: Asking) -> NaturalBench:

@@ -61,6 +61,8 @@ class Sheet:
 class Overview(Report):
     """The reports of several benchmarks, by name, and the costs by benchmark and method."""
 
+    schema = "sira.eval-all/1"
+
     preset: str
     model: str
     reports: dict[str, EvalReport]
@@ -85,7 +87,7 @@ class Overview(Report):
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval-all/1`, with the whole reports."""
         reports = {name: json.loads(report.to_json()) for name, report in self.reports.items()}
-        return self.as_json("sira.eval-all/1", reports=None, costs=None, benchmarks=reports, cost=asdict(self)["costs"])
+        return self.as_json(reports=None, costs=None, benchmarks=reports, cost=asdict(self)["costs"])
 
     def to_html(self) -> str:
         """Return the page as one HTML file that needs no other."""

@@ -82,6 +82,8 @@ class EvalReport(Report):
         intervals: how they were made.
     """
 
+    schema = "sira.eval/1"
+
     benchmark: str
     stand_ins: dict[str, str]
     facts: dict[str, Any]
@@ -219,7 +221,7 @@ class EvalReport(Report):
             {name: value for name, value in asdict(row).items() if name != "p" and (value or name not in IF_PRINTED)}
             for row in self.rows
         ]
-        return self.as_json("sira.eval/1", {"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
+        return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
 
 
 def p_text(p: float | None) -> str:

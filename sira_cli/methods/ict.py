@@ -155,11 +155,7 @@ class _Addition:
 
 
 def _check_pass(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that this pass uses only the last position to predict a token.
-
-    Raises:
-        UnsupportedModelError: it uses other positions, or this cannot be determined.
-    """
+    """Check that this pass uses only the last position to predict a token."""
     given = kwargs.get("input_ids", args[0] if args else None)
     new = given if given is not None else kwargs.get("inputs_embeds")
     cache = kwargs.get("past_key_values")

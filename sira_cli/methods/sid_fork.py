@@ -94,19 +94,11 @@ class _SidFork(Fork):
         return self._live & (~image | chosen)
 
     def check_static(self, model: nn.Module) -> None:
-        """Refuse static caches.
-
-        Raises:
-            UnsupportedModelError: always.
-        """
+        """Refuse static caches."""
         raise UnsupportedModelError("method sid needs a cache that grows: leave out cache_implementation")
 
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """After layer b - 1's attention: choose the image tokens that its last row attends to least.
-
-        Raises:
-            PictureSettingsError: the layer has a sliding window, which is shorter than prompt and text.
-        """
+        """After layer b - 1's attention: choose the image tokens that its last row attends to least."""
         self.running()
         cache = kwargs.get("past_key_values")
         stored: Any = None if cache is None else cache.layers[attention.layer_idx]
@@ -125,11 +117,7 @@ class _SidFork(Fork):
 
 
 def _check_first_layers(model: Any, layers: int, first_boundary: int) -> None:
-    """Check that layers 0 and 1 allow the ranking, and a fork after them.
-
-    Raises:
-        UnsupportedModelError: the layers do not.
-    """
+    """Check that layers 0 and 1 allow the ranking, and a fork after them."""
     name = type(model).__name__
     if first_boundary > BOUNDARY or layers <= BOUNDARY:
         raise UnsupportedModelError(

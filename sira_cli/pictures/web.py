@@ -264,11 +264,7 @@ def _in_this_thread(url: str, allow_private: bool, end: float | None = None) -> 
 
 
 def _download(url: str, allow_private: bool) -> bytes:
-    """Return the bytes at a URL, redirects followed.
-
-    Raises:
-        _DownloadError: the download failed.
-    """
+    """Return the bytes at a URL, redirects followed."""
     for _ in range(REDIRECTS + 1):
         if not is_web(url):
             raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")

@@ -224,11 +224,7 @@ class Viewer:
         return await asyncio.to_thread(self._changed, self._known(number), change)
 
     def _check_ready(self) -> None:
-        """Check that the captions were read.
-
-        Raises:
-            HTTPException: they are still being read for the first time.
-        """
+        """Check that the captions were read."""
         if not self.live.ready:
             done = f"{self._captions.done:.0%}"
             raise HTTPException(503, f"the captions are still being read ({done} of them): try again in a moment")
@@ -262,11 +258,7 @@ class Viewer:
         return JSONResponse(await asyncio.to_thread(self._answers.differences, numbers))
 
     def _known(self, number: str) -> int:
-        """Return the number of an existing item.
-
-        Raises:
-            HTTPException: it does not exist.
-        """
+        """Return the number of an existing item."""
         if (
             not (number.isascii() and number.isdecimal() and len(number) < 12)
             or self._captions.index.row(int(number)) is None

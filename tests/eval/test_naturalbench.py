@@ -13,7 +13,7 @@ import pytest
 from sira_cli.errors import DataError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.card import Asking
-from sira_cli.eval.naturalbench import CARD, KINDS, NaturalBench, fours
+from sira_cli.eval.naturalbench import CARD, KINDS, NaturalBench
 from tests.support.eval.helpers import values
 from tests.support.eval.writing import lines
 
@@ -97,7 +97,7 @@ def test_a_group_that_lacks_an_answer_is_left_out(folder):
 
 def test_prompts_and_limit(folder):
     benchmark, ours = (CARD.read(folder, Asking(wording, limit=2)) for wording in ("official", "ours"))
-    assert [len([*fours(each.questions)]) for each in (benchmark, ours)] == [2, 2]
+    assert [len(each.questions) for each in (benchmark, ours)] == [8, 8]
     assert [ask.prompt for ask in benchmark.parts[0].asks[3:5]] == [
         *("0.1? Please answer Yes or No.", "1.0? Please output the letter corresponding to the correct option.")
     ]

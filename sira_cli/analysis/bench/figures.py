@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import transformers
@@ -183,6 +183,12 @@ class TimedOn(Report):
             "alpha": lvlm.alpha,
         }
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Make a report from the JSON of `to_json`."""
+        record: TypeAdapter[Self] = TypeAdapter(cls)
+        return record.validate_json(text)
+
 
 @dataclass(frozen=True)
 class BenchReport(TimedOn):
@@ -198,6 +204,8 @@ class BenchReport(TimedOn):
         quantization: of the weights; None: none.
     """
 
+    schema = "sira.bench/1"
+
     weights: str
     parameters: int
     attention: str
@@ -211,13 +219,7 @@ class BenchReport(TimedOn):
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
         unused = [name for name in ("stand_ins", "processor_time", "quantization") if not getattr(self, name)]
-        return self.as_json("sira.bench/1", **dict.fromkeys(unused))
-
-    @classmethod
-    def from_json(cls, text: str) -> BenchReport:
-        """Make a report from the JSON of `to_json`."""
-        record: TypeAdapter[BenchReport] = TypeAdapter(cls)
-        return record.validate_json(text)
+        return self.as_json(**dict.fromkeys(unused))
 
 
 def _until(length: int) -> Callable[[Timing], float]:

@@ -94,7 +94,18 @@ def bench(
             rows += [
                 BenchRow.of(decoder, base, (batch, prompt, image, shown), seen, lengths) for decoder, base in pairs
             ]
-            report = _report(lvlm, lengths, runs, rows, tuple(stand_ins), processor_time)
+            report = BenchReport(
+                **BenchReport.fields_of(lvlm),
+                weights="random" if lvlm.revision == RANDOM else "its own",
+                parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
+                attention=attention_of(lvlm.model.config),
+                lengths=tuple(lengths),
+                runs=runs,
+                rows=tuple(rows),
+                stand_ins=tuple(stand_ins),
+                processor_time=processor_time,
+                quantization=lvlm.quantization,
+            )
             on_rows(report)
     return report
 
@@ -102,28 +113,6 @@ def bench(
 def requests(methods: Sequence[str], compile: bool, batches: int, runs: int) -> int:  # noqa: A002
     """Return the number of requests of `bench`."""
     return (runs + 1) * batches * len(decoders(methods, compile))
-
-
-def _report(
-    lvlm: Lvlm,
-    lengths: Sequence[int],
-    runs: int,
-    rows: Sequence[BenchRow],
-    stand_ins: tuple[str, ...],
-    processor_time: bool,
-) -> BenchReport:
-    return BenchReport(
-        **BenchReport.fields_of(lvlm),
-        weights="random" if lvlm.revision == RANDOM else "its own",
-        parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
-        attention=attention_of(lvlm.model.config),
-        lengths=tuple(lengths),
-        runs=runs,
-        rows=tuple(rows),
-        stand_ins=stand_ins,
-        processor_time=processor_time,
-        quantization=lvlm.quantization,
-    )
 
 
 def decoders(methods: Sequence[str], compile: bool) -> list[MeasuredMethod]:  # noqa: A002

@@ -90,6 +90,8 @@ class ControlsReport(Report):
         below: for several thresholds, the shares of named things and of controls below each.
     """
 
+    schema = "sira.calibrate-controls/1"
+
     source: Source
     pictures: int
     failed: int
@@ -143,10 +145,6 @@ class ControlsReport(Report):
     def is_doubtful(self) -> bool:
         """Whether controls have so much support that it means little."""
         return self.below[self.threshold][0] > DOUBTFUL
-
-    def to_json(self) -> str:
-        """Return one JSON object."""
-        return self.as_json("sira.calibrate-controls/1")
 
 
 def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[Any, Any]:

@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.calibration.captions import caption_tokens, hash_of_pictures, plain
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
+from sira_cli.data.records.record import hash_of
 from sira_cli.errors import PictureError, SettingsError
+from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
 from sira_cli.models.lvlm import Lvlm
@@ -58,7 +59,7 @@ class MeasuredMass(Task[ImageMass, ImageMass]):
         """Return the masses of each picture."""
         lvlm, inputs = self.lvlm, self.lvlm.to_device(batch.inputs)
         with recorded_mass(lvlm.model, lvlm.find_image) as steps:
-            texts = caption_tokens(lvlm, inputs)
+            texts = [lvlm.ends.until_end(row) for row in lvlm.generate(inputs).tolist()]
         rows = enumerate(zip(texts, batch.items, strict=True))
         return [_mean(steps, row, len(text), item) for row, (text, item) in rows]
 
@@ -76,7 +77,7 @@ def measure_mass(
     Raises:
         SiraError: about the model or the settings.
     """
-    speaker = plain(lvlm)
+    speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1, on_loop=None))
     items: Iterator[Item[ImageMass]] = (
         Item(picture, picture.shown, speaker.preset.prompts.caption) for picture in pictures
     )
@@ -98,7 +99,7 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
         raise SettingsError("no picture could be measured, so there is no calibration")
     made_from = {
         "pictures": len(measured),
-        "pictures_sha256": hash_of_pictures([each.image_sha256 for each in measured]),
+        "pictures_sha256": hash_of(pictures=sorted(each.image_sha256 for each in measured)),
         "rows": sum(each.rows for each in measured),
         "prompt": lvlm.preset.prompts.caption,
         "max_new_tokens": lvlm.preset.generation.max_new_tokens,
@@ -110,11 +111,7 @@ def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
 
 
 def _mean(steps: Sequence[Tensor], row: int, tokens: int, item: Item[ImageMass]) -> ImageMass:
-    """Return the mean over the rows of one caption in a batch, without padding.
-
-    Raises:
-        PictureError: the caption has no row, or the masses are not numbers.
-    """
+    """Return the mean over the rows of one caption in a batch, without padding."""
     if tokens < 2:
         raise PictureError(f"{item.picture.shown}: its caption is empty")
     mass = torch.stack([step[row] for step in steps[: tokens - 1]]).cpu().double().mean(dim=0)  # [L, H]

@@ -6,7 +6,7 @@ A box hides an object for certain; a black silhouette would still reveal it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
-from sira_cli.eval.chair.coco import image_of
+from sira_cli.eval.chair.coco import coco_rows, image_of
 from sira_cli.eval.chair.words import HEADS
 
 BLACK = (0, 0, 0)
@@ -57,9 +57,9 @@ class Regions:
         for file in files:
             content = read_json(file)
             known = _ids(file, content, wanted) or ids
-            categories = {row["id"]: row["name"] for row in _rows(file, content, "categories", id=int, name=str)}
+            categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
             names |= {*categories.values()}
-            for row in _rows(file, content, "annotations", image_id=int, category_id=int):
+            for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
                 if row["image_id"] in known and row["category_id"] in categories:
                     of_image = outlines.setdefault(row["image_id"], {})
                     of_image.setdefault(categories[row["category_id"]], []).extend(_outlines(file, row))
@@ -100,23 +100,8 @@ def _ids(file: Path, content: Any, wanted: Collection[str]) -> set[int]:
     """Return the ids of the named images that this file lists."""
     if not isinstance(content, dict) or "images" not in content:
         return set()
-    rows = _rows(file, content, "images", id=int, file_name=str)
+    rows = coco_rows(file, content, "images", id=int, file_name=str)
     return {row["id"] for row in rows if Path(row["file_name"]).name in wanted}
-
-
-def _rows(file: Path, content: Any, entry: str, **fields: type) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a list, checked.
-
-    Raises:
-        DataError: it is not a list, or a row lacks a field.
-    """
-    rows = content.get(entry) if isinstance(content, dict) else None
-    if not isinstance(rows, list):
-        raise DataError(f"{file}: expected a list {entry!r}, as in COCO's files")
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in fields.items()):
-            raise DataError(f"{file}: {entry}[{number}]: expected {', '.join(fields)}, got {brief(row, 80)}")
-        yield row
 
 
 def _outlines(file: Path, row: Mapping[str, Any]) -> list[Outline]:

@@ -100,6 +100,8 @@ class SupportReport(Report):
         below: for several thresholds, the shares of real and of absent objects below each.
     """
 
+    schema = "sira.calibrate-support/1"
+
     source: Source
     pictures: int
     there: int
@@ -153,10 +155,6 @@ class SupportReport(Report):
             auroc=auroc_interval(numbers, kinds, scores, pictures),
             below={each: (below(each, True), below(each, False)) for each in sorted({*SHOWN, threshold})},
         )
-
-    def to_json(self) -> str:
-        """Return one JSON object."""
-        return self.as_json("sira.calibrate-support/1")
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:

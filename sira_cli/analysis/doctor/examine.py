@@ -60,6 +60,8 @@ class Examination(Report):
         command: to type next.
     """
 
+    schema = "sira.doctor/1"
+
     machine: Machine
     extras: dict[str, list[str]]
     formats: Formats
@@ -69,10 +71,6 @@ class Examination(Report):
     fits: tuple[PresetFit, ...]
     unknown: tuple[str, ...]
     command: str
-
-    def to_json(self) -> str:
-        """Return one JSON object."""
-        return self.as_json("sira.doctor/1")
 
 
 def examine() -> Examination:

@@ -75,6 +75,8 @@ class DriftReport(Provenance):
         references: a profile for each of `REFERENCES`.
     """
 
+    schema = "sira.drift/1"
+
     prompt: str
     k: int
     layers: int
@@ -106,7 +108,3 @@ class DriftReport(Provenance):
             failures=tuple(failures),
             references={name: Profile.of([picture[name] for picture in measured], boundary) for name in REFERENCES},
         )
-
-    def to_json(self) -> str:
-        """Return one JSON object, `sira.drift/1`."""
-        return self.as_json("sira.drift/1")

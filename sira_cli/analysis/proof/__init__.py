@@ -52,6 +52,8 @@ class Proof(Report):
         real: the comparison with the real weights; None: not asked for.
     """
 
+    schema = "sira.proof/1"
+
     model: str
     revision: str
     family: str
@@ -77,7 +79,7 @@ class Proof(Report):
 
     def to_json(self) -> str:
         """Return everything as one JSON object; figures that are not finite are null."""
-        return self.as_json("sira.proof/1", {"verdict": self.verdict})
+        return self.as_json({"verdict": self.verdict})
 
 
 def prove(
@@ -161,11 +163,7 @@ def compare_twin(twin: Twin, alpha: float, beta: float | None = None) -> Compare
 
 
 def _judge(folder: Path, preset: Preset) -> Any:
-    """Return the model without weights.
-
-    Raises:
-        UnsupportedModelError: SIRA cannot follow it, or transformers rejects config.json.
-    """
+    """Return the model without weights."""
     try:
         return check_structure(folder, preset)
     except ModelNotFoundError as error:  # the files exist, but are unusable

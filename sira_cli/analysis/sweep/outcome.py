@@ -55,6 +55,8 @@ class SweepReport(Provenance):
         rows: greedy's first, then by K and alpha.
     """
 
+    schema = "sira.sweep/1"
+
     layers: int
     splits: tuple[str, ...]
     questions: int
@@ -160,7 +162,7 @@ class SweepReport(Provenance):
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.sweep/1`; without `best` if no setting is best."""
-        return self.as_json("sira.sweep/1", best=self.best and self.best._asdict())
+        return self.as_json(best=self.best and self.best._asdict())
 
 
 def _figures(values: dict[str, Any]) -> dict[str, Figure]:

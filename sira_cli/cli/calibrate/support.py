@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate import controls as by_controls
-from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels, labelling
+from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels
 from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
@@ -164,11 +164,16 @@ def _from_labels(
 
 
 def _from_files(records: list[Path], annotations: Path | None, labels: Path | None, share: float) -> SupportReport:
-    label = labelling(annotations, labels)
-    from sira_cli.analysis.calibration.support import SupportReport, read_captions
+    if (annotations is None) == (labels is None):
+        raise SettingsError("give the ground truth: --annotations PATH (COCO's) or --labels FILE.json, not both")
+    from sira_cli.analysis.calibration.support import SupportReport, from_coco, from_labels, read_captions
 
     source, captions = read_captions(records)
-    labelled, unknown = label(captions)
+    if annotations is not None:
+        labelled, unknown = from_coco(captions, annotations)
+    else:
+        assert labels is not None
+        labelled, unknown = from_labels(captions, labels), 0
     pictures = len({caption.file_name for caption in captions})
     return SupportReport.of(source, pictures, labelled, unknown, share)
 

@@ -73,11 +73,7 @@ def ask_or_read(
 
 
 def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
-    """Check that a report in the output folder, which will be replaced, is of the same benchmark.
-
-    Raises:
-        SettingsError: the file is another benchmark's report, or something else.
-    """
+    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
     if options.output is None or options.overwrite or not (path := options.output / "report.json").exists():
         return
     try:

@@ -131,11 +131,7 @@ def with_revision(model: str) -> tuple[str, str | None]:
 
 
 def _changed(preset: Preset, model: ModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
-    """Return a preset with the values of options, and with the keys that --set gives.
-
-    Raises:
-        SettingsError: an option and --set give the same key, or a value is wrong.
-    """
+    """Return a preset with the values of options, and with the keys that --set gives."""
     from sira_cli.models.loading.preset import full_key
 
     options |= {"dtype": model.dtype, "max_pixels": model.max_pixels}

@@ -135,11 +135,7 @@ def bench(
 
 
 def _numbers(option: str, given: str) -> list[int]:
-    """Read numbers such as `1,8`, in order.
-
-    Raises:
-        SettingsError: the text has another form.
-    """
+    """Read numbers such as `1,8`, in order."""
     parts = [part.strip() for part in given.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise SettingsError(f"{option} {given!r}: expected whole numbers from 1 on, such as 1,8")

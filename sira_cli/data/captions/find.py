@@ -238,11 +238,7 @@ def check_pictures(captions: Captions) -> None:
 
 
 def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Return the files of captions among some paths, and the other paths.
-
-    Raises:
-        SettingsError: a path is neither.
-    """
+    """Return the files of captions among some paths, and the other paths."""
     tables, rest = [], []
     for place in places:
         suffix = Path(place).suffix.lower()

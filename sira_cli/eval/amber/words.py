@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,9 +66,9 @@ class Lexicon:
         for noun in mentions:
             if noun in self.safe:
                 continue
-            place = _first(shown, noun, _equal)
+            place = _first(shown, noun, operator.eq)
             if place is None:
-                cognitive |= {_first(made_up, noun, _equal), _first(made_up, noun, similar)}
+                cognitive |= {_first(made_up, noun, operator.eq), _first(made_up, noun, similar)}
                 place = _first(shown, noun, similar)
             if place is None:
                 hallucinated.append(noun)
@@ -79,10 +80,6 @@ class Lexicon:
         """List all accepted names in the script's order: related words first, then the annotated ones."""
         related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
         return related + [(word, place) for place, word in enumerate(words)]
-
-
-def _equal(one: str, other: str) -> bool:
-    return one == other
 
 
 def _first(listed: Listed, noun: str, like: Likeness) -> int | None:

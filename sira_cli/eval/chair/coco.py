@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,19 +174,25 @@ class _Content:
         """Yield image and text of every reference caption of some images."""
         return (row for row in self._rows("annotations", image_id=int, caption=str) if row[0] in ids)
 
-    def _rows(self, entry: str, **fields: type) -> Iterable[tuple[Any, Any]]:
-        """Yield two fields of every row of a list, checked."""
-        rows = self._content.get(entry)
-        if not isinstance(rows, list):
-            raise DataError(f"{self._path}: expected a list {entry!r}, as in COCO's files")
-        (first, one), (second, other) = fields.items()
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict) or type(row.get(first)) is not one or type(row.get(second)) is not other:
-                raise DataError(
-                    f"{self._path}: {entry}[{number}]: expected {first} ({one.__name__}) and {second} "
-                    f"({other.__name__}), got {brief(row, 80)}"
-                )
-            yield row[first], row[second]
+    def _rows(self, entry: str, **fields: type) -> Iterable[tuple[Any, ...]]:
+        rows = coco_rows(self._path, self._content, entry, **fields)
+        return (tuple(row[name] for name in fields) for row in rows)
+
+
+def coco_rows(path: Path, content: Any, entry: str, **fields: type) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a list in one of COCO's files, with some fields of these types.
+
+    Raises:
+        DataError: it is not a list, or a row lacks a field.
+    """
+    rows = content.get(entry) if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected a list {entry!r}, as in COCO's files")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in fields.items()):
+            expected = " and ".join(f"{name} ({kind.__name__})" for name, kind in fields.items())
+            raise DataError(f"{path}: {entry}[{number}]: expected {expected}, got {brief(row, 80)}")
+        yield row
 
 
 def image_of(text: str) -> int | None:

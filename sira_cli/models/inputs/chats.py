@@ -141,11 +141,7 @@ class Chats:
         )
 
     def _check_together(self, images: Sequence[Any]) -> None:
-        """Check that the template renders all of some pictures in one message. The text does not matter.
-
-        Raises:
-            SettingsError: the template does not; the message names the family.
-        """
+        """Check that the template renders all of some pictures in one message. The text does not matter."""
         turn = Turn("user", _PROBE, len(images))
         if len(images) > 1 and not self._renders(self._messages([turn], images, as_text=self.plain), [turn]):
             family = type(self._processor).__name__.removesuffix("Processor")

@@ -206,9 +206,6 @@ def _importable(named: Any) -> Any:
 
     PixtralProcessor's module imports one function, not needed here, from the image processor that
     uses torchvision. The one that uses Pillow has the same function, and replaces it during the import.
-
-    Raises:
-        UnsupportedModelError: the class really needs torchvision.
     """
     if not getattr(named, "is_dummy", False):
         return named

@@ -312,11 +312,7 @@ def _with_length(given: str) -> tuple[str, int | None]:
 
 
 def _tags(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a schema that is its list of tags.
-
-    Raises:
-        ValueError: the schema has no list of tags.
-    """
+    """Return the part of a schema that is its list of tags."""
     properties = schema.get("properties")
     for part in (schema, properties.get("tags") if isinstance(properties, dict) else None):
         if isinstance(part, dict) and part.get("type") == "array":
@@ -344,11 +340,7 @@ def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
 @functools.cache
 def _bytes() -> LLTokenizer:
-    """Return the tokens of a text that is read byte by byte.
-
-    Raises:
-        SettingsError: the extra `json` is missing.
-    """
+    """Return the tokens of a text that is read byte by byte."""
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
