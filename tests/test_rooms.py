@@ -32,7 +32,7 @@ LINES = {
     "pictures": 3_990,
     "data": 3_470,
     "methods": 3_220,
-    "models": 11_420,
+    "models": 11_580,
     "remote": 830,
     "runs": 2_890,
     "eval": 7_200,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_350
+DECODER_LINES = 30_520
 
 
 @functools.cache

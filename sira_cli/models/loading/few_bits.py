@@ -32,6 +32,7 @@ class FewBitsLinear(PackedLinear):
     """
 
     few: int  # rows up to which the kernel is the faster way
+    parts_of_matrix: tuple[str, ...]  # attributes that `pack` makes
     exact = False
 
     @abstractmethod
@@ -73,6 +74,7 @@ class Int8Linear(FewBitsLinear):
 
     few = 12
     bytes_each = 1.0
+    parts_of_matrix = ("numbers", "scales")
 
     @staticmethod
     def fits(layer: nn.Linear) -> bool:
@@ -106,6 +108,7 @@ class Int4Linear(FewBitsLinear):
 
     few = 40
     bytes_each = 0.5 + 4 / GROUP
+    parts_of_matrix = ("packed", "constants")
 
     @staticmethod
     def fits(layer: nn.Linear) -> bool:
@@ -160,11 +163,16 @@ class Int8Table(nn.Embedding):
         return found.mul_(self.scales[input, None].to(found.dtype))
 
 
-def share_table(model: Any) -> None:
-    """Let embeddings that are tied to an output matrix in 8 bits read that matrix, and drop their own table."""
+def share_table(model: Any, dtype: torch.dtype | None = None) -> None:
+    """Let embeddings that are tied to an output matrix in 8 bits read that matrix, and drop their own table.
+
+    Args:
+        model: with packed matrices.
+        dtype: precision of the embeddings; None: the table's.
+    """
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     if isinstance(head, Int8Linear) and head.weight is table.weight:
-        head.drop_weight()
+        head.drop_weight(dtype)
         table.weight, table.numbers, table.scales = head.weight, head.numbers, head.scales
         plain = type(table) is nn.Embedding  # a subclass may scale what this one reads, as Gemma's does
         table.__class__ = Int8Table if plain else type("Int8Table", (type(table), Int8Table), {})
@@ -213,7 +221,7 @@ def kinds(model: Any, quantization: str | None, *, half: bool) -> KindOf:
 @functools.cache
 def columns_together() -> int | None:
     """Return the number of columns that torch keeps together in 4 bits; None: its kernel is not vectorized here."""
-    numbers = torch.arange(max(BLOCKS) * GROUP).view(-1, GROUP).remainder(127).remainder(16)
+    numbers = torch.arange(max(BLOCKS) * GROUP, device="cpu").view(-1, GROUP).remainder(127).remainder(16)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.int(), 1)
     found = [block for block in BLOCKS if torch.equal(_unpacked(packed, block, numbers.dtype), numbers.T)]
     return found[0] if found else None
@@ -222,7 +230,7 @@ def columns_together() -> int | None:
 def _unpacked(packed: Tensor, block: int, dtype: torch.dtype) -> Tensor:
     """Return the numbers from 0 to 15, `[in, out]`, of a packed matrix."""
     stored = packed.view(len(packed) // block, -1, block // 2).transpose(0, 1)  # [in, out / block, block / 2]
-    found = torch.empty(*stored.shape[:2], block, dtype=dtype)
+    found = torch.empty(*stored.shape[:2], block, dtype=dtype, device=packed.device)
     found[..., : block // 2] = stored & 15
     found[..., block // 2 :] = stored >> 4
     return found.view(len(found), -1)

@@ -37,10 +37,10 @@ class PackedLinear(nn.Module, ABC):
         self.in_features, self.out_features = original.in_features, original.out_features
         self.weight, self.bias = original.weight, original.bias
 
-    def drop_weight(self) -> Tensor:
-        """Return the matrix, and keep only its shape and precision."""
+    def drop_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the matrix, and keep only its shape and precision (`dtype`, if that is another one)."""
         weight = self.weight.data
-        nothing = torch.full((1, 1), torch.nan, dtype=weight.dtype).expand_as(weight)
+        nothing = torch.full((1, 1), torch.nan, dtype=dtype or weight.dtype).expand_as(weight)
         kept: Any = nn.Parameter(nothing, requires_grad=False)
         kept._is_hf_initialized = True  # else transformers would fill it with random numbers
         self.weight = kept
@@ -105,8 +105,13 @@ class Packing:
 
         self._begun[layer] = self._threads.submit(pack)
 
+    def skip(self, layer: PackedLinear) -> None:
+        """Note that a layer is packed."""
+        self._begun[layer] = Future()
+        self._begun[layer].set_result(None)
+
     def __contains__(self, layer: PackedLinear) -> bool:
-        """Return whether the layer was added."""
+        """Return whether the layer was added or skipped."""
         return layer in self._begun
 
     def finish(self) -> None:

@@ -84,7 +84,10 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
         half = packed is not None and options["dtype"] in ("float32", torch.float32)
         if half or quantized is not None:
             options["quantization_config"] = PackedConfig(
-                None if quantized is None else quantized.quantization, half=half
+                None if quantized is None else quantized.quantization,
+                half=half,
+                folder=str(folder),
+                stored=str(own or torch.float32).removeprefix("torch."),
             )
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     with without_progress_bar():
