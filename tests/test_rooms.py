@@ -29,10 +29,10 @@ LINES = {
     "web": 120,
     "core": 3_950,
     "language": 1_450,
-    "pictures": 3_990,
+    "pictures": 4_000,
     "data": 3_470,
     "methods": 3_220,
-    "models": 11_580,
+    "models": 11_620,
     "remote": 830,
     "runs": 2_890,
     "eval": 7_200,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_520
+DECODER_LINES = 30_560
 
 
 @functools.cache

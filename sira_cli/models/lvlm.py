@@ -24,6 +24,7 @@ from sira_cli.models.many.runner import Runner
 from sira_cli.models.many.slots import Batch
 from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import SchemaSource
+from sira_cli.pictures.clip import Clip
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
 
@@ -133,7 +134,9 @@ class Lvlm(RecordingModel):
         task = PictureTask(self, replace(request, together=len(picture.parts)), lambda name: "")
         started = time.perf_counter()
         opened = picture.open(self.sampling)
-        item = Item[Result](picture, as_text(opened.name), request.prompt, sha256=opened.sha256)
+        is_clip = isinstance(opened.shown, Clip) and not opened.shown.timeline.animation
+        prompt = (is_clip and request.of_clips) or request.prompt
+        item = Item[Result](picture, as_text(opened.name), prompt, sha256=opened.sha256)
         item.warnings, item.facts = opened.warnings, opened.facts
         with refusing(picture.shown):
             batch = Batch([item], [opened.shown], task.inputs([item], [opened.shown]))

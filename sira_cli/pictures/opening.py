@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import TypeVar
 
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
@@ -98,6 +99,15 @@ def clip_timeline(name: str, data: Content, sampling: Sampling) -> Timeline | No
     """Return the part of a clip that is looked at, without decoding it; otherwise as `decode_clip`."""
     kind = clip_kind(name, data)
     return None if kind is None else read_timeline(name, data, kind, sampling)
+
+
+def is_named_clip(location: str, data: Content = b"") -> bool:
+    """Return whether a file is a clip by its ending; one without a known ending, by its first bytes.
+
+    Animated pictures and groups do not count.
+    """
+    ending = PurePath(location).suffix.lower()
+    return ending in ENDINGS or (ending not in endings() and container_of(data) is not None)
 
 
 @functools.cache

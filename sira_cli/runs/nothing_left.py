@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from sira_cli.data.prompts import filled
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.keys import Keys
 from sira_cli.models.loading import presets
@@ -75,7 +74,7 @@ def nothing_left(
             with suppress(Exception):
                 data = picture.file_content()
                 sha256 = picture.digest(data)
-                about = filled(about, picture, data=data) if request.fills else about
+                about = request.asked(picture, data)
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 
         for picture, _ in named:

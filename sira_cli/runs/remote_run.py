@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.prompts import filled
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import find
@@ -131,7 +130,7 @@ class RemoteRun:
             with ROOM.taken(picture.file_size()):
                 data = picture.read()
             sha256 = picture.digest(data)
-            asked = filled(asked, picture, data=data) if self._request.fills else asked
+            asked = self._request.asked(picture, data)
         except Exception as error:
             failure = error
         about = Asked(self._request.task, name, sha256, asked)

@@ -105,7 +105,7 @@ class Job:
         request.check(preset, method, compiled=compiled)
         request = request.about(pictures)
         place = None if output is None else Path(output)
-        targets |= {"same_prompt": not request.fills, "forms": preset.output}
+        targets |= {"same_prompt": not (request.fills or request.of_clips), "forms": preset.output}
         files = targets_for(pictures, task=request.task, output=place, **targets)
         return cls(pictures, request, preset, method, files, quantization=quantization)
 

@@ -37,7 +37,8 @@ def records_of(path: Path) -> dict[str, dict[str, object]]:
 
 def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
     output = tmp_path / "captions.jsonl"
-    code, _, err = sira("caption", folder, *FAST, "-o", output, "--sidecar", "-b", 2)
+    run = ("caption", folder, *FAST, "-o", output, "--set", "prompts.clip=Describe this video.")
+    code, _, err = sira(*run, "--sidecar", "-b", 2)
     records = records_of(output)
     assert (code, "3 of 4 pictures done" in err) == (3, True)
     clip, picture, animation, damaged = (records[f"clips/{name}"] for name in ("a.mp4", "b.png", "c.gif", "d.mkv"))
@@ -48,15 +49,17 @@ def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
         "frames": [0.0, 1.0, 1.9],
     }
     assert "media" not in picture
+    usual = "Please describe this image in detail."
+    assert [each["prompt"] for each in (clip, picture, animation)] == ["Describe this video.", usual, usual]
     assert (animation["fps"], animation["frames"]) == (5.0, [0.0, 0.4, 1.0])
     assert "d.mkv: is damaged" in damaged["error"]
     assert clip["image_tokens"] == 3 * picture["image_tokens"]
     assert (folder / "a.txt").read_text().strip() == clip["text"]
     before = output.read_bytes()
-    assert sira("caption", folder, *FAST, "-o", output)[0] == 3
+    assert sira(*run)[0] == 3
     assert output.read_bytes() == before
-    changed = [*FAST[:-1], 2]  # another number of frames is other work
-    code, _, err = sira("caption", folder, *changed, "-o", output)
+    changed = [2 if each == FAST[-1] else each for each in run]  # another number of frames is other work
+    code, _, err = sira(*changed)
     assert (code, "clip" in err or "frames" in err or "settings" in err) == (2, True)
 
 

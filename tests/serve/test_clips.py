@@ -9,6 +9,9 @@ import openai
 import pytest
 
 from sira_cli import load
+from sira_cli.models.loading.preset_parts import Prompts
+from sira_cli.serve.jobs import prompt_of
+from sira_cli.serve.protocol import ChatRequest
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, data_uri
 from tests.support.clips import write_animation, write_clip
@@ -36,6 +39,21 @@ def test_a_clip_gets_the_text_of_the_command_line(clip):
             alone = lvlm.caption(path, PROMPT)
             assert answer.choices[0].message.content == alone.text
             assert answer.usage.prompt_tokens == alone.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("field", "caption", "prompt"),
+    [
+        ("video_url", {}, "Please describe this video in detail."),
+        ("image_url", {}, "Please describe this image in detail."),
+        ("video_url", {"caption": "What is there?"}, "What is there?"),
+    ],
+)
+def test_the_usual_prompt_names_a_video(field, caption, prompt):
+    content = [{"type": field, field: {"url": "data:,"}}]
+    assert (
+        prompt_of(ChatRequest.read({"messages": [{"role": "user", "content": content}]}), Prompts(**caption)) == prompt
+    )
 
 
 @pytest.mark.parametrize(

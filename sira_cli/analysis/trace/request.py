@@ -12,7 +12,9 @@ from sira_cli.data.rows import read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
+from sira_cli.models.loading.preset_parts import Prompts
 from sira_cli.models.look.verify import Verify
+from sira_cli.pictures.opening import is_named_clip
 from sira_cli.pictures.picture import OpenedPicture, Picture
 
 
@@ -46,6 +48,10 @@ class TraceRequest:
     picture: Picture
     prompt: str = ""
     text: str | None = None
+
+    def asked(self, prompts: Prompts) -> str:
+        """Return its prompt; without one, the usual one of a preset's prompts."""
+        return self.prompt or prompts.usual(clip=not self.picture.is_group and is_named_clip(self.picture.location))
 
 
 @dataclass(frozen=True)

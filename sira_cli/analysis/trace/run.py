@@ -125,8 +125,8 @@ class TraceRun:
             prompt: instead of the requests' own; without either, the preset's caption prompt.
             question: whether the prompt is a question, so that the task is `ask`.
         """
-        usual, options = lvlm.preset.prompts.caption, options or TraceOptions()
-        self._requests = [replace(each, prompt=prompt or each.prompt or usual) for each in requests]
+        options, prompts = options or TraceOptions(), lvlm.preset.prompts
+        self._requests = [replace(each, prompt=prompt or each.asked(prompts)) for each in requests]
         self._lvlm, self._targets, self._options = lvlm, targets, options
         texts = {str(number): request.text for number, request in enumerate(self._requests)}
         task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options)

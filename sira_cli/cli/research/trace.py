@@ -168,8 +168,7 @@ def trace(
         ) as targets,
     ):
         targets.check(settings_of(preset, method, options))
-        usual = preset.prompts.caption
-        if all(targets.has(each.picture, said or each.prompt or usual, each.text) for each in requests):
+        if all(targets.has(each.picture, said or each.asked(preset.prompts), each.text) for each in requests):
             if full_logits is not None:
                 raise SettingsError("--full-logits: the trace exists already: give --overwrite, or another output")
             if output is not None:

@@ -39,10 +39,14 @@ class SiraSettings(Strict):
         return self
 
 
+DESCRIBE = "Please describe this image in detail."
+
+
 class Prompts(Strict):
     """Prompts for the model; `ask` contains `{question}`.
 
     Attributes:
+        clip: asks about a clip, where `caption` is the default; see `usual`.
         alternative: asks for an alternative text; contains `{length}`, its characters.
         verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
         boxes: the form in which the model has learned to write boxes (`schemas.boxes.FORMS`), for the schema
@@ -50,7 +54,8 @@ class Prompts(Strict):
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
-    caption: str = Field(default="Please describe this image in detail.", min_length=1)
+    caption: str = Field(default=DESCRIBE, min_length=1)
+    clip: str = Field(default="Please describe this video in detail.", min_length=1)
     alternative: str = (
         "Describe this image in one or two short sentences, in at most {length} characters, as alternative text for "
         "people who cannot see it. Say at once what is in it, the most important first, and do not begin with words "
@@ -60,6 +65,10 @@ class Prompts(Strict):
     verify: str = "Is there {thing} in the image?"
     system: str = ""
     boxes: Literal["xyxy-1000", "xyxy-pixels", "yxyx-1000"] | None = None
+
+    def usual(self, *, clip: bool) -> str:
+        """Return the prompt for a caption. A preset with a prompt of its own also has it for clips."""
+        return self.clip if clip and self.caption == DESCRIBE else self.caption
 
     def asking(self, question: str) -> str:
         """Return the prompt for a question.

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.data.prompts import filled
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.models.answering.choices import choose
@@ -65,8 +64,7 @@ class PictureTask(Task[Answer, Result]):
 
     def complete(self, item: Item[Result]) -> None:
         """Fill the prompt, and check one that is not the run's."""
-        if self.request.fills:
-            item.prompt = filled(item.prompt, item.picture, self.lvlm.sampling, item.data)
+        item.prompt = self.request.asked(item.picture, item.data, self.lvlm.sampling)
         if item.prompt != self.request.prompt:
             try:
                 self.lvlm.check_prompt(item.prompt)
