@@ -41,7 +41,7 @@ from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
-from sira_cli.serve.report import ReportRequest, report_of
+from sira_cli.serve.report import ReportRequest, frames_of, report_of
 from sira_cli.serve.responses import ResponseRequest
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.serve.trials import Trials
@@ -100,7 +100,7 @@ class Server:
         self.app.add_middleware(RequestMiddleware, hosts=hosts, metrics=self._metrics)
         add_page(self.app)
         posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
-        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
+        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report, "/frames": self._frames})
         told = {"/v1/models": served.models, "/api/tags": served.tags, "/api/ps": served.running}
         told["/api/version"] = served.version
         self._add("GET", {path: functools.partial(self._told, content) for path, content in told.items()})
@@ -167,6 +167,15 @@ class Server:
         page = await asyncio.to_thread(report_of, jobs, asked.title)
         self._metrics.requests.labels("200").inc()
         return HTMLResponse(page, headers=UNKEPT)
+
+    async def _frames(self, request: Request) -> Response:
+        """Answer the page with the frames of a clip that the model is shown."""
+        pending = self._admit(request)
+        chat = await self._admission.read(pending, ChatRequest.read)
+        received = await self._admission.receive(pending, chat.pictures())
+        frames = await self._admission.apart(frames_of, received)
+        self._metrics.requests.labels("200").inc()
+        return JSONResponse({"frames": frames}, headers=UNKEPT)
 
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
         """Answer a request of any protocol; each is translated to a chat."""

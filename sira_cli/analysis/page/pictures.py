@@ -81,14 +81,15 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
 
 
 def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
-    first, *more = [_small(name, image) for image in picture.stills]
+    first, *more = [small(name, image) for image in picture.stills]
     return replace(first, note=note, more=tuple(more))
 
 
-def _small(name: str, image: Image.Image) -> Shown:
-    small = image.copy()
-    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+def small(name: str, image: Image.Image) -> Shown:
+    """Return a picture for embedding, with its longest side reduced to `LONGEST_SIDE`."""
+    image = image.copy()
+    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
-    small.save(data, "JPEG", quality=88, optimize=True)
+    image.save(data, "JPEG", quality=88, optimize=True)
     uri = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
-    return Shown(name, uri, small.width, small.height, "")
+    return Shown(name, uri, image.width, image.height, "")

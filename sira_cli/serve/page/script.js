@@ -51,8 +51,13 @@ function showTask() {
   find("label[for=prompt]").textContent = isQuestion ? "Question" : "Prompt";
 }
 
-// Texts about another picture are removed.
-async function forget() {
+// Texts about another picture are removed, and the usual prompt is that of its kind.
+async function forget(isClip) {
+  const kinds = [settings.prompt, settings.prompt_of_clips];
+  const [before, now] = isClip ? kinds : kinds.reverse();
+  const box = find("#prompt");
+  if (typed.caption === before) typed.caption = now;
+  if (task() === "caption" && box.value === before) box.value = now;
   stop();
   await ended;
   find("#missing").hidden = true;
@@ -63,7 +68,7 @@ async function forget() {
 
 // What has to be corrected before a request: a message, and its control.
 function missing() {
-  if (!picture.file) return ["Choose a picture first.", find("#file")];
+  if (!picture.file) return ["Choose a picture or clip first.", find("#file")];
   if (task() === "ask" && !find("#prompt").value.trim()) return ["Write a question first.", find("#prompt")];
   const wrong = columns.map((column) => column.wrong()).find(Boolean);
   return wrong && [`${wrong.previousElementSibling.textContent}: ${wrong.validationMessage}`, wrong];
@@ -96,12 +101,11 @@ async function decode(controller) {
   }));
   const traceable = columns.map((column) => column.method.scores_words);
   try {
-    const url = await picture.asURI();
-    const messages = [{ role: "user", content: [{ type: "image_url", image_url: { url } }, { type: "text", text: find("#prompt").value.trim() }] }];
+    const messages = [{ role: "user", content: [await picture.part(), { type: "text", text: find("#prompt").value.trim() }] }];
     const bodies = options.map((sira) => JSON.stringify({ messages, sira, stream: true, stream_options: { include_usage: true } }));
     const { bytes } = settings.limits;
     if (bodies.some((body) => body.length > bytes)) {
-      throw new Refusal(`The picture is too large: this server takes requests of up to ${(bytes / 2 ** 20).toFixed(1)} MB.`, 413);
+      throw new Refusal(`The file is too large: this server takes requests of up to ${(bytes / 2 ** 20).toFixed(1)} MB.`, 413);
     }
     const whole = await inOrder(bodies, controller.signal);
     if (running !== controller) return;
