@@ -27,16 +27,16 @@ TERMINAL = {"typer", "rich", "click"}
 # leaves, and what shrinks keeps its room small.
 LINES = {
     "web": 120,
-    "core": 3_950,
+    "core": 3_960,
     "language": 1_450,
     "pictures": 4_000,
     "data": 3_470,
-    "methods": 3_220,
+    "methods": 3_230,
     "models": 11_620,
     "remote": 830,
     "runs": 2_890,
     "eval": 7_200,
-    "analysis": 7_470,
+    "analysis": 7_590,
     "demo": 1_560,
     "view": 2_580,
     "serve": 3_880,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_560
+DECODER_LINES = 30_580
 
 
 @functools.cache

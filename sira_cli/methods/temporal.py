@@ -52,22 +52,11 @@ class Temporal(Sira):
         Raises:
             PictureSettingsError: a prompt is not about one clip, or its frames cannot be told apart.
         """
-        import torch
-
-        image = batch.image_tokens  # [B, S]
-        if "video_compression_mask" in batch.inputs or not batch.images:
-            raise _unclear()
-        frames = [_frames(shown) for shown in batch.shown]
-        grid = batch.inputs.get("video_grid_thw")  # where a patch holds two frames
-        numbers = frames if grid is None else grid[:, 0].tolist()
-        own, other = torch.full_like(image, -1, dtype=torch.long), torch.full_like(image, -1, dtype=torch.long)
-        for row, (number, seed) in enumerate(zip(numbers, batch.seeds, strict=True)):
-            tokens = int(image[row].sum())
-            if number < 2 or tokens % number:
-                raise _unclear()
-            order = derangement(number, seed)
-            own[row, image[row]] = torch.arange(number).repeat_interleave(tokens // number)
-            other[row, image[row]] = order.repeat_interleave(tokens // number)
+        own = frames_of_tokens(batch)
+        other = own.clone()
+        for row, seed in enumerate(batch.seeds):
+            places = own[row] >= 0
+            other[row, places] = derangement(int(own[row].max()) + 1, seed)[own[row, places]]
         return {"frame": own, "other_frame": other}
 
     def attach(
@@ -77,6 +66,28 @@ class Temporal(Sira):
         from sira_cli.methods.temporal_fork import attach_temporal
 
         return attach_temporal(model, config, self.negative, branch.get("frame"), branch.get("other_frame"))
+
+
+def frames_of_tokens(batch: PromptBatch) -> Tensor:
+    """Return the frame of each position of prompts about clips, -1 for text, `[B, S]`; a patch of two frames is one.
+
+    Raises:
+        PictureSettingsError: as `Temporal.branch_inputs`.
+    """
+    import torch
+
+    image = batch.image_tokens  # [B, S]
+    if "video_compression_mask" in batch.inputs or not batch.images:
+        raise _unclear()
+    frames = [_frames(shown) for shown in batch.shown]
+    grid = batch.inputs.get("video_grid_thw")  # where a patch holds two frames
+    own = torch.full_like(image, -1, dtype=torch.long)
+    for row, number in enumerate(frames if grid is None else grid[:, 0].tolist()):
+        tokens = int(image[row].sum())
+        if number < 2 or tokens % number:
+            raise _unclear()
+        own[row, image[row]] = torch.arange(number, device=own.device).repeat_interleave(tokens // number)
+    return own
 
 
 def derangement(number: int, seed: int) -> torch.Tensor:
