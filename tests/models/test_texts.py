@@ -50,6 +50,7 @@ def test_sentences(sentences):
         ("en", ["The no. 5 bus is red.", " A dog (approx. 3 kg) sits.", " It is 3 m.", " A cat."]),
         ("de", ["Das ist z. B. ein Hund.", " Dr. Müller steht da.", " Am 3. Oktober steht er da."]),
         ("es", ["El Sr. Pérez tiene un perro.", " Es rojo."]),
+        ("fr", ["M. Dupont et Mme. Durand sont là.", " Un chien est avec M. Dupont."]),
         ("pt", ["O Sr. Silva tem um cão.", " É vermelho."]),
         ("it", ["Il sig. Rossi ha un cane.", " È rosso."]),
         ("ru", ["Там т. н. собака.", " Она на ул. Ленина."]),
@@ -60,6 +61,11 @@ def test_abbreviations_end_no_sentence(language, sentences):
     text = "".join(sentences)
     ends = sentence_ends(text, language)
     assert [text[start:end] for start, end in zip([0, *ends], ends, strict=False)] == sentences
+
+
+def test_a_texts_own_language_decides_what_an_abbreviation_is():
+    text = "Auf dem Bild ist ein Hund bzw. Wolf. Er ist auf der Wiese. Er schl"
+    assert TextSettings(max_sentences=1).finished(Answer(text, "stop")).text == "Auf dem Bild ist ein Hund bzw. Wolf."
 
 
 TEXT = "A dog sits. It is red. There is a"

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sentencex import get_sentence_boundaries
 
 from sira_cli.data.records.record import Answer
+from sira_cli.language.detect import likeliest_latin
 from sira_cli.models.answering.alternative import SHORTEST, alternative_text
 
 # A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
@@ -20,6 +21,7 @@ _SENTENCE_END = re.compile(
     "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
 )
 _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs to the number
+_TITLE = re.compile(r"\b(?:MM?|Mmes?|Mlles?|Pr)\.$")  # French ones that sentencex does not know
 _UNIT = re.compile(r"\d\s?(?:[ckm]?m|k?g|ft|in|lb|oz)\.$")  # "3 m." may end a sentence; sentencex takes m. for a title
 
 
@@ -82,20 +84,26 @@ class TextSettings(BaseModel):
         return text
 
 
-def sentence_ends(text: str, language: str = "en") -> list[int]:
+def sentence_ends(text: str, language: str | None = None) -> list[int]:
     """Return the ends of a text's sentences: positions after their full stops.
 
     Args:
         text: any text.
-        language: its code, for the abbreviations that end in a full stop.
+        language: its code, for the abbreviations that end in a full stop; None: the likeliest by its function words.
     """
     found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
     if not any(match[0].startswith(".") for match in found):
         return [match.end() for match in found]
+    language = language or likeliest_latin(text)
     starts = {0, len(text)}  # of sentences, without the white space before them
     for one in get_sentence_boundaries(language, text):
         starts.add(one["end_index"] + len(text[one["end_index"] :]) - len(text[one["end_index"] :].lstrip()))
-    return [match.end() for match in found if match[0][0] != "." or _is_end(text, match, starts)]
+    titles = {match.end() for match in found if language == "fr" and _TITLE.search(text[: match.end()])}
+    return [
+        match.end()
+        for match in found
+        if match[0][0] != "." or (match.end() not in titles and _is_end(text, match, starts))
+    ]
 
 
 def _is_end(text: str, match: re.Match[str], starts: set[int]) -> bool:
