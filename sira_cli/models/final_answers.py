@@ -86,6 +86,8 @@ class FinalAnswers:
         if self._guided is not None and self._verify is not None:
             assert seeds is not None
             self._verify.check_task(task, schema=schema is not None)
+            if schema is not None:
+                return self._guided.lists(images, inputs, self.settings, seeds=seeds, task=task, schema=schema)
             return self._guided.answers(images, inputs, self.settings, seeds=seeds, task=task)
         trail = Trail(range(len(images)))
         answers = lvlm.answer(inputs, trail=trail, **asked)

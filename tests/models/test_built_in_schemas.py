@@ -360,6 +360,38 @@ def test_lists_are_sorted_by_support(demo, monkeypatch, mode):
     )
 
 
+def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, monkeypatch):
+    """And nothing that is not: the best first, then what names no known thing, at most as many as the schema allows."""
+    three = [["laptop", "clock", "misty"], ["cat", "clock", "laptop"], ["Cats", "sofa", "foggy"]]
+    texts = iter([*three, *three, *([each[0], "clock"] for each in three)])
+    tokenizer = load("demo").processor.tokenizer
+
+    def planned(prompt):
+        tags = next(texts)
+        return [*written(tokenizer, json.dumps(tags if len(tags) == 2 else {"tags": tags, "best": []})), 2]
+
+    script(monkeypatch, planned)
+    lvlm = demo.under(demo.decoder, demo.preset.with_settings(**{"guide.captions": 3, "guide.agreement": 0.0}))
+    tags = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"tags": tags, "best": {**tags, "maxItems": 2}}}
+    said = demo.check(PICTURES[0], "There is a laptop, a clock, a cat and a sofa.")
+    supports = {claim.thing: claim.support for claim in said.objects}
+    least = demo.preset.guide.threshold
+    expected = sorted((name for name in supports if supports[name] >= least), key=lambda name: -supports[name])
+    assert "clock" not in expected
+    assert {"laptop", "cat"} <= {*expected}
+    result = lvlm.caption(PICTURES[0], schema=schema, verify="guide")
+    assert result.data == {"tags": [*expected, "misty"], "best": []}
+    assert json.loads(result.draft) == {"tags": ["laptop", "clock", "misty"], "best": []}
+    assert (result.added, result.forbidden) == (sorted({*expected} - {"laptop"}), sorted({*supports} - {*expected}))
+    assert [claim["thing"] for claim in result.removed] == ["clock"]
+    assert {one["thing"]: one["support"] for one in result.candidates} == pytest.approx(supports, abs=1e-4)
+    agreed = demo.under(demo.decoder, demo.preset.with_settings(**{"guide.captions": 3, "guide.agreement": 99.0}))
+    assert agreed.caption(PICTURES[0], schema=schema, verify="guide").data["tags"] == ["misty"]  # no object is in all
+    tags["maxItems"] = 2
+    assert lvlm.caption(PICTURES[0], schema=tags, verify="guide").data == expected[:2]
+
+
 def test_texts_in_words_are_not_sorted(sira):
     code, _, err = sira("caption", PICTURES[0], "-p", "demo", "--verify", "flag", "--sort", "support")
     assert (code, "--sort is for lists" in err) == (2, True)

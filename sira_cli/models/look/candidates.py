@@ -48,14 +48,9 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
         seeds, task: as for `generate`.
         trail: an empty one of all B; afterwards it has the prompts, if the method's cache can be divided.
     """
-    count = lvlm.preset.guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
+    count = _count(lvlm)
     if not lvlm.leaves_trail or not _runs_prompts(lvlm, inputs, seeds, task, trail):
-        each = [
-            _under(lvlm, None if number == 0 else lvlm.preset.guide.heat).generate(
-                inputs, seeds=[_seed(seed, number) for seed in seeds], task=task
-            )
-            for number in range(count)
-        ]
+        each = [model.generate(inputs, seeds=own, task=task) for model, own in several(lvlm, seeds)]
         texts = [[lvlm.ended(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
         return Captions(texts, [lvlm.ends.until_end(row) for row in each[0].tolist()])
     rows = [row for row in range(len(seeds)) for _ in range(count)]
@@ -108,6 +103,19 @@ class Mixed(LogitsProcessor):
             scores = scores.index_copy(0, rows, processors(input_ids[rows], scores[rows]))
         found: Tensor = scores
         return found
+
+
+def several(lvlm: AnsweringModel, seeds: Sequence[int]) -> list[tuple[AnsweringModel, list[int]]]:
+    """Return the model of each caption of a picture with the seeds of B pictures: the model itself, then samplers."""
+    return [
+        (_under(lvlm, lvlm.preset.guide.heat if number else None), [_seed(seed, number) for seed in seeds])
+        for number in range(_count(lvlm))
+    ]
+
+
+def _count(lvlm: AnsweringModel) -> int:
+    """Return the number of captions of each picture."""
+    return lvlm.preset.guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
 
 
 def _seed(seed: int, number: int) -> int:

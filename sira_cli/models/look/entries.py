@@ -4,21 +4,23 @@
     [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
 
 The innermost entry of a list that names something is dropped, and nothing is decoded again. Sorted by support, a list
-begins with the best supported entries; those that name no known thing follow, then the unsupported ones.
+begins with the best supported entries; those that name no known thing follow, then the unsupported ones. Looked at
+first (`guided`), lists also have the supported entries of other answers about the picture.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.answering.texts import TextSettings
-from sira_cli.models.look.claims import Check, threshold_of
+from sira_cli.models.look.claims import Check, Claim, threshold_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.schemas.schema import Schema
 
@@ -55,6 +57,104 @@ def looked(
             text = text_settings.around_nothing() if schema.as_tags else first.text
             first = replace(first, text=text, warnings=(*first.warnings, NOTHING_LEFT))
     return found.added_to(first, settings)
+
+
+def guided(
+    look: PictureLook,
+    answers: Sequence[Answer],
+    schema: Schema,
+    settings: dict[str, Any],
+    text_settings: TextSettings,
+    threshold: Callable[[Claim, float], float],
+) -> Answer:
+    """Return the final answer of several that have followed a schema: its lists have what is supported in any of them.
+
+    Args:
+        look, schema, settings, text_settings: as for `looked`.
+        answers: about the same picture; the first one is the method's own.
+        threshold: returns the support below which a claim is not supported, which a share of the answers makes.
+    """
+    values = [answer.data for answer in answers if answer.data is not None]
+    draft, own = _checked(look, answers[0], schema, text_settings)
+    if answers[0].data is None:
+        return own.added_to(draft, settings)
+    made = [{thing.key for string in _all_strings(value) for thing in _things(string, look)} for value in values]
+    constraints = json.loads(schema.content)
+    merged = functools.reduce(lambda value, other: _merged(value, other, look, constraints), values)
+    _, found = _checked(look, _valued(answers[0], schema, merged), schema, text_settings)
+    least = {claim.key: threshold(claim, sum(claim.key in keys for keys in made) / len(values)) for claim in found.all}
+    doubted = {claim.key: claim for claim in found.all if claim.support < least[claim.key]}
+    ranks = {claim.key: (0, -claim.support) for claim in found.all}
+    data = _cut(_ranked(_without(merged, look, doubted), look, ranks), constraints)
+    first, last = _checked(look, _valued(answers[0], schema, data), schema, text_settings)
+    drafted, left = {claim.key for claim in own.all}, {claim.key: claim for claim in last.all}
+    first = replace(
+        last.added_to(first, settings),
+        candidates=[
+            claim.removed() | {"min_support": least[claim.key]}
+            for claim in sorted(found.all, key=lambda claim: -claim.support)
+        ],
+        added=sorted({claim.thing for key, claim in left.items() if key not in drafted}),
+        forbidden=sorted({claim.thing for claim in doubted.values()}),
+    )
+    if first.text == draft.text:
+        return first
+    removed = [claim.removed() for key, claim in doubted.items() if key in drafted and key not in left]
+    return replace(first, draft=draft.text, removed=removed)
+
+
+def _merged(value: Any, other: Any, look: PictureLook, schema: Any) -> Any:
+    """Return a value whose lists also have the entries of another one that claim what no entry before them does.
+
+    Args:
+        value, other: of the same schema.
+        look: finds claims.
+        schema: of the value; lists that it does not describe by itself stay as they are.
+    """
+    if isinstance(value, dict) and isinstance(other, dict):
+        return {name: _merged(each, other.get(name), look, _part(schema, name)) for name, each in value.items()}
+    if not isinstance(value, list) or not isinstance(other, list) or not _part(schema, None):
+        return value
+    entries, claimed = (
+        [*value],
+        {thing.key for each in value for string in _strings(each) for thing in _things(string, look)},
+    )
+    for entry in other:
+        keys = {thing.key for string in _strings(entry) for thing in _things(string, look)}
+        if keys - claimed:
+            entries.append(entry)
+            claimed |= keys
+    return entries
+
+
+def _keys(entry: Any, look: PictureLook) -> set[str]:
+    """Return the keys of the claims of an entry, without those in lists inside it."""
+    return {thing.key for string in _strings(entry) for thing in _things(string, look)}
+
+
+def _cut(value: Any, schema: Any) -> Any:
+    """Return a value without the last entries of lists that have more than their schema allows."""
+    if isinstance(value, dict):
+        return {name: _cut(each, _part(schema, name)) for name, each in value.items()}
+    if not isinstance(value, list) or not (part := _part(schema, None)):
+        return value
+    return [_cut(each, part) for each in value[: schema.get("maxItems")]]
+
+
+def _part(schema: Any, name: str | None) -> Any:
+    """Return the schema of an object's value, or of a list's entries (None); None if it is not written there."""
+    if not isinstance(schema, dict) or "prefixItems" in schema:
+        return None
+    return schema.get("items") if name is None else (schema.get("properties") or {}).get(name)
+
+
+def _all_strings(value: Any) -> Iterator[str]:
+    """Yield all strings of a value."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _all_strings(each)
+    elif isinstance(value, str):
+        yield value
 
 
 def _valued(answer: Answer, schema: Schema, data: Any) -> Answer:
@@ -107,11 +207,7 @@ def _without(value: Any, look: PictureLook, doubted: Collection[str]) -> Any:
         return {name: _without(each, look, doubted) for name, each in value.items()}
     if not isinstance(value, list):
         return value
-    return [
-        _without(entry, look, doubted)
-        for entry in value
-        if not any(thing.key in doubted for string in _strings(entry) for thing in _things(string, look))
-    ]
+    return [_without(entry, look, doubted) for entry in value if not any(key in doubted for key in _keys(entry, look))]
 
 
 def _ranked(value: Any, look: PictureLook, ranks: dict[str, tuple[int, float]]) -> Any:

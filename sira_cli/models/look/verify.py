@@ -156,8 +156,6 @@ class Verify:
         """
         if self.guides and task != "caption":
             raise SettingsError(f"`verify=` guide writes captions, and this run is a {task}: use `verify=` flag")
-        if self.guides and schema:
-            raise SettingsError("`verify=` guide writes texts in words, not of a `schema=`: use `verify=` rewrite")
         if self.sort and not schema:
             raise SettingsError(
                 "`sort=` is for lists, and texts are in words: also give `schema=` tags, or leave it out"
@@ -176,7 +174,7 @@ class Verify:
             "question": wording.of(OBJECTS).question,
             "min_support": self.threshold(preset),
             **({"rounds": self.most_rounds(preset)} if self.rewrites else {}),
-            **({"captions": preset.guide.captions, "heat": preset.guide.heat} if self.guides else {}),
+            **(preset.guide.model_dump(exclude={"threshold"}) if self.guides else {}),
             **({"sort": self.sort} if self.sort else {}),
             **({} if wording.code == ENGLISH else spoken),
             **({} if kinds.keys() == {OBJECTS} else {"claims": kinds}),
