@@ -24,7 +24,6 @@ from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.look.candidates import captions
 from sira_cli.models.look.forbidding import Bans
 from sira_cli.models.look.guide import Guide, GuideMask, GuideRules
-from sira_cli.models.look.guiding import CUT_OFF
 from sira_cli.models.look.name_tokens import NameTokens, Place
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
@@ -263,9 +262,10 @@ def test_a_contrast_does_not_draw_a_text_away_from_a_name(lvlm):
 
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one():
     picture = render(held_out(VALIDATION_SEEDS[17]))[0]
-    free, cut = (load("demo", method="sira", max_new_tokens=20, beta=beta) for beta in (None, CUT_OFF))
+    free, cut = (load("demo", method="sira", max_new_tokens=20, beta=beta) for beta in (None, 0.2))
     assert "and Green There" in free.caption(picture).text
-    assert free.caption(picture, verify="guide").draft == cut.caption(picture).text
+    result = free.caption(picture, verify="guide")
+    assert (result.draft, result.verify["cut_off"]) == (cut.caption(picture).text, 0.2)
 
 
 def test_a_batch_is_as_its_single_pictures(lvlm):

@@ -182,12 +182,14 @@ class GuideSettings(Strict):
         threshold: like `verify.min_support`, which it replaces if it is set.
         agreement: an object that only a share s of the captions names needs odds of yes that are exp(agreement (1 - s))
             times higher.
+        cut_off: `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
     """
 
     captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
     heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
     threshold: float | None = Field(default=None, ge=0, le=1)
     agreement: float = Field(default=2.0, ge=0, le=MOST_AGREEMENT)
+    cut_off: float = Field(default=0.2, gt=0, le=1)
 
 
 class Load(Strict):

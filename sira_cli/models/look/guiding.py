@@ -30,8 +30,6 @@ from sira_cli.models.schemas.schema import Schema
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-CUT_OFF = 0.2  # `sira.beta` of presets without one: names are ruled out, and a contrast would pick any other word
-
 
 @dataclass(frozen=True)
 class _Candidates:
@@ -80,7 +78,7 @@ class GuidedCaptions:
         if lvlm.preset.generation.on_loop == "retry":  # a second try would not be guided
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         if lvlm.sira.beta is None:
-            lvlm.sira = replace(lvlm.sira, beta=CUT_OFF)
+            lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
         self.look = SecondLook(lvlm, verify)
         self._lvlm, self._threshold = lvlm, verify.threshold(lvlm.preset)
         finder, limit = self.look.words, lvlm.preset.generation.max_new_tokens
