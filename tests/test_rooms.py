@@ -32,7 +32,7 @@ LINES = {
     "pictures": 4_000,
     "data": 3_470,
     "methods": 3_230,
-    "models": 11_620,
+    "models": 11_800,
     "remote": 830,
     "runs": 2_890,
     "eval": 7_200,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_580
+DECODER_LINES = 30_770
 
 
 @functools.cache
