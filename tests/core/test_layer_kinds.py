@@ -14,14 +14,13 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
-from sira_cli.core.prefix import ImagePrefix
 from sira_cli.core.refill import RowBatch
 from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods.sid import Sid
 from tests.support import census, tiny
 from tests.support import reference_methods as slow
 from tests.support.decoding import attached
-from tests.support.helpers import generate, generate_sira, hooks, left_pad, logits_after
+from tests.support.helpers import generate, generate_sira, hooks, left_pad
 
 STEPS = 6  # Llama 4's prompt has 30 tokens and chunks have 16: a new one begins on the way
 
@@ -187,16 +186,6 @@ def test_beams_in_a_padded_batch(kind: str):
             batch = generate(case.model, left_pad(singles), num_beams=3)
             expected = [generate(case.model, single, num_beams=3, use_cache=False) for single in singles]
             assert torch.equal(batch, torch.cat(expected))
-
-
-@pytest.mark.parametrize("kind", ["llama4", "mistral4", "dots3_note"])
-def test_tails_after_one_picture(kind: str):
-    case = case_of(kind)
-    first = int(case.image[0].nonzero().max()) + 1
-    tails = [[5, 6, 7], [8]]
-    found = ImagePrefix(case.model, case.inputs, first).last_logits(tails)
-    for tail, logits in zip(tails, found, strict=True):
-        torch.testing.assert_close(logits, logits_after(case, first, tail), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", COLUMNS)

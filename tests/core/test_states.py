@@ -12,12 +12,11 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
-from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from tests.support import tiny
 from tests.support.decoding import case_of
-from tests.support.helpers import generate, generate_sira, hooks, left_pad, logits_after
+from tests.support.helpers import generate, generate_sira, hooks, left_pad
 from tests.support.prompts import family_prompts
 
 NAMES = ("Qwen3.5", "LFM2-VL", "Gemma 4 E")
@@ -126,15 +125,6 @@ def test_methods_that_need_columns_are_refused(name: str, method: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_many_values_of_k_in_one_pass(name: str):
-    case = case_of(name)
-    found = next_token(case.model, SiraConfig(), case.inputs, [1, 2, 4, 5])
-    for k, logits in found.cf.items():
-        expected = reference.counterfactual(case.model, case.inputs, case.image, k)
-        torch.testing.assert_close(logits[0], expected, atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_many_values_of_k_in_a_padded_batch(name: str):
     singles = family_prompts(name, case_of(name), 3)
     found = next_token(case_of(name).model, SiraConfig(), left_pad(singles), [1, 5])
@@ -143,17 +133,6 @@ def test_many_values_of_k_in_a_padded_batch(name: str):
         for k, logits in found.cf.items():
             expected = reference.counterfactual(case_of(name).model, single, image, k)
             torch.testing.assert_close(logits[row], expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_tails_after_one_picture(name: str):
-    """A state that several texts go on from is copied for each."""
-    case = case_of(name)
-    first = int(case.image[0].nonzero().max()) + 1
-    tails = [[5, 6, 7], [8], [9, 10]]
-    found = ImagePrefix(case.model, case.inputs, first).last_logits(tails)
-    for tail, logits in zip(tails, found, strict=True):
-        torch.testing.assert_close(logits, logits_after(case, first, tail), atol=1e-4, rtol=0)
 
 
 def test_a_state_has_no_columns_to_cut_back_to():

@@ -177,8 +177,7 @@ def test_pope_of_vlmevalkit(files, tmp_path, ending, image):
             Pope(files[1:2]).read([path])
 
 
-@pytest.mark.parametrize("ending", [".tsv"])
-def test_ambers_questions_of_vlmevalkit(data, tmp_path, ending):
+def test_ambers_questions_of_vlmevalkit(data, tmp_path):
     rows = [
         {
             "index": 900 - number,
@@ -190,10 +189,10 @@ def test_ambers_questions_of_vlmevalkit(data, tmp_path, ending):
         for number, (kind, _, image) in enumerate(QUESTIONS, 4)
     ]
     amber = benchmark(data)
-    assert amber.read([save(tmp_path / f"AMBER{ending}", rows)]) == {"discriminative": ANSWERED}
-    assert amber.picked([5]).read([tmp_path / f"AMBER{ending}"]) == {"discriminative": {"5": ANSWERED["5"]}}
+    assert amber.read([save(tmp_path / "AMBER.tsv", rows)]) == {"discriminative": ANSWERED}
+    assert amber.picked([5]).read([tmp_path / "AMBER.tsv"]) == {"discriminative": {"5": ANSWERED["5"]}}
     with pytest.raises(DataError, match="id 11 is not answered: 1 of the 8 answers of discriminative are missing"):
-        amber.read([save(tmp_path / f"part{ending}", rows[:-1])])
+        amber.read([save(tmp_path / "part.tsv", rows[:-1])])
 
 
 def test_what_amber_asks_twice_is_answered_twice(data, tmp_path):

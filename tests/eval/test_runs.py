@@ -80,9 +80,8 @@ def test_controls(pope, loaded):
     assert report["tests"] == []
 
 
-@pytest.mark.parametrize("option", [("--temperature", 1, "--seed", 1)])
-def test_a_cut_off_is_run_where_it_can_matter(pope, loaded, option):
-    _, report, _ = pope("--method", "sira", *option, "--limit", 2, splits=("random",))
+def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
+    _, report, _ = pope("--method", "sira", "--temperature", 1, "--seed", 1, "--limit", 2, splits=("random",))
     assert report["not_run"] == {}
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 

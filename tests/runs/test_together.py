@@ -90,10 +90,9 @@ def test_one_bad_picture_fails_its_group_and_nothing_else(sira, folder, demo, mo
     assert Path("photos/out.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("batch", ["2"])
-def test_a_group_that_is_longer_than_the_context_fails_alone(sira, folder, batch):
+def test_a_group_that_is_longer_than_the_context_fails_alone(sira, folder):
     groups = write("g.jsonl", {"images": ["photos/0.png"] * 20}, {"images": ["photos/0.png", "photos/1.png"]})
-    code, _, _ = sira("caption", "--files-from", groups, *DEMO, "-o", "out.jsonl", "-b", batch)
+    code, _, _ = sira("caption", "--files-from", groups, *DEMO, "-o", "out.jsonl", "-b", 2)
     assert code == 3
     long, short = read("out.jsonl")
     assert (long["status"], short["status"]) == ("error", "ok")
@@ -123,8 +122,6 @@ def test_questions_about_groups(sira, folder, demo, form):
     ]
     if form == "jsonl":
         write("q.jsonl", *({name: value for name, value in row.items() if value is not None} for row in rows))
-    elif form == "parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(rows), "q.parquet")
     else:
         with Path("q.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0])

@@ -86,11 +86,9 @@ def test_the_texts_and_keys_are_those_without_it(scenes):
 
 @pytest.mark.parametrize("more", [["--min-support", "0.9"], []])
 def test_a_file_holds_texts_looked_at_in_one_way(sira, scenes, tmp_path, more):
-    (tmp_path / "words.txt").write_text("bottle\n")
     path = scenes / f"{FIRST}.png"
     first = ["caption", path, "-p", "demo", "--max-new-tokens", "8", "-o", tmp_path / "a.jsonl"]
     assert sira(*first, "--verify", "flag")[0] == 0
-    more = [tmp_path / word if word == "words.txt" else word for word in more]
     code, _, err = sira(*first, *(["--verify", "flag", *more] if more else []))
     assert code == 2
     assert "holds records of another configuration: verify." in err

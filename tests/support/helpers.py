@@ -125,15 +125,3 @@ class SlowContrast(LogitsProcessor):
         z_full = self.case.model(**inputs, use_cache=False).logits[0, -1].float()
         z_cf = reference.counterfactual(self.case.model, inputs, image, self.k)
         return (1 + self.alpha) * z_full - self.alpha * z_cf
-
-
-def logits_after(case: tiny.Tiny, first: int, tail: list[int]) -> Tensor:
-    """Logits `[V]` after the first columns of a prompt, with its picture, and a tail: one pass without a cache."""
-    inputs = {
-        name: value[:, :first] if value.shape == case.inputs["input_ids"].shape else value
-        for name, value in case.inputs.items()
-    }
-    for token in tail:
-        inputs = reference.extend(inputs, token, case.grown)
-    with torch.no_grad():
-        return case.model(**inputs, use_cache=False).logits[0, -1].float()

@@ -249,20 +249,16 @@ def test_the_command_prints_its_address_and_ends_well(records, sent, code):
         assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [(2, ["2 captions in", "left out: 2 broken lines", "missing, and shown by name: 2 pictures"])],
-)
-def test_what_was_found_is_counted_in_words_that_fit(folder, capsys, number, said):
-    lines = [json.dumps(record(7 + each, text="Gone.")) for each in range(number)] + ["{torn"] * number
+def test_what_was_found_is_counted_in_words_that_fit(folder, capsys):
+    lines = [json.dumps(record(7 + each, text="Gone.")) for each in range(2)] + ["{torn"] * 2
     (folder / "a.jsonl").write_text("\n".join(lines))
     captions = Collection.read(folder / "a.jsonl")
     captions.look_for_pictures()
     set_verbosity(quiet=False, verbose=0)  # an earlier command of this process may have been quiet
     say_found(captions)
     lines = capsys.readouterr().err.splitlines()
-    assert [line[len("sira: ") :][: len(words)] for line, words in zip(lines, said, strict=True)] == said
-    assert lines[1:] == [f"sira: {words}" for words in said[1:]]
+    assert lines[0].startswith("sira: 2 captions in")
+    assert lines[1:] == ["sira: left out: 2 broken lines", "sira: missing, and shown by name: 2 pictures"]
 
 
 def test_the_export_needs_no_server(sira, records, folder):
