@@ -145,12 +145,9 @@ def test_what_clients_send_back_of_earlier_responses(client):
         ),
         ({"background": True}, "wait for the answer"),
         ({"previous_response_id": "resp_1"}, "send the whole conversation"),
-        ({"text": {"format": {"type": "json_schema", "name": "labels"}}}, "expected an object with the schema"),
         ({"tools": [{"type": "web_search"}]}, "tools: not supported"),
         ({"top_logprobs": 2}, "top_logprobs: needs logprobs"),
-        ({"input": "no picture"}, "got none"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "1"}]}]}, "input_image"),
-        ({"max_output_tokens": 10**6}, "max_output_tokens: this server decodes up to"),
         ({"sira": {"method": "sirra"}}, "sirra"),
     ],
 )

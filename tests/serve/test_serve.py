@@ -460,12 +460,6 @@ def test_a_question_is_asked_as_by_sira_ask(client, lvlm):
     assert answer.choices[0].message.content == lvlm.ask(PICTURES[0], question).text
 
 
-def test_greedy_logprobs_are_those_of_the_model(client):
-    answer = ask(client, sira={"method": "greedy"}, logprobs=True, top_logprobs=1)
-    for row in answer.choices[0].logprobs.content:
-        assert row.logprob == row.top_logprobs[0].logprob
-
-
 def test_limits_are_for_all_pictures_of_a_conversation(lvlm):
     """One picture is within them, two are too large, and three too many."""
     square = Image.new("RGB", (32, 32), "red")

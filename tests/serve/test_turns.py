@@ -191,20 +191,6 @@ def test_a_second_look_is_at_all_pictures(client, lvlm, verify):
         assert found
 
 
-def test_a_message_with_more_pictures_than_the_limit_is_refused(client):
-    with pytest.raises(openai.APIStatusError, match="9 pictures; this server takes 8 in one conversation") as refused:
-        ask(client, shown(*PICTURES[:3] * 3))
-    assert refused.value.status_code == 413
-
-
-def test_a_template_for_one_picture_is_refused_by_name(client, lvlm, monkeypatch):
-    """As that of JoyCaption, which places the image token itself."""
-    plain = "{% for message in messages %}<image> {{ message['content'] + '' }}{% endfor %}"
-    monkeypatch.setattr(lvlm.processor, "chat_template", plain)
-    with pytest.raises(openai.BadRequestError, match="this Llava model takes one picture with a text, not 2"):
-        ask(client, shown(*PICTURES[:2]))
-
-
 def test_the_picture_may_come_later(client, lvlm):
     messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()]
     expected = reference(lvlm, messages)

@@ -311,13 +311,6 @@ def test_names_that_are_not_the_servers_are_refused(serve, records):
     assert get(address, "/api/now", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
-def test_two_servers_on_the_same_log_do_not_overwrite_each_other(serve, records, client):
-    one, two = client(serve(records)), client(serve(records))
-    assert one.post("/api/items/0", json={"seen": 0, "text": "One."}).status_code == 200
-    assert two.post("/api/items/0", json={"seen": 0, "text": "Two."}).status_code == 409
-    assert two.post("/api/items", json={"numbers": [0]}).json()[0]["text"] == "One."
-
-
 def test_a_port_that_is_taken(sira, records):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, _, err = sira("view", records, "--port", taken.getsockname()[1], "--no-browser")

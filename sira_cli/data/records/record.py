@@ -17,21 +17,13 @@ class Answer:
 
     Attributes:
         text: without surrounding white space.
-        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
-            repeated itself), `error`.
-        image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         error: the reason of a failure.
-        words, choices, objects, claims, verify: only if requested.
-        support: probability of yes against no, where a server tells it and the text begins so.
-        warnings: reasons to check the text.
-        draft, removed: the first text, and the objects removed from it, if it was rewritten.
-        candidates, added, forbidden: of a guided text, the objects asked about with their supports, names of those that
-            its draft lacks, and names of unsupported ones.
-        reasoning: the model's thoughts before the text; None: the model is not known to think.
+        reasoning: as in `Result`; None: the model is not known to think.
         reasoning_tokens: number of `output_tokens` that belong to `reasoning`.
         tokens: as decoded, with the end token.
         json_schema: the schema that the text follows (`Schema.label`); None without one.
-        data: the value of a text that follows a schema.
+
+    The others are as in `Result`.
     """
 
     text: str = ""
