@@ -142,10 +142,11 @@ def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path
 
 
 def test_a_report_of_another_benchmark_stays(sira, tmp_path):
-    scenes, answers = export([held_out(0)], tmp_path / "scenes"), tmp_path / "eval"
-    questions = ("eval", "pope", *scenes.pope.iterdir())
-    run = (*questions, "--images", scenes.images, "-p", "demo", "--max-new-tokens", 1, "--no-controls", "-o", answers)
-    assert sira(*run)[0] == 0
+    scenes, answers = tmp_path / "scenes", tmp_path / "eval"
+    export([held_out(0)], scenes)
+    questions = ("eval", "pope", *(scenes / "pope").iterdir())
+    run = (*questions, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 1, "--no-controls")
+    assert sira(*run, "-o", answers)[0] == 0
     (answers / "report.json").write_text('{"benchmark": "chair"}')
     code, out, err = sira(*questions, "--answers", answers, "-o", answers)
     assert (code, out) == (2, "")

@@ -37,7 +37,7 @@ LINES = {
     "runs": 2_890,
     "eval": 7_200,
     "analysis": 7_590,
-    "demo": 1_560,
+    "demo": 1_530,
     "view": 2_580,
     "serve": 3_880,
     "cli": 6_400,

@@ -20,7 +20,6 @@ import functools
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +36,13 @@ from sira_cli.eval.chair.words import HEADS
 from sira_cli.files import make_folder, write_whole
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The folders that were written.
-
-    Attributes:
-        images: the pictures; DASH-B, MME and PhD have theirs among their files.
-        pope: POPE's question files.
-        coco: COCO's folder with `annotations/`, and the image ids.
-        amber: AMBER's data folder.
-        repope: RePOPE's files.
-        dash_b, naturalbench, mme, hallusion, phd, mmhal, haloquest: the data folders.
-    """
-
-    images: Path
-    pope: Path
-    coco: Path
-    amber: Path
-    repope: Path
-    dash_b: Path
-    naturalbench: Path
-    mme: Path
-    hallusion: Path
-    phd: Path
-    mmhal: Path
-    haloquest: Path
-
-
 def export(
     scenes: Sequence[Scene],
     folder: Path,
     on_progress: Callable[[int], None] = lambda done: None,
     *,
     overwrite: bool = False,
-) -> Exported:
+) -> None:
     """Write scenes of different seeds in the formats of the benchmarks.
 
     Args:
@@ -83,26 +55,25 @@ def export(
         SettingsError: such files exist, and `overwrite` is off.
         SiraError: a file cannot be written.
     """
-    names = ("images", "pope", "coco", "amber", "repope", "dash-b", "naturalbench", "mme")
-    to = Exported(*(folder / name for name in (*names, "hallusionbench", "phd", "mmhal", "haloquest")))
-    for place in (to.images, to.pope, to.coco / "annotations"):
+    annotations = folder / "coco/annotations"
+    for place in (folder / "images", folder / "pope", annotations):
         make_folder(place)
     write = functools.partial(write_whole, overwrite=overwrite)
 
-    def write_files(files: Mapping[str, str | bytes], where: Path) -> None:
+    def write_files(files: Mapping[str, str | bytes], where: str) -> None:
         for name, content in files.items():
-            make_folder((where / name).parent)
-            write(where / name, content.encode() if isinstance(content, str) else content)
+            make_folder((folder / where / name).parent)
+            write(folder / where / name, content.encode() if isinstance(content, str) else content)
 
     # First, because it detects an export of other scenes before anything is written.
-    write(to.coco / "ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
+    write(folder / "coco/ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
     areas: dict[int, list[int]] = {}
     lists, copies = dash_b(scenes, file_name)
     pairs, shown = mme(scenes, file_name)
-    elsewhere = [(to.dash_b / path, scene) for path, scene in copies.items()]
-    elsewhere += [(to.mme / path, scene) for path, scene in shown.items()]
+    elsewhere = [(folder / "dash-b" / path, scene) for path, scene in copies.items()]
+    elsewhere += [(folder / "mme" / path, scene) for path, scene in shown.items()]
     asked, pictures = phd(scenes)
-    elsewhere += [(to.phd / path, scene) for path, scene in pictures.items()]
+    elsewhere += [(folder / "phd" / path, scene) for path, scene in pictures.items()]
     places: dict[int, list[Path]] = {}
     for path, scene in elsewhere:
         places.setdefault(scene.seed, []).append(path)
@@ -110,7 +81,7 @@ def export(
         picture, seen = render(scene)
         encoded = io.BytesIO()
         picture.save(encoded, "PNG")
-        for path in (to.images / file_name(scene), *places.get(scene.seed, ())):
+        for path in (folder / "images" / file_name(scene), *places.get(scene.seed, ())):
             make_folder(path.parent)
             write(path, encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
@@ -118,19 +89,18 @@ def export(
 
     pope = _pope(scenes)
     for split, rows in pope.items():
-        write(to.pope / f"scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    write_files(repope(pope, {file_name(scene): scene for scene in scenes}), to.repope)
-    write_files(lists, to.dash_b)
-    write_files(naturalbench(scenes, file_name), to.naturalbench)
-    write_files(pairs, to.mme)
-    write_files(hallusion(scenes, file_name), to.hallusion)
-    write_files(asked, to.phd)
-    write_files(mmhal(scenes, file_name), to.mmhal)
-    write_files(haloquest(scenes, file_name), to.haloquest)
-    write(to.coco / "annotations" / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
-    write(to.coco / "annotations" / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
-    write_files(amber(scenes, file_name), to.amber)
-    return to
+        write(folder / f"pope/scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_files(repope(pope, {file_name(scene): scene for scene in scenes}), "repope")
+    write_files(lists, "dash-b")
+    write_files(naturalbench(scenes, file_name), "naturalbench")
+    write_files(pairs, "mme")
+    write_files(hallusion(scenes, file_name), "hallusionbench")
+    write_files(asked, "phd")
+    write_files(mmhal(scenes, file_name), "mmhal")
+    write_files(haloquest(scenes, file_name), "haloquest")
+    write(annotations / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
+    write(annotations / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
+    write_files(amber(scenes, file_name), "amber")
 
 
 def file_name(scene: Scene) -> str:

@@ -133,10 +133,11 @@ def test_records_that_cannot_be_used(tmp_path):
 def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
     """From pictures in COCO's format, by the commands; against the same scenes labelled by what was drawn."""
     scenes = [held_out(seed) for seed in SEEDS]
-    to = export(scenes, tmp_path / "scenes")
+    export(scenes, tmp_path / "scenes")
     records = tmp_path / "captions.jsonl"
-    assert sira("caption", to.images, "-p", "demo", "-o", records, "--verify", "flag", "-b", 4, "-q")[0] == 0
-    command = ("calibrate", "support", records, "--annotations", to.coco, "-p", "demo")
+    command = ("caption", tmp_path / "scenes/images", "-p", "demo", "-o", records, "--verify", "flag")
+    assert sira(*command, "-b", 4, "-q")[0] == 0
+    command = ("calibrate", "support", records, "--annotations", tmp_path / "scenes/coco", "-p", "demo")
     preset = tmp_path / "mine.yaml"
     code, out, err = sira(*command, "--json", "--write-preset", preset)
     assert code == 0

@@ -147,8 +147,9 @@ def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypa
     (tmp_path / "coffee.txt").write_text("A cup on a table.")
     preset = tmp_path / "evil.yaml"
     preset.write_text(json.dumps({"model": str(checkpoint)}))
-    data = export([held_out(0)], tmp_path / "scenes")
-    images = ("--images", data.images, "-o", tmp_path / "answers")
+    data = tmp_path / "scenes"
+    export([held_out(0)], data)
+    images = ("--images", data / "images", "-o", tmp_path / "answers")
     commands = {
         "caption": (picture,),
         "caption -": ("-",),
@@ -159,9 +160,9 @@ def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypa
         "bench": (),
         "sweep": ("--scenes", "--limit", 2),
         "serve": ("--port", 0),
-        "eval": ("pope", *sorted(data.pope.iterdir()), *images),
-        "eval ": ("chair", data.coco, "--option", f"ids={data.coco / 'ids.txt'}", *images),
-        "eval  ": ("amber", data.amber, "--option", "similarity=exact", *images),
+        "eval": ("pope", *sorted((data / "pope").iterdir()), *images),
+        "eval ": ("chair", data / "coco", "--option", f"ids={data / 'coco/ids.txt'}", *images),
+        "eval  ": ("amber", data / "amber", "--option", "similarity=exact", *images),
         "calibrate": ("maskcd", picture),
         "calibrate ": ("ict", "--scenes", "--limit", 2),
         "calibrate  ": ("support", "--scenes", "--limit", 2),

@@ -41,15 +41,15 @@ def answer(client: openai.OpenAI, question: str, path: Path) -> str:
 
 def test_pope_through_the_server(client, lvlm, tmp_path, monkeypatch):
     monkeypatch.setattr("sira_cli.demo.export.Questions", functools.partial(Questions, sample=50))
-    exported = export([held_out(seed) for seed in TEST_SEEDS[:2]], tmp_path / "scenes")
-    file = exported.pope / "scenes_pope_adversarial.json"
+    export([held_out(seed) for seed in TEST_SEEDS[:2]], tmp_path)
+    file = tmp_path / "pope/scenes_pope_adversarial.json"
     questions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     pope = Pope([file], suffix=SUFFIX)
-    evaluation = Evaluation(pope, exported.images, methods_of(lvlm.preset, ["sira"], controls=False), batch_size=4)
+    evaluation = Evaluation(pope, tmp_path / "images", methods_of(lvlm.preset, ["sira"], controls=False), batch_size=4)
     list(evaluation.events(lvlm))
 
     def one(row: dict) -> dict:
-        text = answer(client, row["text"] + SUFFIX, exported.images / row["image"])
+        text = answer(client, row["text"] + SUFFIX, tmp_path / "images" / row["image"])
         return {"question_id": row["question_id"], "text": text}
 
     with ThreadPoolExecutor(8) as pool:
