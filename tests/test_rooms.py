@@ -35,7 +35,7 @@ LINES = {
     "models": 11_800,
     "remote": 830,
     "runs": 2_890,
-    "eval": 7_200,
+    "eval": 7_370,
     "analysis": 7_590,
     "demo": 1_530,
     "view": 2_580,

@@ -18,6 +18,7 @@ from sira_cli.eval import (
     pope_card,
     repope,
     videohallucer,
+    vidhalluc,
 )
 from sira_cli.eval.amber import card as amber_card
 from sira_cli.eval.card import Card
@@ -28,7 +29,7 @@ CARDS = {
     for card in (
         *(pope_card.CARD, repope.CARD, chair_card.CARD, amber_card.CARD, dash_b.CARD, naturalbench.CARD),
         *(hallusion.CARD, phd.CARD, mme.CARD, mmhal.CARD, haloquest.CARD),
-        *(eventhallusion.CARD, videohallucer.CARD),
+        *(eventhallusion.CARD, videohallucer.CARD, vidhalluc.CARD),
     )
 }
 
