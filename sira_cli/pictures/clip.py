@@ -132,7 +132,7 @@ class Clip:
 
     def facts(self) -> dict[str, Any]:
         """Return the clip's fields of a record."""
-        part = zip(("start", "end"), self.timeline.part or (), strict=False)
+        part = zip(("clip_start", "clip_end"), self.timeline.part or (), strict=False)
         return {
             "media": "video",
             **{name: round(time, 3) for name, time in part},

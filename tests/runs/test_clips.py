@@ -81,7 +81,7 @@ def test_parts_of_a_clip_are_captioned_as_alone(sira, folder, tmp_path):
     assert set(records) == {*parts, "clips/b.png"}
     for name, (start, end) in parts.items():
         record = records[name]
-        assert (record["start"], record["end"]) == (start, end)
+        assert (record["clip_start"], record["clip_end"]) == (start, end)
         frames = [(5 * round(10 * time)) for time in record["frames"]]  # 20 + 5 * number is the grey of a frame
         shown = recorded(name, tmp_path).open(Sampling(frames=3)).stills
         assert [round(still.getpixel((90, 60))[0], -1) for still in shown] == [round(20 + each, -1) for each in frames]

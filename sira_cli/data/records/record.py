@@ -96,7 +96,7 @@ class Result:
         forbidden: names of the candidates that are not supported; None like `candidates`.
         json_schema: the schema that the text follows; only with one.
         media: `video` for a clip, with the next ones; None: a picture.
-        start, end: of the part of the clip that was looked at, in seconds; None: all of it.
+        clip_start, clip_end: of the part of the clip that was looked at, in seconds; None: all of it.
         seconds, fps: of the clip, or that part.
         frames: times of the frames that the model was shown, in seconds.
         data: the value of a text that follows a schema.
@@ -155,8 +155,8 @@ class Result:
     forbidden: list[str] | None = None
     images: list[str] | None = None
     media: str | None = None
-    start: float | None = None
-    end: float | None = None
+    clip_start: float | None = None
+    clip_end: float | None = None
     seconds: float | None = None
     fps: float | None = None
     frames: list[float] | None = None
