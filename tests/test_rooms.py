@@ -30,9 +30,9 @@ LINES = {
     "core": 3_960,
     "language": 1_450,
     "pictures": 4_000,
-    "data": 3_470,
+    "data": 3_460,
     "methods": 3_230,
-    "models": 11_800,
+    "models": 11_790,
     "remote": 830,
     "runs": 2_890,
     "eval": 7_370,
@@ -44,7 +44,7 @@ LINES = {
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_770
+DECODER_LINES = 30_740
 
 
 @functools.cache

@@ -290,6 +290,13 @@ def test_a_key_is_demanded_on_every_path(lvlm):
             assert friend.generate("demo", images=[data_of(PICTURES[0])], options={"num_predict": 1}).eval_count == 1
 
 
+def test_a_penalty_of_repetition(friend, lvlm):
+    preset = lvlm.preset.with_settings(repetition_penalty=1.3)
+    expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT).text
+    assert friend.chat("demo", [turn()], options={"repeat_penalty": 1.3}).message.content == expected
+    assert friend.chat("demo", [turn()]).message.content != expected
+
+
 def test_several_pictures(friend, client):
     pictures = [data_of(picture) for picture in PICTURES[:2]]
     parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:2]]
