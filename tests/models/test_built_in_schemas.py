@@ -363,7 +363,7 @@ def test_lists_are_sorted_by_support(demo, monkeypatch, mode):
 def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, monkeypatch):
     """And nothing that is not: the best first, then what names no known thing, at most as many as the schema allows."""
     three = [["laptop", "clock", "misty"], ["cat", "clock", "laptop"], ["Cats", "sofa", "foggy"]]
-    texts = iter([*three, *three, *([each[0], "clock"] for each in three)])
+    texts = iter([*three, *([each[0], "clock"] for each in three)])
     tokenizer = load("demo").processor.tokenizer
 
     def planned(prompt):
@@ -371,7 +371,7 @@ def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, mon
         return [*written(tokenizer, json.dumps(tags if len(tags) == 2 else {"tags": tags, "best": []})), 2]
 
     script(monkeypatch, planned)
-    lvlm = demo.under(demo.decoder, demo.preset.with_settings(**{"guide.captions": 3, "guide.agreement": 0.0}))
+    lvlm = demo.under(demo.decoder, demo.preset.with_settings(**{"guide.captions": 3}))
     tags = {"type": "array", "items": {"type": "string"}}
     schema = {"type": "object", "properties": {"tags": tags, "best": {**tags, "maxItems": 2}}}
     said = demo.check(PICTURES[0], "There is a laptop, a clock, a cat and a sofa.")
@@ -386,8 +386,6 @@ def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, mon
     assert (result.added, result.forbidden) == (sorted({*expected} - {"laptop"}), sorted({*supports} - {*expected}))
     assert [claim["thing"] for claim in result.removed] == ["clock"]
     assert {one["thing"]: one["support"] for one in result.candidates} == pytest.approx(supports, abs=1e-4)
-    agreed = demo.under(demo.decoder, demo.preset.with_settings(**{"guide.captions": 3, "guide.agreement": 99.0}))
-    assert agreed.caption(PICTURES[0], schema=schema, verify="guide").data["tags"] == ["misty"]  # no object is in all
     tags["maxItems"] = 2
     assert lvlm.caption(PICTURES[0], schema=tags, verify="guide").data == expected[:2]
 

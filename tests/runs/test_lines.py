@@ -33,7 +33,7 @@ LISTS: dict[str, Any] = {
     "objects": [CLAIM | {"answer": "red"}],
     "claims": [CLAIM | {"answer": "red"}],
     "removed": [CLAIM],
-    "candidates": [CLAIM | {"min_support": 0.5}],
+    "candidates": [CLAIM],
     "verify": VERIFY,
     "data": {name: name for name in COLUMNS},
 }

@@ -170,9 +170,6 @@ class VerifySettings(Strict):
             raise SettingsError(f"`verify.languages.{code}.{key}`: {said}") from error
 
 
-MOST_AGREEMENT = 100.0  # far above it nothing but what all captions name would be supported
-
-
 class GuideSettings(Strict):
     """Captions that are decoded after the second look at what they may name.
 
@@ -180,15 +177,12 @@ class GuideSettings(Strict):
         captions: number of captions of a picture in which its objects are looked for: the method's own, and samples.
         heat: temperature of the samples.
         threshold: like `verify.min_support`, which it replaces if it is set.
-        agreement: an object that only a share s of the captions names needs odds of yes that are exp(agreement (1 - s))
-            times higher.
         cut_off: `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
     """
 
     captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
     heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
     threshold: float | None = Field(default=None, ge=0, le=1)
-    agreement: float = Field(default=2.0, ge=0, le=MOST_AGREEMENT)
     cut_off: float = Field(default=0.2, gt=0, le=1)
 
 

@@ -68,6 +68,11 @@ class Claim:
         return {"kind": self.kind, "thing": self.thing, "value": self.value}
 
 
+def removed_of(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+    """Return claims as JSON values without places in a text, the best supported first."""
+    return [claim.removed() for claim in sorted(claims, key=lambda claim: -claim.support)]
+
+
 @dataclass(frozen=True)
 class Check:
     """A text, claim by claim.

@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.answering.texts import TextSettings
-from sira_cli.models.look.claims import Check, Claim, threshold_of
+from sira_cli.models.look.claims import Check, removed_of, threshold_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.schemas.schema import Schema
 
@@ -65,35 +65,28 @@ def guided(
     schema: Schema,
     settings: dict[str, Any],
     text_settings: TextSettings,
-    threshold: Callable[[Claim, float], float],
 ) -> Answer:
     """Return the final answer of several that have followed a schema: its lists have what is supported in any of them.
 
     Args:
         look, schema, settings, text_settings: as for `looked`.
         answers: about the same picture; the first one is the method's own.
-        threshold: returns the support below which a claim is not supported, which a share of the answers makes.
     """
     values = [answer.data for answer in answers if answer.data is not None]
     draft, own = _checked(look, answers[0], schema, text_settings)
     if answers[0].data is None:
         return own.added_to(draft, settings)
-    made = [{thing.key for string in _all_strings(value) for thing in _things(string, look)} for value in values]
     constraints = json.loads(schema.content)
     merged = functools.reduce(lambda value, other: _merged(value, other, look, constraints), values)
     _, found = _checked(look, _valued(answers[0], schema, merged), schema, text_settings)
-    least = {claim.key: threshold(claim, sum(claim.key in keys for keys in made) / len(values)) for claim in found.all}
-    doubted = {claim.key: claim for claim in found.all if claim.support < least[claim.key]}
+    doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
     ranks = {claim.key: (0, -claim.support) for claim in found.all}
     data = _cut(_ranked(_without(merged, look, doubted), look, ranks), constraints)
     first, last = _checked(look, _valued(answers[0], schema, data), schema, text_settings)
     drafted, left = {claim.key for claim in own.all}, {claim.key: claim for claim in last.all}
     first = replace(
         last.added_to(first, settings),
-        candidates=[
-            claim.removed() | {"min_support": least[claim.key]}
-            for claim in sorted(found.all, key=lambda claim: -claim.support)
-        ],
+        candidates=removed_of(found.all),
         added=sorted({claim.thing for key, claim in left.items() if key not in drafted}),
         forbidden=sorted({claim.thing for claim in doubted.values()}),
     )
@@ -146,15 +139,6 @@ def _part(schema: Any, name: str | None) -> Any:
     if not isinstance(schema, dict) or "prefixItems" in schema:
         return None
     return schema.get("items") if name is None else (schema.get("properties") or {}).get(name)
-
-
-def _all_strings(value: Any) -> Iterator[str]:
-    """Yield all strings of a value."""
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _all_strings(each)
-    elif isinstance(value, str):
-        yield value
 
 
 def _valued(answer: Answer, schema: Schema, data: Any) -> Answer:

@@ -1,15 +1,13 @@
 """Captions that are decoded after a second look at the objects that their picture may show.
 
 captions     There is a dog and a cup. / There is a dog and a cat. / ...     of the same picture (`candidates`)
-questions    dog: 0.99, cat: 0.98, cup: 0.12                                 one pass over the picture's rows
+questions    dog: 0.99, cat: 0.95, cup: 0.12                                 one pass over the picture's rows
 the text     There is a dog on the left and a cat in the middle.             the dog and the cat, once, no cup (`guide`)
 """
 
 from __future__ import annotations
 
 import copy
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ from sira_cli.language.things import Thing
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.candidates import captions, several
-from sira_cli.models.look.claims import Claim, threshold_of
+from sira_cli.models.look.claims import Claim, removed_of
 from sira_cli.models.look.continuing import Continuation, Decoded
 from sira_cli.models.look.entries import guided
 from sira_cli.models.look.guide import Guide, GuideRules
@@ -39,25 +37,13 @@ class _Candidates:
         draft: the method's own caption.
         drafted: heads of the objects that it names.
         claims: all that were asked about.
-        thresholds: of each of them, the support below which it is not supported.
+        doubted: those that are not supported.
     """
 
     draft: str
     drafted: frozenset[str]
     claims: Sequence[Claim]
-    thresholds: Sequence[float]
-
-    @property
-    def doubted(self) -> list[Claim]:
-        """The claims that are not supported."""
-        return [claim for claim, least in zip(self.claims, self.thresholds, strict=True) if claim.support < least]
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the claims with their thresholds as JSON values, the best supported first."""
-        found = [
-            claim.removed() | {"min_support": least} for claim, least in zip(self.claims, self.thresholds, strict=True)
-        ]
-        return sorted(found, key=lambda claim: -claim["support"])
+    doubted: Sequence[Claim]
 
 
 class GuidedCaptions:
@@ -122,32 +108,20 @@ class GuidedCaptions:
         """Return answers that follow a schema, whose lists have the supported entries of several; as `answers`."""
         lvlm, schemas = self._plain, [schema] * len(images)
         each = [model.answer(inputs, seeds=own, task=task, schemas=schemas) for model, own in several(lvlm, seeds)]
-
-        def threshold(claim: Claim, share: float) -> float:
-            least = threshold_of(claim.to_json(), settings)
-            return raised(least, lvlm.preset.guide.agreement * (1 - share))
-
         return [
-            guided(PictureLook(self.look, image), answers, schema, settings, lvlm.preset.text, threshold)
+            guided(PictureLook(self.look, image), answers, schema, settings, lvlm.preset.text)
             for image, answers in zip(images, zip(*each, strict=True), strict=True)
         ]
 
     def _asked(self, at: PictureLook, texts: Sequence[str]) -> _Candidates:
         """Ask about each object that some captions of a picture name."""
         words, found = self._rules.words, dict[str, Thing]()
-        named = Counter[str]()  # by head: captions that name it
         for text in texts:
-            things = words.things(text)
-            named.update({thing.group for thing in things})
-            for thing in things:
+            for thing in words.things(text):
                 found.setdefault(thing.key, replace(thing, spans=()))
         claims = at.check("", list(found.values())).objects
-        agreement = self._lvlm.preset.guide.agreement
-        thresholds = [
-            raised(self._threshold, agreement * (1 - named[words.group(claim.thing)] / len(texts))) for claim in claims
-        ]
         drafted = frozenset(thing.group for thing in words.things(texts[0]))
-        return _Candidates(texts[0], drafted, claims, thresholds)
+        return _Candidates(texts[0], drafted, claims, [claim for claim in claims if claim.support < self._threshold])
 
     def _begun(self, row: int, draft: list[int], candidates: _Candidates) -> Continuation:
         """Return the text that goes on where its guide departs from the draft: until then, both are the same."""
@@ -169,7 +143,7 @@ class GuidedCaptions:
         removed = {thing.name for thing in words.things(candidates.draft)} - named
         answer = replace(
             check.added_to(finished, settings),
-            candidates=candidates.to_json(),
+            candidates=removed_of(candidates.claims),
             added=sorted(name for name in named if words.group(name) not in candidates.drafted),
             forbidden=sorted(claim.thing for claim in candidates.doubted),
         )
@@ -178,9 +152,3 @@ class GuidedCaptions:
         return replace(
             answer, draft=first, removed=[claim.removed() for claim in candidates.doubted if claim.thing in removed]
         )
-
-
-def raised(threshold: float, by: float) -> float:
-    """Return a threshold with odds that are exp(`by`) times higher."""
-    factor = math.exp(by)
-    return threshold * factor / (1 - threshold + threshold * factor) if by else threshold

@@ -169,8 +169,8 @@ export class Column {
 }
 
 // The support below which an object or another claim is not supported.
-function thresholdOf({ kind = "objects", min_support: own }, verify) {
-  return own ?? (verify.claims?.[kind] ?? verify).min_support;
+function thresholdOf({ kind = "objects" }, verify) {
+  return (verify.claims?.[kind] ?? verify).min_support;
 }
 
 function nameOf({ thing, value }) {
