@@ -5,15 +5,22 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import BinaryIO
 
 from sira_cli.errors import SettingsError, SiraError
 
 _LONGEST = 255  # bytes of a name, on all usual file systems
+_WINDOWS_LONGEST = 259  # characters of a path there, unless long paths are switched on
+# Names of devices, with any extension, and what no name holds. learn.microsoft.com/windows/win32/fileio/naming-a-file
+_WINDOWS_RESERVED = re.compile(
+    r'(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?|.*([<>:"|?*\0-\x1f].*|[. ])',
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @contextmanager
@@ -131,6 +138,26 @@ def too_long(path: Path) -> bool:
     return False
 
 
+def reserved(path: Path) -> str | None:
+    """Return a name in a path that Windows reserves or does not allow; None: no such name, or another system.
+
+    A file `aux.txt` would be a device there, and `a:b.txt` a hidden part of the file `a`.
+    """
+    if os.name != "nt":
+        return None
+    whole = PureWindowsPath(str(path))
+    names = whole.parts[1:] if whole.anchor else whole.parts
+    return next((name for name in names if name != ".." and _WINDOWS_RESERVED.fullmatch(name)), None)
+
+
+def length_on_windows(path: str | Path) -> str:
+    """Return a remark for messages about a path that Windows may find too long, else nothing."""
+    length = len(str(Path(path).absolute())) if os.name == "nt" else 0
+    if length <= _WINDOWS_LONGEST:
+        return ""
+    return f" (a path of {length} characters: Windows takes {_WINDOWS_LONGEST} unless its long paths are switched on)"
+
+
 def from_home(path: str | Path) -> Path:
     """Return a path with `~` or `~user` expanded.
 
@@ -155,6 +182,6 @@ def relative(path: Path, folder: Path) -> str:
 def cannot_write(path: Path, error: OSError) -> SiraError:
     """Return the error for a full disk and the like."""
     return SiraError(
-        f"{path}: cannot be written: {error.strerror}: what is finished is kept; "
+        f"{path}: cannot be written: {error.strerror}{length_on_windows(path)}: what is finished is kept; "
         "fix the cause and run the same command again to go on"
     )

@@ -30,7 +30,7 @@ LINES = {
     "core": 3_960,
     "language": 1_450,
     "pictures": 4_000,
-    "data": 3_460,
+    "data": 3_470,
     "methods": 3_230,
     "models": 11_790,
     "remote": 830,

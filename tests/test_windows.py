@@ -1,7 +1,6 @@
 """Windows, as far as it can be played here: what it lacks is taken away in a process of its own, or its console set.
 
-Not seen so: its file systems (reserved names, paths of more than 260 characters) and locks. `.github/workflows/ci.yml`
-runs the tests there.
+Not seen so: its file systems and locks. `.github/workflows/ci.yml` runs the tests there.
 """
 
 from __future__ import annotations
@@ -11,13 +10,19 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
 
 from sira_cli import files
+from sira_cli.cli.options.choosing import with_revision
+from sira_cli.data.captions.sidecars import Sidecars
+from sira_cli.errors import PictureError, SettingsError, SiraError
+from sira_cli.models.loading import presets
 from sira_cli.pictures.lists import read_list
+from sira_cli.pictures.single import FilePicture, StorePicture
+from sira_cli.pictures.sources import located
 
 PACKAGE = Path(files.__file__).parent
 EXAMPLE = PACKAGE.parent / "examples" / "scene-2900010.png"
@@ -86,9 +91,89 @@ def test_lists_with_carriage_returns():
         assert read_list(io.BytesIO(text.encode(encoding))) == expected
 
 
-def test_an_open_file_is_not_replaced(tmp_path, monkeypatch):
-    """Windows refuses it. Its name is all that is played: what `os` says besides is true."""
+@pytest.fixture
+def windows(monkeypatch):
+    """The system's name is all that is played: what `os` says besides is true."""
     monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "name": "nt"}))
+
+
+PATHS = (
+    "C:\\a\\b@c.jpg",
+    "C:a.jpg",
+    "C:/a.jpg",
+    "C://a.jpg",
+    "\\\\server\\share\\a.jpg",
+    "//server/share/a.jpg",
+    "\\\\?\\C:\\a.jpg",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_drive_is_no_scheme(path):
+    assert type(located(path)) is FilePicture
+    assert with_revision(path.replace("@", "-")) == (path.replace("@", "-"), None)
+    assert with_revision(f"{path}@v1") == (path, "v1")
+    assert type(located("file:///C:/a.jpg")) is StorePicture
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("C:\\Bilder\\a.jpg", "Bilder/a.txt"),
+        ("C:a.jpg", "a.txt"),
+        ("\\\\server\\share\\d\\a.jpg", "d/a.txt"),
+        ("..\\d\\a.jpg", "d/a.txt"),
+        ("d/a:b.jpg", "d/a:b.txt"),
+        ("\\\\?\\C:\\d\\a.jpg", "d/a.txt"),
+    ],
+)
+def test_a_tree_of_texts_has_no_drive_in_it(path, below, monkeypatch):
+    monkeypatch.setattr("sira_cli.pictures.picture.Path", PureWindowsPath)
+    assert FilePicture(path, path).mirrored(".txt").as_posix() == below
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        *(("con.jpg", "con.txt"), ("d/AUX.b.png", "AUX.b.txt"), ("Lpt1.jpg", "Lpt1.txt"), ("nul .jpg", "nul .txt")),
+        *(("d/a:b.jpg", "a:b.txt"), ("12 30?.jpg", "12 30?.txt"), ("d./a.jpg", "d."), ("com1/a.jpg", "com1")),
+        *((name, None) for name in ("console.jpg", "d/.a.jpg", "com.jpg", "a.con.jpg", "käfer 狗.jpg", "com10.jpg")),
+    ],
+)
+def test_texts_of_a_store_get_no_name_that_windows_reserves(name, refused, tmp_path, windows):
+    pictures = [StorePicture(f"s3://bucket/{name}", name)]
+    if refused is None:
+        Sidecars(pictures, extension=".txt", output_dir=tmp_path)
+        return
+    with pytest.raises(SettingsError, match=re.escape(f"would be named {refused}, which Windows does not allow")):
+        Sidecars(pictures, extension=".txt", output_dir=tmp_path)
+
+
+def test_elsewhere_they_are_ordinary_names(tmp_path):
+    Sidecars([StorePicture("s3://bucket/a:b.jpg", "aux.jpg")], extension=".txt", output_dir=tmp_path)
+
+
+def test_messages_about_long_paths_say_so(tmp_path, windows):
+    longest = tmp_path / ("a/" * (258 - len(str(tmp_path)) >> 1)).rstrip("/")
+    longer = longest / "picture.jpg"
+    for path, remark in ((longest, False), (longer, True)):
+        with pytest.raises(PictureError) as unread:
+            FilePicture(str(path), "a").read()
+        with pytest.raises(SiraError) as unwritten, files.replacing(path):
+            pass
+        for error in (unread, unwritten):
+            assert ("Windows takes 259 unless its long paths are switched on" in str(error.value)) is remark
+
+
+def test_a_folder_beside_a_preset(tmp_path):
+    """With backslashes it is as relative to the preset's file as with slashes."""
+    for model in (".\\model", "..\\model"):
+        (tmp_path / "own.yaml").write_text(f"model: {model}", encoding="utf-8")
+        assert Path(presets.read(tmp_path / "own.yaml").model).is_absolute()
+
+
+def test_an_open_file_is_not_replaced(tmp_path, monkeypatch, windows):
+    """Windows refuses it."""
     closed, replace = [], Path.replace
 
     def replacing(self: Path, target: Path) -> Path:

@@ -186,7 +186,7 @@ class Picture(ABC):
         """
         path = Path(self.relative)
         inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
-        return Path(*inside).with_suffix(extension)
+        return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
 
     def file_size(self) -> int:
         """Return the size of the file in bytes; 0: unknown until the file is read."""

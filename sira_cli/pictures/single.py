@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.files import relative
+from sira_cli.files import length_on_windows, relative
 from sira_cli.pictures import stores
 from sira_cli.pictures.clip_files import container_of
 from sira_cli.pictures.content import Content, LargeFile
@@ -115,7 +115,7 @@ class FilePicture(Picture):
             with open(self.location, "rb") as file:  # noqa: PTH123
                 return take(file)
         except FileNotFoundError:
-            raise PictureError(f"{self.shown}: no such file") from None
+            raise PictureError(f"{self.shown}: no such file{length_on_windows(self.location)}") from None
         except (OSError, ValueError) as error:
             raise _unreadable(self, error) from None
 

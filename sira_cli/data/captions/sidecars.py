@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing, too_long
+from sira_cli.files import make_folder, replacing, reserved, too_long
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -49,6 +49,11 @@ class Sidecars:
                 raise SettingsError(
                     f"{picture.shown}: the name of its text file would be too long: rename it, choose a shorter "
                     "`caption_extension=`, or write records with `output=`"
+                )
+            if output_dir is not None and (name := reserved(picture.mirrored(extension))) is not None:
+                raise SettingsError(
+                    f"{picture.shown}: its text file would be named {name}, which Windows does not allow: rename it, "
+                    "or write records with `output=`"
                 )
             if place in taken:
                 raise SettingsError(

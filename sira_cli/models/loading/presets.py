@@ -79,7 +79,7 @@ def read(path: Path) -> Preset:
         raise SettingsError(f"{path}: a preset is a mapping with at least `model: ...`")
     values.setdefault("name", path.stem)
     preset = validate(values, str(path))
-    if preset.model.startswith(("./", "../", "~")):
+    if preset.model.startswith(("./", "../", ".\\", "..\\", "~")):
         folder = (path.parent / from_home(preset.model)).resolve()
         preset = preset.model_copy(update={"model": str(folder)})
     return preset
