@@ -36,11 +36,11 @@ LINES = {
     "remote": 830,
     "runs": 2_890,
     "eval": 7_370,
-    "analysis": 7_590,
+    "analysis": 7_660,
     "demo": 1_530,
     "view": 2_580,
     "serve": 3_880,
-    "cli": 6_400,
+    "cli": 6_410,
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")

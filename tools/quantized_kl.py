@@ -45,7 +45,7 @@ def twin_of(name: str) -> Twin:
         preset = presets.read(presets.SHIPPED / f"{name}.yaml").model_copy(update={"model": str(folder)})
         model = check_structure(folder, preset, trust_remote_code=False)
         _, boundary = fork_place(model, preset.sira_config)
-        _, inputs, finder = what_is_seen(folder, model, preset, render(held_out(TEST_SEEDS[0]))[0])
+        _, inputs, finder, _ = what_is_seen(folder, model, preset, render(held_out(TEST_SEEDS[0]))[0])
         return build_twin(model, boundary, finder, inputs)
 
 

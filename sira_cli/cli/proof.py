@@ -58,12 +58,16 @@ def _lines(proof: Proof) -> list[str]:
         "its settings": generation,
         "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
         "abilities": ", ".join(proof.abilities),
-        "twin": f"none could be built and run: {proof.no_twin}" if proof.twin is None else _shown(proof.twin),
+        "twin": _shown(proof.twin, proof.no_twin),
     }
+    if proof.clip is not None or proof.no_clip is not None:
+        rows["clip"] = _shown(proof.clip, proof.no_clip)
     if proof.real is not None:
         real = proof.real
         ratio = real.seconds_sira / real.seconds_greedy
         rows["real weights"] = f"{_shown(real.compared)}; {real.dtype} on {real.device}"
+        if real.clip is not None:
+            rows["real clip"] = _shown(real.clip)
         rows["text"] = repr(real.text)
         rows["time"] = f"{real.seconds_sira:.3g} s, {ratio:.2f} of greedy's {real.seconds_greedy:.3g} s"
     rows["versions"] = ", ".join(f"{name} {version}" for name, version in proof.versions.items())
@@ -72,7 +76,9 @@ def _lines(proof: Proof) -> list[str]:
     return [f"{name:<14}{value}" for name, value in rows.items()]
 
 
-def _shown(compared: Compared) -> str:
+def _shown(compared: Compared | None, reason: str | None = None) -> str:
+    if compared is None:
+        return f"none could be built and run: {reason}"
     if not math.isfinite(compared.worst_full + compared.worst_cf):
         return "nothing was compared: some logits are no finite numbers (are the weights damaged?)"
     same = "the reference's" if compared.equal_tokens else "NOT the reference's"

@@ -11,7 +11,9 @@ print(proof.verdict, proof.to_json())
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,16 @@ from PIL import Image
 from sira_cli._version import __version__
 from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.exact import Exact, compare_real
-from sira_cli.analysis.proof.seen import Seen, check_layers, structure_of, what_is_seen
+from sira_cli.analysis.proof.seen import Seen, check_layers, clip_inputs, drawn_clip, structure_of, what_is_seen
 from sira_cli.analysis.proof.twin import Twin, build_twin
 from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import fork_place
 from sira_cli.core.forward_pass import Step
+from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.data.report import Report
 from sira_cli.errors import ImageTokenError, ModelNotFoundError, PictureError, UnsupportedModelError
+from sira_cli.models.inputs.clips import takes_video
 from sira_cli.models.loading.hub import find_described
 from sira_cli.models.loading.inspection import check_structure
 from sira_cli.models.loading.preset import Preset
@@ -49,6 +53,7 @@ class Proof(Report):
         seen: the processor's inputs from a picture and the caption prompt.
         abilities: abilities of the model under SIRA.
         twin: the comparison on a tiny random twin; None: none could be built, for the reason in `no_twin`.
+        clip: the twin's comparison on a clip; None: the model has no video input, or for the reason in `no_clip`.
         real: the comparison with the real weights; None: not asked for.
     """
 
@@ -65,17 +70,20 @@ class Proof(Report):
     abilities: list[str]
     twin: Compared | None
     no_twin: str | None
+    clip: Compared | None
+    no_clip: str | None
     real: Exact | None
     versions: dict[str, str]
 
     @property
     def verdict(self) -> str:
         """`exact`, `not exact` or `not proven`."""
-        real = None if self.real is None else self.real.compared
-        found = {compared.verdict for compared in (self.twin, real) if compared is not None}
+        real = (None, None) if self.real is None else (self.real.compared, self.real.clip)
+        found = {compared.verdict for compared in (self.twin, self.clip, *real) if compared is not None}
         if "not exact" in found:
             return "not exact"
-        return "exact" if found == {"exact"} else "not proven"
+        unknown = self.no_clip is not None and real[1] is None
+        return "exact" if found == {"exact"} and not unknown else "not proven"
 
     def to_json(self) -> str:
         """Return everything as one JSON object; figures that are not finite are null."""
@@ -112,22 +120,19 @@ def prove(
     backbone, boundary = fork_place(model, preset.sira_config)
     layers = len(backbone.decoder_layers)
     try:
-        seen, inputs, finder = what_is_seen(folder, model, preset, picture)
+        seen, inputs, finder, processor = what_is_seen(folder, model, preset, picture)
     except (ImageTokenError, ModelNotFoundError, PictureError) as error:  # the files exist, but are unusable
         raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
-    compared, reason = None, None
-    try:
-        twin = build_twin(model, boundary, finder, inputs)
-        with torch.no_grad():
-            twin.model(**twin.inputs, use_cache=False)
-    except Exception as error:  # transformers has hundreds of configurations, and as many ways to refuse a small one
-        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-    else:
-        compared = compare_twin(twin, preset.sira.alpha, preset.sira.beta)
-    real = None
+    compared, reason = _on_twin(model, boundary, finder, preset, lambda: (inputs, None))
+    clip, of_clip, no_clip, real = None, None, None, None
+    if takes_video(processor):
+        clip = drawn_clip(picture)
+        of_clip, no_clip = _on_twin(
+            model, boundary, finder, preset, partial(clip_inputs, processor, model, preset, clip)
+        )
     if exact:
-        real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization)
+        real = compare_real(preset, picture, clip, offline=offline, device=device, quantization=quantization)
     return Proof(
         preset.model,
         preset.revision,
@@ -140,6 +145,8 @@ def prove(
         abilities,
         compared,
         reason,
+        of_clip,
+        no_clip,
         real,
         {
             "sira": __version__,
@@ -148,6 +155,26 @@ def prove(
             "python": platform.python_version(),
         },
     )
+
+
+def _on_twin(
+    model: Any, boundary: int, finder: ImageTokenFinder, preset: Preset, make: Callable[[], tuple[Any, Any]]
+) -> tuple[Compared | None, str | None]:
+    """Compare a twin on the inputs that `make` returns, with further positions that the reference hides, or None.
+
+    Returns:
+        The comparison; or None, and the reason.
+    """
+    try:
+        inputs, places = make()
+        twin = build_twin(model, boundary, finder, inputs)
+        with torch.no_grad():
+            twin.model(**twin.inputs, use_cache=False)
+    except Exception as error:  # transformers has hundreds of configurations, and as many ways to refuse a small one
+        return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    if places is not None:
+        twin = replace(twin, image=twin.image | places)
+    return compare_twin(twin, preset.sira.alpha, preset.sira.beta), None
 
 
 def compare_twin(twin: Twin, alpha: float, beta: float | None = None) -> Compared:

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
+from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.loading.few_bits import exact_products
 from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.quantization import TORCH
 from sira_cli.models.lvlm import Lvlm
+from sira_cli.pictures.clip import Clip, Still
 
 TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts
@@ -32,12 +33,14 @@ class Exact:
 
     Attributes:
         compared: SIRA's first tokens, compared with the reference.
-        text: text of these tokens.
+        clip: the same about a clip; None: none was given.
+        text: text of the tokens about the picture.
         device, dtype: device and precision of the model.
         seconds_sira, seconds_greedy: seconds to decode these tokens, prompt included.
     """
 
     compared: Compared
+    clip: Compared | None
     text: str
     device: str
     dtype: str
@@ -57,7 +60,7 @@ class _Prompt:
 
 
 def compare_real(
-    preset: Preset, picture: Image.Image, *, offline: bool, device: str, quantization: str | None
+    preset: Preset, picture: Still, clip: Clip | None = None, *, offline: bool, device: str, quantization: str | None
 ) -> Exact:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
@@ -66,6 +69,7 @@ def compare_real(
     Args:
         preset: the model with its settings; it is decoded greedily.
         picture: RGB.
+        clip: for models with a video input.
         offline, device, quantization: as for `load`.
 
     Raises:
@@ -75,7 +79,19 @@ def compare_real(
     if quantization in TORCH:
         preset = preset.with_values(dtype="float32")  # so that rounding hides no fault
     lvlm = load(preset, method="sira", device=device, quantization=quantization, offline=offline)
-    inputs = lvlm.to_device(lvlm.prepare([picture], [preset.prompts.caption]))
+    compared, inputs, tokens = _compare(lvlm, preset, picture)
+    of_clip = None if clip is None else _compare(lvlm, preset, clip)[0]
+    greedy = lvlm.under(preset.method("greedy"))
+    text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
+    times = _seconds(lvlm, inputs), _seconds(greedy, inputs)
+    return Exact(compared, of_clip, text, lvlm.device, lvlm.dtype, *times)
+
+
+def _compare(lvlm: Lvlm, preset: Preset, shown: Still) -> tuple[Compared, Any, list[int]]:
+    """Return the comparison about a picture or clip, the model's inputs, and the tokens."""
+    with refusing("a drawn scene"):
+        prepared = lvlm.prepare([shown], [preset.prompts.caption])
+    inputs = lvlm.to_device(prepared)
     tokens: list[int] = []
     steps: list[Step] = []
 
@@ -92,10 +108,7 @@ def compare_real(
     prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
     with exact_products(lvlm.model):
-        compared = compare(prompt, config, tokens, steps, lvlm.model.dtype)
-    greedy = lvlm.under(preset.method("greedy"))
-    text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
-    return Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs))
+        return compare(prompt, config, tokens, steps, lvlm.model.dtype), inputs, tokens
 
 
 def _keeps_last(model: Any) -> bool:
