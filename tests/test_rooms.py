@@ -40,7 +40,7 @@ LINES = {
     "demo": 1_530,
     "view": 2_580,
     "serve": 3_880,
-    "cli": 6_410,
+    "cli": 6_420,
 }
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")

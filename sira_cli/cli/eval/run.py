@@ -176,16 +176,26 @@ def looks(
     """Return the second look of --verify for each of the methods that --method names; none without the option.
 
     Raises:
-        SettingsError: it has no threshold or words for the preset.
+        SettingsError: it does not fit a method that is named.
     """
     if options.verify is None:
         return {}
     from sira_cli.models.look.verify import Verify
 
-    look = Verify(mode=options.verify)
+    look, found = Verify(mode=options.verify), {}
     named = [name for name in method_names(decoding.method) if name in methods]
     note_threshold(look, methods[named[0]][0])
-    return {name: with_objects(look, None, methods[name][0]) for name in named}
+    for name in named:
+        preset, method = methods[name]
+        try:
+            look.check(method, preset.generation.num_beams, words=False, choices=False, compiled=False)
+        except SettingsError as error:
+            if decoding.method.strip() != ALL:
+                raise
+            note(f"{name} has no second look: {error}")
+            continue
+        found[name] = with_objects(look, None, preset)
+    return found
 
 
 def ask(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm | None:
