@@ -64,6 +64,13 @@ def test_a_clip_is_exact_against_the_reference(folders, clip, picture, family):
         assert compared.verdict == "exact", compared
 
 
+@pytest.mark.parametrize("family", [each for each in FAMILIES if "Qwen" in str(each)])
+def test_samples_equal_those_of_the_frames_themselves(folders, clip, family):
+    lvlm = load(str(folders(family)))
+    own = lvlm.processor.video_processor(videos=[[*clip.frames]], do_sample_frames=False, return_tensors="pt")
+    assert torch.equal(lvlm.prepare([clip], ["?"])["pixel_values_videos"], own["pixel_values_videos"])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_counterfactual_hides_every_frame_and_no_text(folders, clip, picture, family):
     lvlm = load(str(folders(family)))

@@ -240,5 +240,9 @@ class Chats:
 def _message_part(still: Any) -> dict[str, Any]:
     """Return a picture or clip as a part of a message."""
     if isinstance(still, Clip):
-        return {"type": "video", "video": np.stack([np.asarray(frame) for frame in still.frames])}
+        # Channels first, as the video processor wants them: of other arrays it makes a copy.
+        samples = np.empty((len(still.frames), 3, still.height, still.width), np.uint8)
+        for place, frame in zip(samples, still.frames, strict=True):
+            place[...] = np.asarray(frame).transpose(2, 0, 1)
+        return {"type": "video", "video": samples}
     return {"type": "image", "image": still}
