@@ -69,7 +69,9 @@ def test_all_commands_that_overwrite_are_here():
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    return export([held_out(0)], tmp_path_factory.mktemp("scenes") / "scenes").images.parent
+    folder = tmp_path_factory.mktemp("scenes") / "scenes"
+    export([held_out(0)], folder)
+    return folder
 
 
 @pytest.mark.parametrize("name", DECODING)
