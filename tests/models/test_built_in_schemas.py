@@ -363,7 +363,8 @@ def test_lists_are_sorted_by_support(demo, monkeypatch, mode):
 def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, monkeypatch):
     """And nothing that is not: the best first, then what names no known thing, at most as many as the schema allows."""
     three = [["laptop", "clock", "misty"], ["cat", "clock", "laptop"], ["Cats", "sofa", "foggy"]]
-    texts = iter([*three, *([each[0], "clock"] for each in three)])
+    mixed = [["a cat on a clock", "clock"], ["cat", "clock"], ["clock", "clock"]]
+    texts = iter([*three, *([each[0], "clock"] for each in three), *mixed, *(["clock", "clock"] for _ in three)])
     tokenizer = load("demo").processor.tokenizer
 
     def planned(prompt):
@@ -388,6 +389,12 @@ def test_guided_lists_have_what_is_supported_in_any_of_several_answers(demo, mon
     assert {one["thing"]: one["support"] for one in result.candidates} == pytest.approx(supports, abs=1e-4)
     tags["maxItems"] = 2
     assert lvlm.caption(PICTURES[0], schema=tags, verify="guide").data == expected[:2]
+    assert lvlm.caption(PICTURES[0], schema=tags, verify="guide").data == ["cat"]  # the first entry has a clock too
+    empty = lvlm.caption(PICTURES[0], schema=tags, verify="guide")
+    assert (empty.data, empty.warnings) == (
+        [],
+        ["every entry names something that is not supported: nothing is left of it"],
+    )
 
 
 def test_texts_in_words_are_not_sorted(sira):

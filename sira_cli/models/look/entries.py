@@ -20,7 +20,7 @@ from typing import Any
 from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.answering.texts import TextSettings
-from sira_cli.models.look.claims import Check, removed_of, threshold_of
+from sira_cli.models.look.claims import Check, Claim, removed_of, threshold_of
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.schemas.schema import Schema
 
@@ -43,7 +43,7 @@ def looked(
         text_settings: the preset's.
     """
     first, found = _checked(look, answer, schema, text_settings)
-    doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
+    doubted = _doubted(found, settings)
     if "sort" in settings and answer.data is not None:
         ranks = {claim.key: (2 if claim.key in doubted else 0, -claim.support) for claim in found.all}
         answer = _valued(answer, schema, _ranked(answer.data, look, ranks))
@@ -52,10 +52,7 @@ def looked(
         draft, (first, found) = first.text, _checked(look, _valued(answer, schema, data), schema, text_settings)
         left = {claim.key for claim in found.all}
         removed = [claim.removed() for key, claim in doubted.items() if key not in left]
-        first = replace(first, draft=draft, removed=removed)
-        if not _holds_anything(data):
-            text = text_settings.around_nothing() if schema.as_tags else first.text
-            first = replace(first, text=text, warnings=(*first.warnings, NOTHING_LEFT))
+        first = _warned(replace(first, draft=draft, removed=removed), data, schema, text_settings)
     return found.added_to(first, settings)
 
 
@@ -72,17 +69,24 @@ def guided(
         look, schema, settings, text_settings: as for `looked`.
         answers: about the same picture; the first one is the method's own.
     """
-    values = [answer.data for answer in answers if answer.data is not None]
-    draft, own = _checked(look, answers[0], schema, text_settings)
+    draft = text_settings.finished(answers[0])
+    named: dict[str, Thing] = {}
+    for answer in answers:
+        if answer.data is not None:
+            named |= _found(look, answer, text_settings.finished(answer).text, schema, text_settings)
+    found = look.check(draft.text, list(named.values()))  # asks about all in one pass
+    own = _checked(look, answers[0], schema, text_settings)[1]
     if answers[0].data is None:
         return own.added_to(draft, settings)
-    constraints = json.loads(schema.content)
-    merged = functools.reduce(lambda value, other: _merged(value, other, look, constraints), values)
-    _, found = _checked(look, _valued(answers[0], schema, merged), schema, text_settings)
-    doubted = {claim.key: claim for claim in found.all if claim.support < threshold_of(claim.to_json(), settings)}
+    constraints, doubted = json.loads(schema.content), _doubted(found, settings)
     ranks = {claim.key: (0, -claim.support) for claim in found.all}
-    data = _cut(_ranked(_without(merged, look, doubted), look, ranks), constraints)
+    # An entry with an unsupported claim goes first: it would stand for the others with its supported ones.
+    values = [_without(answer.data, look, doubted) for answer in answers if answer.data is not None]
+    merged = functools.reduce(lambda value, other: _merged(value, other, look, constraints), values)
+    data = _cut(_ranked(merged, look, ranks), constraints)
     first, last = _checked(look, _valued(answers[0], schema, data), schema, text_settings)
+    if data != answers[0].data:
+        first = _warned(first, data, schema, text_settings)
     drafted, left = {claim.key for claim in own.all}, {claim.key: claim for claim in last.all}
     first = replace(
         last.added_to(first, settings),
@@ -108,12 +112,10 @@ def _merged(value: Any, other: Any, look: PictureLook, schema: Any) -> Any:
         return {name: _merged(each, other.get(name), look, _part(schema, name)) for name, each in value.items()}
     if not isinstance(value, list) or not isinstance(other, list) or not _part(schema, None):
         return value
-    entries, claimed = (
-        [*value],
-        {thing.key for each in value for string in _strings(each) for thing in _things(string, look)},
-    )
+    entries = [*value]
+    claimed = {key for entry in value for key in _keys(entry, look)}
     for entry in other:
-        keys = {thing.key for string in _strings(entry) for thing in _things(string, look)}
+        keys = _keys(entry, look)
         if keys - claimed:
             entries.append(entry)
             claimed |= keys
@@ -149,13 +151,34 @@ def _valued(answer: Answer, schema: Schema, data: Any) -> Answer:
 def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: TextSettings) -> tuple[Answer, Check]:
     """Return an answer in its final form, and the claims of its values."""
     finished = text_settings.finished(answer)
-    strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
+    named = _found(look, answer, finished.text, schema, text_settings)
+    return finished, look.check(finished.text, list(named.values()))
+
+
+def _found(
+    look: PictureLook, answer: Answer, text: str, schema: Schema, text_settings: TextSettings
+) -> dict[str, Thing]:
+    """Return what the values of an answer name, by key; `text`: its final form, in which the places are."""
+    strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(text)
     found: dict[str, Thing] = {}
     for place, string in strings:
         for thing in _things(string, look, place):
             before = found.get(thing.key, replace(thing, spans=()))
             found[thing.key] = replace(before, spans=before.spans + thing.spans)
-    return finished, look.check(finished.text, list(found.values()))
+    return found
+
+
+def _doubted(check: Check, settings: dict[str, Any]) -> dict[str, Claim]:
+    """Return the claims that are not supported, by key."""
+    return {claim.key: claim for claim in check.all if claim.support < threshold_of(claim.to_json(), settings)}
+
+
+def _warned(answer: Answer, data: Any, schema: Schema, text_settings: TextSettings) -> Answer:
+    """Return an answer, with a warning if nothing is left of its value."""
+    if _holds_anything(data):
+        return answer
+    text = text_settings.around_nothing() if schema.as_tags else answer.text
+    return replace(answer, text=text, warnings=(*answer.warnings, NOTHING_LEFT))
 
 
 def _things(string: str, look: PictureLook, place: int = 0) -> list[Thing]:
@@ -202,8 +225,7 @@ def _ranked(value: Any, look: PictureLook, ranks: dict[str, tuple[int, float]]) 
         return value
 
     def rank(entry: Any) -> tuple[int, float]:
-        things = [thing for string in _strings(entry) for thing in _things(string, look)]
-        return max((ranks[thing.key] for thing in things if thing.key in ranks), default=(1, 0.0))
+        return max((ranks[key] for key in _keys(entry, look) if key in ranks), default=(1, 0.0))
 
     return sorted((_ranked(entry, look, ranks) for entry in value), key=rank)
 
