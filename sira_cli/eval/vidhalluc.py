@@ -83,13 +83,12 @@ class VidHalluc(YesNo):
         for question, text in self.answered(texts[self.name]):
             key, *place = question.id.split("/")[1:]
             if question.group == "binary":
-                rows = found["binary"].setdefault(key, [])
-                if len(rows) <= int(place[0]):
-                    rows.append({"q": question.text, "a": {}})
-                rows[-1]["a"][place[1]] = text
+                row = found["binary"].setdefault(key, {}).setdefault(place[0], {"q": question.text, "a": {}})
+                row["a"][place[1]] = text
                 continue
             row = {**self._of[question.id], "Model Answer": text}
             found[question.group] |= {key: {**found["choice"].get(key, {}), place[0]: row} if place else row}
+        found["binary"] = {key: [*rows.values()] for key, rows in found["binary"].items()}
         files = [folder / name for name in FILES.values()]
         for file, rows in zip(files, found.values(), strict=True):
             write_whole(file, json.dumps(rows, ensure_ascii=False, indent=4).encode())

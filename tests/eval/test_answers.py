@@ -31,7 +31,7 @@ OWN = {"schema": "sira.ask/1", "method": "vcd", "id": "a/0", "part": "only", "te
 
 
 def test_files_are_named_by_label_method_or_name(files, tmp_path):
-    paths = files(llava={"answer": "a"}, shard_1=OWN, shard_2=OWN)
+    paths = files(llava={"answer": "a", "verify": "yes"}, shard_1=OWN, shard_2=OWN)
     sources = find_files([f"mine={paths[0]}", str(paths[0]), *map(str, paths[1:])])
     assert [(source.label, len(source.paths), source.own) for source in sources] == [
         ("vcd", 2, True),

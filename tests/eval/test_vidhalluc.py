@@ -33,7 +33,7 @@ ORDERS = ["AB", "BA", "A", "AB", "BA", "B", "BA", "AB", "", "", "", "AB", "AB", 
 
 
 def folder_of(root: Path, entries: int = 40) -> Path:
-    """Questions in the authors\' form, with words of our own."""
+    """Questions in the authors' form, with words of our own."""
     draw = random.Random(0)
     binary = {
         f"{key}": [
@@ -75,6 +75,10 @@ def test_figures_are_those_of_the_authors_scripts(tmp_path):
     files = benchmark.export({benchmark.name: texts}, tmp_path / "said")
     assert [file.name for file in files] == list(FILES.values())
     assert json.loads(files[0].read_text())["3"][1]["a"].keys() == {"c3_clip_1", "c3_clip_2"}
+    some = {id_: text for id_, text in texts.items() if not id_.startswith("binary/3/0/")}
+    benchmark.export({benchmark.name: some}, tmp_path / "said")
+    (row,) = json.loads(files[0].read_text())["3"]
+    assert (row["q"], row["a"].keys()) == ("Is it 31?", {"c3_clip_1", "c3_clip_2"})
     tallies = benchmark.score(benchmark.parts[0], texts)
     totals = {group: tally.total() for group, tally in tallies.items()}
     assert {group: (total["right"], total["asked"]) for group, total in totals.items()} == GOLDEN

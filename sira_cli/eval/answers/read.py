@@ -205,6 +205,7 @@ def _method(path: Path) -> str | None:
     if path.suffix.lower() in (*TABLES, ".txt"):
         return None
     _, row = next(read_rows(path), ("", {}))
-    own = str(row.get("schema", "")).startswith("sira.")
+    if not str(row.get("schema", "")).startswith("sira."):
+        return None
     mode = (row.get("verify") or {}).get("mode", "flag")
-    return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}" if own else None
+    return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}"

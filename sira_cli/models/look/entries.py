@@ -158,7 +158,7 @@ def _checked(look: PictureLook, answer: Answer, schema: Schema, text_settings: T
 def _found(
     look: PictureLook, answer: Answer, text: str, schema: Schema, text_settings: TextSettings
 ) -> dict[str, Thing]:
-    """Return what the values of an answer name, by key; `text`: its final form, in which the places are."""
+    """Return the claims of the values of an answer, by key, with their places in `text`, its final form."""
     strings = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(text)
     found: dict[str, Thing] = {}
     for place, string in strings:
