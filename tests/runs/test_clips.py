@@ -37,7 +37,7 @@ def records_of(path: Path) -> dict[str, dict[str, object]]:
 
 def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
     output = tmp_path / "captions.jsonl"
-    run = ("caption", folder, *FAST, "-o", output, "--set", "prompts.clip=Describe this video.")
+    run = ("caption", folder, *FAST, "-o", output, "--set", "prompts.clip=Describe these {seconds} seconds.")
     code, _, err = sira(*run, "--sidecar", "-b", 2)
     records = records_of(output)
     assert (code, "3 of 4 pictures done" in err) == (3, True)
@@ -50,7 +50,7 @@ def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
     }
     assert "media" not in picture
     usual = "Please describe this image in detail."
-    assert [each["prompt"] for each in (clip, picture, animation)] == ["Describe this video.", usual, usual]
+    assert [each["prompt"] for each in (clip, picture, animation)] == ["Describe these 2 seconds.", usual, usual]
     assert (animation["fps"], animation["frames"]) == (5.0, [0.0, 0.4, 1.0])
     assert "d.mkv: is damaged" in damaged["error"]
     assert clip["image_tokens"] == 3 * picture["image_tokens"]

@@ -90,7 +90,7 @@ class Request:
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
-        """Return the request for these pictures: with `together`, with `fills` if their columns go into the prompt,
+        """Return the request for these pictures: with `together`, with `fills` if their columns go into a prompt,
         and without `of_clips` if none is a clip.
 
         Raises:
@@ -98,7 +98,8 @@ class Request:
         """
         together = max((len(picture.parts) for picture in pictures), default=1)
         other = self.of_clips != self.prompt and any(is_named_clip(each.location, _MAY_BE) for each in pictures)
-        fills, of_clips = needs_columns(self.prompt, pictures), self.of_clips * other
+        of_clips = self.of_clips * other
+        fills = needs_columns(self.prompt, pictures) | needs_columns(of_clips, pictures)
         return dataclasses.replace(self, fills=fills, of_clips=of_clips, together=together)
 
     def asked(self, picture: Picture, data: Content, sampling: Sampling | None = None) -> str:
