@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -42,9 +43,10 @@ def path_of(folder: Path, quantization: str, dtype: torch.dtype) -> Path:
 
 
 def origin_of(folder: Path) -> str:
-    """Return a text that changes with the checkpoint's weights, this version, and the layout of 4 bits here."""
-    weights = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
-    return json.dumps([VERSION, columns_together(), [(name, each.st_size, each.st_mtime_ns) for name, each in weights]])
+    """Return a text that changes with the checkpoint's weights, the versions, and the layout of 4 bits here."""
+    files = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
+    weights = [(name, each.st_size, each.st_mtime_ns) for name, each in files]
+    return json.dumps([VERSION, transformers.__version__, columns_together(), weights])
 
 
 def restore(model: Any, path: Path, origin: str) -> list[FewBitsLinear]:
