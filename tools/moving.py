@@ -109,7 +109,7 @@ def write_film(film: Film, path: Path) -> None:
 def asked(film: Film) -> tuple[str, str, str]:
     """Return a question about an event, one about an order, and one about a thing to which nothing happens."""
     first, second = film.events
-    order = f"Does the {film.name(first)} {WORDS[first.kind]} before the {film.name(second)} does {_that(second)}?"
+    order = f"Does the {film.name(first)} {WORDS[first.kind]} before the {film.name(second)} {_does(second)}?"
     return (
         f"Does the {film.name(first)} {WORDS[first.kind]} during the video?",
         order,
@@ -117,8 +117,8 @@ def asked(film: Film) -> tuple[str, str, str]:
     )
 
 
-def _that(event: Event) -> str:
-    return {"enters": "appear", "leaves": "disappear", "moves": "move", "turns": "change its colour"}[event.kind]
+def _does(event: Event) -> str:
+    return "changes its colour" if event.kind == "turns" else event.kind
 
 
 def export(films: Sequence[Film], folder: Path) -> None:

@@ -58,6 +58,8 @@ def test_a_folder_of_pictures_and_clips(sira, folder, tmp_path):
     before = output.read_bytes()
     assert sira(*run)[0] == 3
     assert output.read_bytes() == before
+    assert sira("caption", folder / "b.png", *run[2:])[0] == 0  # the picture alone: nothing is left
+    assert output.read_bytes() == before
     changed = [2 if each == FAST[-1] else each for each in run]  # another number of frames is other work
     code, _, err = sira(*changed)
     assert (code, "clip" in err or "frames" in err or "settings" in err) == (2, True)
