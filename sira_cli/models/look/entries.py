@@ -69,13 +69,12 @@ def guided(
         look, schema, settings, text_settings: as for `looked`.
         answers: about the same picture; the first one is the method's own.
     """
-    draft = text_settings.finished(answers[0])
     named: dict[str, Thing] = {}
     for answer in answers:
         if answer.data is not None:
             named |= _found(look, answer, text_settings.finished(answer).text, schema, text_settings)
-    found = look.check(draft.text, list(named.values()))  # asks about all in one pass
-    own = _checked(look, answers[0], schema, text_settings)[1]
+    found = look.check("", list(named.values()))  # asks about all in one pass
+    draft, own = _checked(look, answers[0], schema, text_settings)
     if answers[0].data is None:
         return own.added_to(draft, settings)
     constraints, doubted = json.loads(schema.content), _doubted(found, settings)

@@ -107,10 +107,15 @@ class GuidedCaptions:
     ) -> list[Answer]:
         """Return answers that follow a schema, whose lists have the supported entries of several; as `answers`."""
         lvlm, schemas = self._plain, [schema] * len(images)
-        each = [model.answer(inputs, seeds=own, task=task, schemas=schemas) for model, own in several(lvlm, seeds)]
+        trail = Trail(range(len(images)))  # of the first answers, whose rows of the picture serve the questions
+        each = [
+            model.answer(inputs, seeds=own, task=task, schemas=schemas, trail=None if number else trail)
+            for number, (model, own) in enumerate(several(lvlm, seeds))
+        ]
+        looks = self.look.at(images, inputs, trail)
         return [
-            guided(PictureLook(self.look, image), answers, schema, settings, lvlm.preset.text)
-            for image, answers in zip(images, zip(*each, strict=True), strict=True)
+            guided(look, answers, schema, settings, lvlm.preset.text)
+            for look, answers in zip(looks, zip(*each, strict=True), strict=True)
         ]
 
     def _asked(self, at: PictureLook, texts: Sequence[str]) -> _Candidates:
