@@ -107,7 +107,13 @@ def is_named_clip(location: str, data: Content = b"") -> bool:
     Animated pictures and groups do not count.
     """
     ending = PurePath(location).suffix.lower()
-    return ending in ENDINGS or (ending not in endings() and container_of(data) is not None)
+    return may_be_clip(location) and (ending in ENDINGS or container_of(data) is not None)
+
+
+def may_be_clip(location: str) -> bool:
+    """Return whether a file has the ending of a clip, or no known one."""
+    ending = PurePath(location).suffix.lower()
+    return ending in ENDINGS or ending not in endings()
 
 
 @functools.cache

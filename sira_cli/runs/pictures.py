@@ -118,8 +118,7 @@ def run_pictures(
     """
     places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
     file = None if questions is None else Path(questions)
-    chosen_by: dict[str, Any] = {"together": together, "every": every, "recursive": recursive}
-    selection = Selection(places, file, **chosen_by, shard=shard, limit=limit)
+    selection = Selection(places, file, together=together, every=every, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
     asked |= {"quantization": lvlm.quantization, "compiled": lvlm.compiled is not None}
     with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):

@@ -17,10 +17,8 @@ from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema, SchemaSource
 from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.content import Content
-from sira_cli.pictures.opening import is_named_clip
+from sira_cli.pictures.opening import is_named_clip, may_be_clip
 from sira_cli.pictures.picture import Picture
-
-_MAY_BE = b"....ftyp"  # the first bytes of a clip
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Request:
             SettingsError: the data set has no such column.
         """
         together = max((len(picture.parts) for picture in pictures), default=1)
-        other = self.of_clips != self.prompt and any(is_named_clip(each.location, _MAY_BE) for each in pictures)
+        other = self.of_clips != self.prompt and any(may_be_clip(each.location) for each in pictures)
         of_clips = self.of_clips * other
         fills = needs_columns(self.prompt, pictures) | needs_columns(of_clips, pictures)
         return dataclasses.replace(self, fills=fills, of_clips=of_clips, together=together)
