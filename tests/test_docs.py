@@ -9,10 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import typer
 
 from sira_cli.analysis.bench import shape_names
-from sira_cli.cli import app
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.calibrations import SHIPPED
 
@@ -77,23 +75,6 @@ def test_every_record_is_named_with_its_command():
     page = (ROOT / "docs/bench/README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
     assert named == {path.stem for path in (ROOT / "docs/bench").glob("*.json")}
-
-
-def test_the_page_of_options_loses_none():
-    """Each option of a command is in its section, or in a shared group that the section links to."""
-    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    group = typer.main.get_command(app)
-    commands = {f"sira {name}": each for name, each in group.commands.items()}
-    for name in ("calibrate", "presets"):
-        commands |= {f"sira {name} {own}": each for own, each in commands.pop(f"sira {name}").commands.items()}
-    assert set(commands) <= set(sections)
-    for name, command in commands.items():
-        linked = re.findall(r"\[([A-Z][\w ]+)\]\(#[\w-]+\)(?!:)", sections[name])
-        text = "".join([sections[name], *(sections[title] for title in linked)])
-        for option in command.params:
-            if option.param_type_name == "option" and not option.hidden:
-                assert max(option.opts, key=len) in text, (name, option.opts)
 
 
 def test_the_preset_in_the_manual_is_valid(tmp_path):
