@@ -49,9 +49,6 @@ def size_of(preset: Preset, config: dict[str, Any], image_tokens: int, patches: 
     with torch.device("meta"):
         model: Any = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config), dtype=torch.bfloat16)
     text, layers = model.config.get_text_config(decoder=True), text_stack(model).layers
-    matrices = _matrices(layers)
-    experts = sum(weight.numel() for weight in layers.parameters() if weight.ndim == 3 and weight.numel() > 10**6)
-    share = _first(text, "num_experts_per_tok", "top_k_experts") / _first(text, "num_experts") if experts else 0
     encoder = model.get_encoder(modality="image")
     tower = None if encoder in (model, model.base_model) else encoder
     column, state = _cache(model, text)
@@ -59,10 +56,7 @@ def size_of(preset: Preset, config: dict[str, Any], image_tokens: int, patches: 
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
         in_layers=sum(weight.numel() for weight in layers.parameters()),
-        layers=matrices,
-        used=matrices + int(experts * share),
-        head=model.get_output_embeddings().weight.numel(),
-        tower=0 if tower is None else _matrices(tower),
+        layers=sum(module.weight.numel() for module in layers.modules() if type(module) is nn.Linear),
         column=column,
         state=state,
         image_tokens=image_tokens,
@@ -72,14 +66,6 @@ def size_of(preset: Preset, config: dict[str, Any], image_tokens: int, patches: 
         vocabulary=text.vocab_size,
         k_share=round(k / len(layers), 3),
     )
-
-
-def _first(config: Any, *names: str) -> int:
-    return next(int(value) for name in names if (value := getattr(config, name, None)))
-
-
-def _matrices(part: nn.Module) -> int:
-    return sum(module.weight.numel() for module in part.modules() if type(module) is nn.Linear)
 
 
 def _widest(part: nn.Module) -> int:

@@ -1,1 +1,1 @@
-"""`sira doctor`: what runs on this machine, how fast, and what to type next."""
+"""`sira doctor`: this machine, which presets fit, and what to type next."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -12,7 +12,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.placement import BYTES
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import LEAST_SHARE, TORCH, usable_quantizations
+from sira_cli.models.loading.quantization import LEAST_SHARE
 from sira_cli.models.loading.sizes import size_of
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
@@ -54,26 +54,7 @@ def needed(preset: Preset, quantization: str | None = None) -> int | None:
         return None
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
-    saved = size.head * (itemsize - 1) if quantization in TORCH else 0  # by an output matrix in 8 bits
-    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers) - saved
-
-
-def most_bits(preset: Preset, memory: Memory, quantizations: Sequence[str]) -> tuple[str | None, int] | None:
-    """Return the quantization with which a preset fits (None: it fits without), and the bytes that it needs.
-
-    Args:
-        preset: a shipped one.
-        memory: memory of this machine.
-        quantizations: usable ones, the one with the most bits first.
-
-    Returns:
-        None if the preset does not fit.
-    """
-    for quantization in (None, *quantizations):
-        takes = needed(preset, quantization)
-        if takes is not None and takes <= memory.usable:
-            return quantization, takes
-    return None
+    return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
 
 
 def downwards(preset: Preset) -> Iterator[Preset]:
@@ -85,11 +66,6 @@ def downwards(preset: Preset) -> Iterator[Preset]:
     for weights, _, each in sorted(sizes, key=lambda row: row[:2], reverse=True):
         if each.family == preset.family and own is not None and weights < own.weights:
             yield each
-
-
-def _parameters(preset: Preset, quantization: str | None) -> str:
-    """Return the parameters that load a preset."""
-    return f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
 
 
 def check_default_fits(preset: Preset, device: str, quantization: str | None) -> None:
@@ -108,13 +84,14 @@ def check_default_fits(preset: Preset, device: str, quantization: str | None) ->
     if takes is None or takes <= memory.usable:
         return
     instead = "no smaller one fits either; `preset=` demo needs no download"
-    quantizations = usable_quantizations(device)
     for candidate in downwards(preset):
-        if (fit := most_bits(candidate, memory, quantizations)) is not None:
-            instead = f"{_parameters(candidate, fit[0])} takes {fit[1] / 1e9:.1f} GB and fits"
+        size = needed(candidate)
+        if size is not None and size <= memory.usable:
+            instead = f"`preset=` {candidate.name} takes {size / 1e9:.1f} GB and fits"
             break
+    given = f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
     raise SettingsError(
         f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
-        f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {_parameters(preset, quantization)}; "
+        f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {given}; "
         "`sira doctor` shows what runs here"
     )

@@ -22,15 +22,12 @@ TEXT_TOKENS = 40  # of a prompt: the template, and a short question
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The numbers that decide a model's memory and time. One number is a weight, or an element of a cache.
+    """The numbers that decide a model's memory. One number is a weight, or an element of a cache.
 
     Attributes:
         weights: all weights.
         in_layers: those of the decoder layers.
         layers: those in the matrices of the decoder layers, which a quantization reaches.
-        used: those of the decoder layers that one token uses: of experts only the chosen ones.
-        head: those of the output matrix.
-        tower: those of the picture tower.
         column: keys and values of one token, in all layers.
         state: states of recurrent layers, of one text.
         image_tokens: of a photograph of 12 megapixels, under the preset's limits.
@@ -44,9 +41,6 @@ class ModelSize:
     weights: int
     in_layers: int
     layers: int
-    used: int
-    head: int
-    tower: int
     column: int
     state: int
     image_tokens: int
