@@ -24,7 +24,6 @@ from sira_cli._version import __version__
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
-from sira_cli.models.answering.decoding import refills
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.schemas.schema import Schema
@@ -251,7 +250,6 @@ class Server:
             top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
             words=chat.sira.words,
             verify=chat.sira.look(),
-            slots=refills(method, preset, self._lvlm.model),
             tell=tell,
             trace=[] if trace else None,
         )

@@ -1,7 +1,6 @@
 """One thread that decodes the requests of many clients.
 
-a method that can (sira, greedy)    a text joins those under way, whatever their length, if a slot is free
-any other                           waiting requests with equal settings form a batch, begun when the last is done
+The request that has waited longest begins when the last batch is done, with waiting requests that have equal settings.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.opening import Opener
 from sira_cli.serve.prepared import ClientsGoneError, Prepared
 from sira_cli.serve.protocol import RequestError
-from sira_cli.serve.slots import JobSlots
 
 KEPT = 32  # methods and settings that stay prepared
 
@@ -41,7 +39,6 @@ class Decoder:
         self._lvlm, self._metrics = lvlm, metrics
         self.batch_size, self._most_pixels = batch_size, most_pixels
         self._under: OrderedDict[str, Prepared] = OrderedDict()
-        self._slots: dict[str, JobSlots] = {}  # texts under way, by the key of their jobs
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -88,83 +85,46 @@ class Decoder:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._slots or self._closing or (self._waiting and self._waiting[0].is_ready)):
+                while not (self._closing or (self._waiting and self._waiting[0].is_ready)):
                     self._changed.wait()
-                if self._closing and not (self._waiting or self._slots):
+                if self._closing and not self._waiting:
                     return
                 batch = self._taken()
             if batch:
-                self._begin(batch)
-            self._advance()
+                self._decode(batch)
 
     def _taken(self) -> list[Job]:
-        """Take the longest waiting job, if it can begin now, and jobs that can begin with it."""
+        """Take the longest waiting job, and jobs that can be decoded with it."""
         waiting = [job for job in self._waiting if not job.gone]
         batch: list[Job] = []
-        if waiting and (room := self._room(waiting[0])) > 0:
-            first, pixels = waiting[0], 0
-            for job in waiting:
-                if job.key != first.key or job.alone != first.alone or not job.is_ready:
-                    continue
-                pixels += job.pictures.pixels
-                if batch and (len(batch) == room or pixels > self._most_pixels):
-                    break
-                batch.append(job)
+        pixels = 0
+        for job in waiting:
+            first = waiting[0]
+            if job.key != first.key or job.alone != first.alone or not job.is_ready:
+                continue
+            pixels += job.pictures.pixels
+            if batch and (first.alone or len(batch) == self.batch_size or pixels > self._most_pixels):
+                break
+            batch.append(job)
         self._waiting = deque(job for job in waiting if job not in batch)
         self._metrics.waiting.set(len(self._waiting))
         return batch
 
-    def _room(self, job: Job) -> int:
-        """Return the number of jobs like this one that can begin now. Jobs that cannot join wait for the others."""
-        if not job.is_ready:
-            return 0
-        under_way = sum(map(len, self._slots.values()))
-        if job.joins and not job.alone:
-            return self.batch_size - under_way
-        return 0 if under_way else 1 if job.alone else self.batch_size
-
-    def _can_begin(self) -> bool:
-        with self._changed:
-            return bool(self._waiting) and self._room(self._waiting[0]) > 0
-
-    def _begin(self, batch: list[Job]) -> None:
-        """Let jobs join those under way; answer those that cannot."""
-        first = batch[0]
-        self._metrics.batch.observe(len(batch) + sum(map(len, self._slots.values())))
+    def _decode(self, batch: list[Job]) -> None:
+        """Answer some jobs."""
+        self._metrics.batch.observe(len(batch))
         try:
-            prepared = self._prepared(first)
+            prepared = self._prepared(batch[0])
         except Exception as error:  # the same for all of them
             for job in batch:
                 job.tell(error)
             return
         try:
-            if not first.joins or first.alone:
-                prepared.answer(batch)
-                return
-            inputs = prepared.inputs(batch)
+            prepared.answer(batch)
         except ClientsGoneError:
             return
         except Exception as error:
             self._failed(batch, error)
-            return
-        if first.key not in self._slots:
-            self._slots[first.key] = JobSlots(prepared, first.task)
-        slots = self._slots[first.key]
-        try:
-            slots.join(batch, inputs)
-        except Exception as error:
-            self._failed(slots.give_up(), error)
-
-    def _advance(self) -> None:
-        """Decode the texts under way until other work is due; several methods in turns, token by token."""
-        several = len(self._slots) > 1
-        for key, slots in list(self._slots.items()):
-            try:
-                slots.advance(lambda: several or self._can_begin())
-            except Exception as error:
-                self._failed(slots.give_up(), error)
-            if not slots:
-                del self._slots[key]
 
     def _failed(self, jobs: list[Job], error: Exception) -> None:
         """Retry jobs that failed together one by one; fail a single job."""

@@ -64,7 +64,6 @@ class Job:
         top_logprobs: number of alternatives per token; None: no log-probabilities.
         words: score the words.
         verify: take a second look at the objects that the text names.
-        slots: whether the method can decode the model's texts in slots that are refilled.
         tell: called with each `TextPiece`, then with a `Reply` or an error, in the decoder's thread.
         trace: receives the lines of a trace; None: no trace. A traced text is alone in its batch, without pieces.
         gone: set when the client no longer waits for the answer.
@@ -83,7 +82,6 @@ class Job:
     top_logprobs: int | None
     words: bool
     verify: Verify | None
-    slots: bool
     tell: Callable[[TextPiece | Reply | Exception], None]
     trace: list[Line] | None = None
     gone: bool = False
@@ -98,14 +96,12 @@ class Job:
         preset = self.preset.model_dump(mode="json")
         if not self.method.uses_seed:
             del preset["generation"]["seed"]  # each row has its own
-        if self.joins:
-            del preset["generation"]["max_new_tokens"]  # likewise
         self.key = hash_of(
             method=self.method.name,
             settings=self.method.settings(),
             preset=preset,
             task=self.task,
-            watched=self.top_logprobs is not None and not self.joins,
+            watched=self.top_logprobs is not None,
             words=self.words,
             verify=self._decodes,
             trace=self.trace is not None,
@@ -120,11 +116,6 @@ class Job:
     def keeps_pictures(self) -> bool:
         """Whether its pictures are needed again after its text has begun."""
         return self.verify is not None or self.trace is not None
-
-    @property
-    def joins(self) -> bool:
-        """Whether its text can join others under way."""
-        return self.slots and not self.words and self.trace is None and self._decodes is None
 
     @property
     def _decodes(self) -> list[Any] | None:

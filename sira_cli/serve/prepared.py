@@ -131,7 +131,7 @@ class Prepared:
         each = (time.perf_counter() - started) / len(jobs)
         for row, answer in zip(rows, answers, strict=True):
             if not row.job.gone:
-                self.finish(row, answer, each)
+                self._finish(row, answer, each)
 
     def _watching(self, rows: Sequence[JobText]) -> dict[str, Any]:
         """Return the arguments of `answer` that report growing texts, if the method supports that."""
@@ -141,14 +141,14 @@ class Prepared:
 
         def see(tokens: Sequence[int], step: Step | None = None) -> None:
             for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-                self.see(row, token, None if step is None else step.contrast[number])
+                self._see_token(row, token, None if step is None else step.contrast[number])
 
         longest = rows[0].job.preset.generation.max_new_tokens
         start = Start([[] for _ in rows], stopping=(Done(rows),), new_tokens=longest)
         watched = rows[0].job.top_logprobs is not None or rows[0].job.words
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
-    def see(self, row: JobText, token: int, logits: Tensor | None) -> None:
+    def _see_token(self, row: JobText, token: int, logits: Tensor | None) -> None:
         """Take the next token of a text, and report its final part.
 
         Args:
@@ -163,7 +163,7 @@ class Prepared:
         if self.lvlm.preset.streams:
             row.tell()
 
-    def finish(self, row: JobText, answer: Answer, seconds: float) -> None:
+    def _finish(self, row: JobText, answer: Answer, seconds: float) -> None:
         """Report a finished text with its decoding time in seconds, after a second look if one was asked for."""
         if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
             answer = replace(answer, text=self.lvlm.ended(list(answer.tokens)).text, error="")

@@ -1,15 +1,15 @@
-"""Texts that begin beside others that are under way: each is that of a single request, whoever comes and goes."""
+"""Texts of many requests at once: each is that of a single request, whoever comes and goes."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
 
-from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.answering.texts import TextSettings
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
@@ -26,42 +26,18 @@ def single(lvlm, picture, tokens, method="sira", **settings):
     return lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text
 
 
-@pytest.mark.parametrize(
-    "methods",
-    [("sira", "greedy"), *(pytest.param((each, "sira"), marks=pytest.mark.slow) for each in ("sira", "greedy"))],
-)
-def test_who_comes_later_is_answered_before_a_text_under_way_ends(endless, methods):
-    expected = {each: single(endless, *each, methods[1]) for each in ((PICTURES[1], 9), (PICTURES[2], 4))}
-    with (
-        running(endless, limits=Limits(tokens=LONG)) as address,
-        streaming(address, PICTURES[0], methods[0]) as pieces,
-    ):
-        for (picture, tokens), text in expected.items():
-            later = ask(client_of(address), said(picture=picture), {"method": methods[1]}, max_tokens=tokens)
-            assert later.choices[0].message.content == text
-        text = ""
-        while len(text) < 150:
-            text += next(pieces)
-    assert single(endless, PICTURES[0], 100, methods[0]).startswith(text.rstrip())
-
-
 def test_who_goes_makes_place(endless):
-    """In the only slots, for others of the same kind and of another."""
-    expected = {method: single(endless, PICTURES[2], 5, method) for method in ("sira", "greedy", "vcd")}
-    with running(endless, limits=Limits(tokens=LONG), batch_size=2) as address:
+    """A text whose client has gone ends, and the next one begins."""
+    expected = single(endless, PICTURES[2], 5)
+    with running(endless, limits=Limits(tokens=LONG)) as address:
         with streaming(address) as pieces:
-            with streaming(address, PICTURES[1], "greedy"):
-                pass
-            for method in ("sira", "greedy"):
-                short = ask(client_of(address), said(picture=PICTURES[2]), {"method": method}, max_tokens=5)
-                assert short.choices[0].message.content == expected[method]
             assert next(pieces)
-        other = ask(client_of(address), said(picture=PICTURES[2]), {"method": "vcd"}, max_tokens=5)  # waits for the end
-        assert other.choices[0].message.content == expected["vcd"]
+        later = ask(client_of(address), said(picture=PICTURES[2]), max_tokens=5)
+        assert later.choices[0].message.content == expected
 
 
 def test_whoever_waits_longest_begins_first(endless):
-    """A method that cannot join others is not overtaken for ever by those that can."""
+    """A method is not overtaken for ever by others."""
     done = []
     expected = {method: single(endless, PICTURES[1], 4, method) for method in ("vcd", "sira", "greedy")}
 
@@ -121,28 +97,29 @@ def answered(answer) -> tuple[str, list[float]]:
     return answer.choices[0].message.content, [row.logprob for row in scores.content] if scores else []
 
 
-def test_a_pass_that_fails_is_tried_again_for_each_text_alone(lvlm, monkeypatch):
-    advance, failed = RefilledSlots.advance, []
+def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
+    expected = [single(endless, picture, 24) for picture in PICTURES[:3]]
+    passes = []
 
-    def failing(self, pause=None):
-        if self.under_way == 3 and not failed:
-            for _ in range(6):
-                advance(self, lambda: True)
-            failed.append(True)
+    def failing(model, arguments, named):
+        passes.append(len(named["input_ids"]))
+        if passes[-1] == 3 and passes.count(3) == 6:
             raise RuntimeError("out of memory")
-        return advance(self, pause)
 
-    monkeypatch.setattr(RefilledSlots, "advance", failing)
-    expected = [single(lvlm, picture, 24) for picture in PICTURES[:3]]
-    with running(lvlm) as address, ThreadPoolExecutor(3) as pool:
-        texts = list(
-            pool.map(
-                lambda picture: "".join(streamed(ask(client_of(address), said(picture=picture), stream=True))),
-                PICTURES[:3],
-            )
-        )
-    assert texts == expected
-    assert failed
+    def one(picture: Path) -> str:
+        return "".join(streamed(ask(client_of(address), said(picture=picture), stream=True, max_tokens=24)))
+
+    hook = endless.model.register_forward_pre_hook(failing, with_kwargs=True)
+    try:
+        with running(endless, limits=Limits(tokens=LONG)) as address, ThreadPoolExecutor(3) as pool:
+            with streaming(address, PICTURES[3]):
+                texts = [pool.submit(one, picture) for picture in PICTURES[:3]]
+                while waiting(address) < 3:
+                    assert not any(text.done() for text in texts)
+            assert [text.result() for text in texts] == expected
+    finally:
+        hook.remove()
+    assert passes.count(3) == 6
 
 
 def test_a_text_that_is_changed_at_its_end_comes_in_one_piece(lvlm):
