@@ -20,9 +20,6 @@ from sira_cli.methods import find
 from sira_cli.models.loading.presets import read as read_preset
 from sira_cli.models.loading.presets import resolve
 from sira_cli.models.many.request import Request
-from sira_cli.pictures.sources import as_picture
-from sira_cli.view.history import State
-from sira_cli.view.items import CaptionItem
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -76,8 +73,7 @@ def test_exit_codes(sira, tmp_path):
 
 PACKAGE = Path(sira_cli.__file__).parent
 ARGUMENTS = {"message": "said", "public": "shown", "tokens": 7, "image": 5, "after": 1.5, "waiting": 3}
-ARGUMENTS |= {"status": 404, "param": "n", "code": "wrong", "state": State(2, "A cat.")}
-ARGUMENTS |= {"item": CaptionItem("a.jpg", "a.jpg", as_picture("a.jpg"), "A cat.")}
+ARGUMENTS |= {"status": 404, "param": "n", "code": "wrong"}
 
 
 def classes_of_errors() -> list[type[SiraError]]:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "sira_cli"
 # From the ground floor up: a room imports rooms below it, and nothing above.
 ROOMS = (
     *("web", "core", "language", "pictures", "data", "methods", "models", "remote", "runs"),
-    *("eval", "analysis", "demo", "view", "serve", "cli"),
+    *("eval", "analysis", "demo", "serve", "cli"),
 )
 BESIDE = (
     "_version",
@@ -38,7 +38,6 @@ LINES = {
     "eval": 7_370,
     "analysis": 7_660,
     "demo": 1_530,
-    "view": 2_580,
     "serve": 3_880,
     "cli": 6_420,
 }

@@ -220,15 +220,6 @@ def small_picture(name: str, data: Content, side: int) -> Image.Image:
     return _in_room(name, data, decoded)
 
 
-def small_pictures(name: str, data: Content, side: int, sampling: Sampling) -> list[Image.Image]:
-    """Return the frames of a clip that `sampling` chooses, or a picture; otherwise as `small_picture`."""
-    if (found := decode_clip(name, data, sampling)) is None:
-        return [small_picture(name, data, side)]
-    for frame in found[0].frames:
-        frame.thumbnail((side, side), Image.Resampling.BICUBIC)
-    return [*found[0].frames]
-
-
 def _in_room(name: str, data: Content, decode: Callable[[], T]) -> T:
     """Decode as soon as memory is free; a picture that needs all of it is decoded alone."""
     needed = _needed(opened_header(name, data)) + len(data)

@@ -20,11 +20,11 @@ from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.web import is_web
 from sira_cli.serve.connections import Connection
 from sira_cli.serve.downloads import Downloads
+from sira_cli.serve.http import says_json
 from sira_cli.serve.limits import Limits, check_parts, too_large
 from sira_cli.serve.pictures import Received, receive
 from sira_cli.serve.protocol import OLLAMA, RequestError
 from sira_cli.serve.waiting_queue import BusyError, QueuePlace, WaitingQueue
-from sira_cli.web.http import says_json
 
 BODY_SECONDS = 60.0  # from the first byte of a body to the last
 GRACE = 5.0  # seconds in which a body may arrive at any rate

@@ -31,6 +31,7 @@ from sira_cli.serve.admission import Admission, PendingRequest
 from sira_cli.serve.answers import Answering, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.downloads import Downloads
+from sira_cli.serve.http import bearer_key, is_key
 from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, settings_of
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.metrics import Metrics
@@ -45,7 +46,6 @@ from sira_cli.serve.responses import ResponseRequest
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.serve.trials import Trials
 from sira_cli.serve.waiting_queue import RETRY_AFTER, WaitingQueue
-from sira_cli.web.http import bearer_key, is_key
 
 ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
 PROTOCOLS: dict[str, type[ClientRequest]] = {

@@ -1,4 +1,4 @@
-"""Shared parts of the pages of `sira report`, `sira serve` and `sira view`."""
+"""Shared parts of the pages of `sira report` and `sira serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Texts of a model, for the pages of `sira serve` and `sira view`. They are inserted as text only.
+// Texts of a model, for the page of `sira serve`. They are inserted as text only.
 
 import { element } from "./element.js";
 

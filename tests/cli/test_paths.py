@@ -57,7 +57,7 @@ CASES = [
 def test_all_commands_and_their_paths_are_here():
     found = {case.id for case in CASES}
     assert len({case.values[0] for case in CASES}) == len(list(commands())) - 2  # `presets list` and `doctor` take none
-    assert {"caption --preset", "view --edits", "eval paths", "presets new model", "compare b"} <= found
+    assert {"caption --preset", "report --output", "eval paths", "presets new model", "compare b"} <= found
     assert len(found) > 60
 
 

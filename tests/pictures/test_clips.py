@@ -17,10 +17,9 @@ from PIL import Image, ImageSequence
 
 from sira_cli import PictureError, SettingsError
 from sira_cli.pictures import clip_files, clip_worker, opening, single
-from sira_cli.pictures.clip import Sampling, at_times, evenly
+from sira_cli.pictures.clip import Sampling, evenly
 from sira_cli.pictures.content import LargeFile
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.opening import small_pictures
 from sira_cli.pictures.sources import as_picture
 from tests.support.clips import all_frames, drawn, turned, write_animation, write_clip
 
@@ -142,8 +141,6 @@ def test_clips_among_pictures_in_folders_and_shards(tmp_path, monkeypatch):
         shard.add(tmp_path / "b.png", "2.png")
     clip, picture = (each.open(Sampling(frames=2)) for each in find_pictures([str(tmp_path / "a.tar")]))
     assert (len(clip.stills), len(picture.stills)) == (2, 1)
-    small = small_pictures("x", (tmp_path / "a.mp4").read_bytes(), 20, Sampling(rule=at_times([0.1, 0.2])))
-    assert [each.size for each in small] == [(20, 13)] * 2
 
 
 def test_without_pyav_clips_are_named_with_the_remedy(tmp_path, monkeypatch):

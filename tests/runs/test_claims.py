@@ -12,8 +12,6 @@ from sira_cli.data.records.record import Answer
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import SecondLook, Verify
-from sira_cli.pictures.single import FilePicture
-from sira_cli.view.items import CaptionItem
 
 FIRST = VALIDATION_SEEDS[500_000]  # a blue bicycle, a brown table, a white bowl, a black clock
 TEXTS = ["A purple bicycle stands there. The bowl is white.", "A house."]
@@ -117,8 +115,6 @@ def test_wrong_colours_are_marked_wherever_a_text_is_shown(sira, shown_on_termin
     assert "Claims not supported: 1 of 4" in page
     answer = Answer(end["text"], objects=end["objects"], claims=end["claims"], verify=end["verify"])
     assert verdict(answer) == "not supported: bicycle: purple (0.00)"
-    item = CaptionItem("0", "0.png", FilePicture("0.png", "0.png"), end["text"], end)
-    assert [(thing.thing, thing.spans) for thing in item.things if thing.low] == [("bicycle: purple", ((2, 8),))]
 
 
 def test_a_language_of_the_preset(sira, scenes, tmp_path):

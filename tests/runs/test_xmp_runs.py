@@ -14,11 +14,8 @@ import pytest
 from PIL import Image
 
 from sira_cli.data.xmp.packet import TEXT, Packet
-from sira_cli.errors import SettingsError
 from sira_cli.runs.xmp import Described
 from sira_cli.runs.xmp_sidecars import describe
-from sira_cli.view import Collection, Edits
-from sira_cli.view.accepted import AcceptedXmp
 from tests.runs.test_xmp import FAST, HOSTILE, PICTURES, foreign, merged, read, tag, without_ours
 from tests.support.helpers import SIRA
 
@@ -84,8 +81,6 @@ def test_metadata_that_cannot_be_read_are_that_pictures_error(sira, folder):
     assert "b.jpg: b.xmp: is not XML: " in found["b.jpg"]
     assert "c.jpg: XMP in the picture: has a document type" in found["c.jpg"]
     assert all(one in err for one in found.values())
-    items = {item.name: item for item in Collection.read(folder).items}
-    assert {name for name, item in items.items() if item.error} == {"b.jpg", "c.jpg"}
 
 
 def test_a_check_writes_support_next_to_texts_of_others(sira, folder):
@@ -102,32 +97,6 @@ def test_a_check_writes_support_next_to_texts_of_others(sira, folder):
     assert found.get(tag("sira:unsure"), []) == [thing for support, thing in named if float(support) < 0.5]
     assert (folder / "c.jpg.xmp").exists()  # embedded metadata are read only
     assert merged(after, Described("Another text.")) is None  # it is still theirs
-
-
-def test_view_shows_texts_of_metadata_and_accepted_ones_are_marked(folder):
-    captions = Collection.read(folder)
-    assert {item.name: item.text for item in captions.items} == TEXTS
-    assert {item.name: item.settings["source"] for item in captions.items} == SOURCES
-    edits = Edits(captions.edits_file, xmp=AcceptedXmp())
-    first, second = captions.items[:2]
-    before = (folder / "a.jpg.xmp").read_bytes()
-    edits.change(first, seen=0, text="A black cat.")
-    assert (folder / "a.jpg.xmp").read_bytes() == before  # not accepted yet
-    edits.change(first, seen=1, decision="accepted")
-    after = (folder / "a.jpg.xmp").read_bytes()
-    assert (read(after)[tag("dc:description")], read(after)[tag("sira:reviewed")]) == (["A black cat."], ["yes"])
-    assert without_ours(after) == without_ours(before)
-    edits.undo(first, seen=2)
-    assert read((folder / "a.jpg.xmp").read_bytes())[tag("sira:reviewed")] == ["no"]
-    (folder / "b.xmp").write_bytes(theirs("By another program, meanwhile."))
-    with pytest.raises(SettingsError, match=r"b\.xmp: has another description"):
-        edits.change(second, seen=0, decision="accepted")
-    assert edits.state(second).version == 0
-    (folder / "b.xmp").unlink()
-    edits.change(second, seen=0, decision="accepted")
-    (folder / "b.jpg.xmp").unlink()  # as if the process had been killed before it was written
-    Edits(captions.edits_file, xmp=AcceptedXmp()).settle(captions.items)
-    assert read((folder / "b.jpg.xmp").read_bytes())[tag("sira:reviewed")] == ["yes"]
 
 
 @pytest.mark.parametrize(("name", "there", "place"), [

@@ -35,7 +35,6 @@ class CaptionRow:
         image: the picture's name.
         text: the caption; None: none, or the row is a record of a picture that failed.
         image_column, text_column: the keys of the two.
-        raw: the line, if it is known and JSON.
     """
 
     values: dict[str, Any]
@@ -43,12 +42,9 @@ class CaptionRow:
     text: str | None
     image_column: str
     text_column: str
-    raw: bytes | None = None
 
     @classmethod
-    def of(
-        cls, where: str, values: dict[str, Any], image_column: str, text_column: str, raw: bytes | None = None
-    ) -> CaptionRow:
+    def of(cls, where: str, values: dict[str, Any], image_column: str, text_column: str) -> CaptionRow:
         """Return a row that stands somewhere, such as in `captions.csv: row 3`.
 
         Raises:
@@ -58,28 +54,12 @@ class CaptionRow:
         if not image or "\0" in image:
             raise DataError(f"{where}: {image_column} is empty or has a NUL byte: expected the name of a picture")
         text = None if values.get(text_column) is None else text_of(where, values, text_column)
-        return cls(values, image, None if is_failure(values) else text, image_column, text_column, raw)
+        return cls(values, image, None if is_failure(values) else text, image_column, text_column)
 
     @property
     def failed(self) -> bool:
         """Whether it is a record of a picture that failed."""
         return is_failure(self.values)
-
-    @property
-    def own(self) -> bool:
-        """Whether it is a record of sira; the newest about a picture counts."""
-        return is_record(self.values)
-
-    @property
-    def name(self) -> str:
-        """The picture's identity in the file."""
-        given = self.values.get("id") if self.own else None
-        return given if isinstance(given, str) and given else self.image
-
-    @property
-    def method(self) -> str:
-        """The method that wrote the text, in a record of sira."""
-        return str(self.values.get("method", "")) if self.own else ""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from fastapi import FastAPI, Response
 
 from sira_cli.analysis.page.page import policy_sources
+from sira_cli.serve.http import SAFE_HEADERS, page_policy
 from sira_cli.serve.page import examples
 from sira_cli.web import base_style, marks_style, modules
-from sira_cli.web.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("script.js", "picture.js", "column.js", "differences.js", "marks.js", "server.js")

@@ -1,12 +1,9 @@
-"""Checks of requests by the servers of `sira serve` and `sira view`, and headers that isolate their pages.
-
-Nothing here needs a web framework: headers are a mapping, and a body is its parts.
-"""
+"""Checks of requests, and headers that isolate the page."""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import Mapping
 
 # Headers of every file of a page: its type is final, other sites cannot embed it, and they get no referrer.
 SAFE_HEADERS = {
@@ -62,19 +59,3 @@ def says_json(headers: Mapping[str, str]) -> bool:
         headers: of the request, with names in lower case.
     """
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-async def read_body(parts: AsyncIterable[bytes], most: int) -> bytes | None:
-    """Return a request's body, or None as soon as it has more than `most` bytes.
-
-    Args:
-        parts: parts of the body as they arrive; only as many as needed are read.
-        most: maximum number of bytes.
-    """
-    read, size = [], 0
-    async for part in parts:
-        size += len(part)
-        if size > most:
-            return None
-        read.append(part)
-    return b"".join(read)
