@@ -22,7 +22,7 @@ from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SiraError
-from sira_cli.methods import FOR_PICTURES, find
+from sira_cli.methods import METHODS, find
 from sira_cli.models.lvlm import Lvlm
 from tools.chosen import FOLDER, Chosen, method_of, read_chosen
 from tools.cost import TIMED, caption_costs
@@ -112,7 +112,7 @@ class Comparison:
     def tables(self) -> str:
         """Return legend, tables of captions and of answers, and the methods that were not measured, in Markdown."""
         tables = f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
-        missing = ", ".join(f"`{name}`" for name in FOR_PICTURES if name not in self.report.figures)
+        missing = ", ".join(f"`{name}`" for name in METHODS if name not in self.report.figures)
         return f"{tables}\n\nNot measured: {missing}." if missing else tables
 
     def legend(self) -> str:
@@ -184,9 +184,7 @@ def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units) -> Comp
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.comparison", description="Measure methods on drawn scenes.")
-    parser.add_argument(
-        "methods", nargs="*", metavar="METHOD", default=[*FOR_PICTURES], help="which ones (default: all)"
-    )
+    parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
     parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")

@@ -8,7 +8,7 @@ vocabulary of 150,000 all logits of a long text would need more memory than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,13 +25,7 @@ ROWS = 16  # rows of each stream that go through the head at once
 
 
 @torch.no_grad()
-def score(
-    model: nn.Module,
-    config: SiraConfig,
-    inputs: Any,
-    texts: Sequence[Sequence[int]],
-    fork: Callable[..., Fork] = Fork,
-) -> Iterator[Step]:
+def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Sequence[int]]) -> Iterator[Step]:
     """Yield the logits of both streams at every token of given texts.
 
     Args:
@@ -39,7 +33,6 @@ def score(
         config: settings of SIRA.
         inputs: the processor's output for B pictures and prompts, left-padded, on the model's device.
         texts: B texts of at least one token id each; N is the length of the longest.
-        fork: makes a fork with another CF stream, which holds all rows of the text.
 
     Yields:
         N times the logits `[B, V]` that decide a token. The ends of the texts are aligned: text b takes part in the
@@ -55,7 +48,7 @@ def score(
         raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one per prompt")
     rows: list[Tensor] = []
     steps: list[Step] = []
-    with attached(fork(model, config, steps.append, last_rows=longest)) as streams:
+    with attached(Fork(model, config, steps.append, last_rows=longest)) as streams:
         keep_rows = streams.norm.register_forward_hook(lambda norm, args, output: rows.append(output))
         try:
             model(**followed(model, inputs, [text[:-1] for text in texts]), use_cache=False, logits_to_keep=1)

@@ -19,7 +19,6 @@ from sira_cli.methods.maskcd import MaskCd
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
-from sira_cli.methods.temporal import Temporal
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 
@@ -38,10 +37,8 @@ METHODS: dict[str, Method] = {
         Opera(),
         Ict(),
         MaskCd(),
-        Temporal(),
     )
 }
-FOR_PICTURES = tuple(name for name, method in METHODS.items() if not method.needs_clips)
 
 
 def find(name: str) -> Method:

@@ -88,7 +88,6 @@ class Method:
         deciding: those of `from_preset` that change a text.
         uses_seed: whether the seed changes a text at temperature 0.
         own_search: whether it has its own search (`generate`), which may take back picked tokens.
-        needs_clips: whether it refuses pictures.
         rewinds: whether it can go on from any token with only its cache, cut back to that token; the full stream's
             part of the cache is then the model's own.
     """
@@ -99,7 +98,6 @@ class Method:
     deciding: ClassVar[tuple[str, ...]] = ()
     uses_seed: ClassVar[bool] = False
     own_search: ClassVar[bool] = False
-    needs_clips: ClassVar[bool] = False
     rewinds: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

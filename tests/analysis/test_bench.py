@@ -24,7 +24,7 @@ from sira_cli.analysis.bench.run import bench
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.methods import FOR_PICTURES
+from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
@@ -148,7 +148,7 @@ def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
     assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
 
 
-@pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in FOR_PICTURES)])
+@pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in METHODS)])
 def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: int):
     lvlm, tokens = under(qwen, method), 4
     inputs = prepared(lvlm, batch)
@@ -240,7 +240,7 @@ def test_figures_by_hand():
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
     names = MeasuredMethod("greedy"), MeasuredMethod("sira")
     runs = dict(zip(names, [greedy, sira], strict=True))
-    row = BenchRow.of(names[1], names[0], (4, 50, 30, 0), runs, [1, 3])
+    row = BenchRow.of(names[1], names[0], (4, 50, 30), runs, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -254,7 +254,7 @@ def test_figures_by_hand():
     assert row.paper == {}
     assert (row.method, row.compiled, row.baseline) == ("sira", False, "greedy")
     single = {names[0]: [Timing(1.0, (3.0,), 100, None)]}
-    row = BenchRow.of(names[0], names[0], (1, 50, 30, 0), single, [1])
+    row = BenchRow.of(names[0], names[0], (1, 50, 30), single, [1])
     assert row.step is row.tokens_per_second is None
 
 
@@ -284,16 +284,6 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
         ("sira", True, "greedy"),
         ("sira", True, "compiled greedy"),
     ]
-
-
-@pytest.mark.slow
-def test_clips_take_the_place_of_pictures(qwen: Lvlm):
-    """Two frames have the tokens of one picture; the caches of each method are checked by `bench` itself."""
-    report = bench(qwen, ["sira", "temporal"], lengths=[3], batches=[1, 2], runs=1, image_tokens=20, frames=[4, 6])
-    (picture,) = bench(qwen, [], lengths=[3], batches=[1], runs=1, image_tokens=20).rows
-    rows = [row for row in report.rows if row.method == "greedy"]
-    assert [(row.batch, row.frames) for row in rows] == [(1, 4), (1, 6), (2, 4), (2, 6)]
-    assert [row.image_tokens for row in rows[:2]] == [2 * picture.image_tokens, 3 * picture.image_tokens]
 
 
 def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
@@ -351,7 +341,7 @@ def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of)
     code, out, err = sira("bench", *given, "--method", "all", "--json")
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
-    assert {row["method"] for row in json.loads(out)["rows"]} == {*FOR_PICTURES} - {"sid", "ict", "maskcd"}
+    assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
 
 
 @pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])

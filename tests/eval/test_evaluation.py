@@ -13,7 +13,7 @@ from sira_cli.data.records.ledger import Ledger
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
-from sira_cli.methods import FOR_PICTURES
+from sira_cli.methods import METHODS
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.events import Finished, Skipped
@@ -140,7 +140,7 @@ def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch)
     code, out, err = sira(*command, "--method", "all", "--max-new-tokens", 2, "--json")
     assert code == 0, err
     assert "icd is left out: it needs a calibration: sira calibrate icd" in err
-    assert {*json.loads(out)["settings"]} == {*FOR_PICTURES} - {"icd"}
+    assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
     code, out, err = sira(*command, "--method", "all", "--set", "num_beams=2", "--max-new-tokens", 2, "--json")
     assert code == 0, err
     assert "vcd is left out: method vcd follows one text per picture" in err

@@ -16,7 +16,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.drift.measure import measure_drift
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.methods import FOR_PICTURES, METHODS
+from sira_cli.methods import METHODS
 from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import noised, signal_share
 from sira_cli.models.answering.choices import choose
@@ -222,7 +222,7 @@ def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, pho
         assert lvlm.answer(lvlm.prepare([picture], [prompt]))[0].text == text
 
 
-@pytest.mark.parametrize("method", mostly_slow(FOR_PICTURES, "sira", "vcd", "sid", "maskcd"))
+@pytest.mark.parametrize("method", mostly_slow(METHODS, "sira", "vcd", "sid", "maskcd"))
 def test_caption_with_each_method(method, sira, tmp_path):
     output = tmp_path / "captions.jsonl"
     command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
@@ -239,7 +239,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
     assert "2 of 2 pictures were done before" in err
 
 
-@pytest.mark.parametrize("method", mostly_slow(FOR_PICTURES[2:], "vcd", "sid", "dola"))
+@pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola"))
 def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     def key(**settings):
         return load(preset, method=method, **settings).keys.key("caption", "a.png", "0", "p")

@@ -57,7 +57,7 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
     return slow.decode(case, branch, slow.vcd_rule(1.0, 0.1), **settings)
 
 
-OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "greedy", "sid", "opera", "temporal")]
+OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "greedy", "sid", "opera")]
 each_method = pytest.mark.parametrize(
     "method", [*OTHERS, Dola(bucket="high")], ids=lambda m: getattr(m, "bucket", None) or m.name
 )

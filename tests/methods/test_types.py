@@ -10,7 +10,7 @@ import torch
 from sira_cli.core.census import EXACT, NOT_FOLLOWED
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import PictureSettingsError, SiraError
-from sira_cli.methods import FOR_PICTURES, METHODS
+from sira_cli.methods import METHODS
 from sira_cli.methods.base import PromptBatch
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid
@@ -23,7 +23,7 @@ from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
 KINDS = [kind for kind in EXACT if kind != "shieldgemma2"]  # the class of gemma3
-NAMES = [name for name in FOR_PICTURES if name not in ("sira", "greedy")]
+NAMES = [name for name in METHODS if name not in ("sira", "greedy")]
 STEPS = 2
 WINDOWED = ["idefics2"]  # the tiny model's windows are shorter than its prompt
 # A type for each way in which pictures are handed over or layers attend; all types are tried in the slow tests.

@@ -13,7 +13,7 @@ from PIL import Image
 
 import sira_cli
 from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
-from sira_cli.methods import FOR_PICTURES, METHODS
+from sira_cli.methods import METHODS
 from sira_cli.models.many.runner import READERS, WINDOW
 from sira_cli.pictures.sources import as_picture, open_picture
 
@@ -108,7 +108,7 @@ def prepared(demo):
     return {name: inputs[name] for name in ("input_ids", "attention_mask", "pixel_values")}
 
 
-@pytest.mark.parametrize("method", [name for name in FOR_PICTURES if name not in ("icd", "vcd", "opera")])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("icd", "vcd", "opera")])
 def test_attach_decodes_with_any_method(demo, prepared, method):
     other = demo.under(METHODS[method])  # with its calibration, if it needs one
     with attach(demo.model, SiraConfig(k=7), method=other.decoder, inputs=prepared):

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedModelError, confined, load, run_pictures
-from sira_cli.methods import FOR_PICTURES, METHODS
+from sira_cli.methods import METHODS
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.answering.refilling import RefilledSlots
@@ -130,7 +130,7 @@ def test_an_empty_schema_allows_any_json_and_an_empty_name_is_an_error(demo):
         demo.caption(PICTURES[0], schema="")
 
 
-@pytest.mark.parametrize("name", [name for name in FOR_PICTURES if not METHODS[name].own_search])
+@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].own_search])
 def test_texts_of_every_method_follow_a_schema(demo, images, name):
     lvlm = demo.under(demo.preset.method(name))
     for answer in lvlm.answer(prepared(lvlm, images[:2]), schemas=[Schema.of(FREE)] * 2):

@@ -13,7 +13,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.errors import LongPromptError, PictureError, SettingsError
-from sira_cli.methods import FOR_PICTURES
+from sira_cli.methods import METHODS
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from tests.support.checkpoints_all import ALL
@@ -138,7 +138,7 @@ def test_one_bad_picture_is_named(demo, tmp_path):
         demo.ask([tmp_path / "none.png", EXAMPLES[0]], QUESTION)
 
 
-@pytest.mark.parametrize("method", FOR_PICTURES)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_several_pictures(demo, method):
     """What it says about two pictures in a batch with one is what it says about them alone."""
     under = load("demo", method=method, max_new_tokens=12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from transformers.video_utils import VideoMetadata
 
 from sira_cli import load
 from sira_cli.analysis.proof.exact import compare_real
-from sira_cli.core.reference import decode as reference
-from sira_cli.errors import PictureSettingsError
 from sira_cli.methods.vcd import signal_share
 from sira_cli.models.answering.preparing import BRANCH
 from sira_cli.models.loading import presets
@@ -125,30 +122,6 @@ def test_vcd_noises_every_frame_with_noise_of_its_own(folders, clip, picture, fa
         torch.testing.assert_close(together[0], noise(picture)[0])
     halves = alone.flatten().chunk(len(clip.frames))
     assert abs(float(torch.corrcoef(torch.stack([halves[0], halves[-1]]))[0, 1])) < 0.1
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_temporal_hides_every_second_frame(folders, clip, picture, family):
-    lvlm = load(str(folders(family)), method="temporal", max_new_tokens=4, k=2, dtype="float32")
-    prompts = ["What is shown?", "Where is it, please?"]
-    inputs = lvlm.prepare([clip, clip], prompts)
-    frame, image = inputs[f"{BRANCH}frame"], lvlm.find_image(inputs["input_ids"])
-    assert torch.equal(frame >= 0, image)
-    number = 6 if family in ("InternVL", "Gemma 4 E") else 3  # a patch holds two frames
-    for row, places in zip(frame, image, strict=True):
-        assert row[places].tolist() == sorted([*range(number)] * int(places.sum() // number))
-    if family in (*STAMPED, "InternVL"):  # text between frames
-        assert bool((frame[:, 1:] == frame[:, :-1])[image[:, 1:] & image[:, :-1]].all())
-    for answer, prompt in zip(lvlm.answer(lvlm.to_device(inputs)), prompts, strict=True):
-        alone = lvlm.prepare([clip], [prompt])
-        own = {name: value for name, value in alone.items() if not name.startswith(BRANCH)}
-        grown = {name: 0 for name in own if name.endswith("token_type_ids")}
-        hidden = alone[f"{BRANCH}frame"] % 2 == 1
-        slow = SimpleNamespace(model=lvlm.model, inputs=own, grown=grown, silent=())
-        slow.image = hidden & lvlm.find_image(own["input_ids"])
-        assert [*answer.tokens] == reference(slow, 2, 0.5, 4).tokens[: len(answer.tokens)]
-    with pytest.raises(PictureSettingsError, match="needs one clip"):
-        lvlm.prepare([picture], ["What?"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from sira_cli.core.config import SiraConfig
 from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.icd import Icd
-from sira_cli.methods.temporal import Temporal, derangement
 from tests.support import tiny
 from tests.support.calibrations import calibrated_for
 from tests.support.tiny import Tiny
@@ -35,24 +34,10 @@ def stub(case: Tiny) -> SimpleNamespace:
 
 
 def branch_of(method: Method, case: Tiny) -> dict[str, torch.Tensor]:
-    """The branch's inputs as the method makes them; icd's and temporal's by hand."""
-    if isinstance(method, Temporal):
-        return frames_of(case.inputs)
+    """The branch's inputs as the method makes them; icd's by hand."""
     if not isinstance(method, Icd):
         return method.branch_inputs(PromptBatch(stub(case), case.inputs, [0] * len(case.inputs["input_ids"])))
     return with_role(case.inputs)
-
-
-def frames_of(inputs: dict, seed: int = 1) -> dict[str, torch.Tensor]:
-    """The image tokens of each prompt as two frames or more."""
-    image = inputs["input_ids"] == tiny.IMAGE
-    own, other = torch.full(image.shape, -1), torch.full(image.shape, -1)
-    for row, places in enumerate(image):
-        tokens = int(places.sum())
-        number = next(each for each in (4, 3, 2) if tokens % each == 0)
-        own[row, places] = torch.arange(number).repeat_interleave(tokens // number)
-        other[row, places] = derangement(number, seed).repeat_interleave(tokens // number)
-    return {"frame": own, "other_frame": other}
 
 
 def with_role(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.reference import counterfactual, extend
+from sira_cli.core.reference import extend
 from tests.support.tiny import IMAGE, SUPPRESS, Tiny
 
 Inputs = dict[str, Tensor]
@@ -230,44 +230,6 @@ def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
         for handle in handles:
             handle.remove()
     return logits[0, -1].float()
-
-
-@torch.no_grad()
-def temporal(
-    case: Tiny, negative: str, frame: list[int], order: list[int], k: int = 3, alpha: float = 0.5, steps: int = 6
-) -> Texts:
-    """Late layers in which every second frame is masked, or into which frames come with other states.
-
-    `frame`: of each position of the prompt, -1 for text. `order`: of the frames whose states each frame gets.
-    """
-    layer = layers_of(case.model)[-k]
-    inputs, tokens, scores = dict(case.inputs), [], []
-    places = [[place for place, each in enumerate(frame) if each == number] for number in range(max(frame) + 1)]
-
-    def change(module: Any, args: tuple[Any, ...]) -> Any:
-        changed = args[0].clone()
-        for number, own in enumerate(places):
-            for index, place in enumerate(own):
-                same = [args[0][0, other[index]] for other in places]
-                changed[0, place] = sum(same) / len(same) if negative == "homogenised" else same[order[number]]
-        return (changed, *args[1:])
-
-    for _ in range(steps):
-        z = case.model(**inputs, use_cache=False).logits[0, -1].float()
-        if negative == "dropped":
-            odd = [each > 0 and each % 2 == 1 for each in frame]
-            hidden = torch.tensor([odd + [False] * (inputs["input_ids"].shape[1] - len(frame))])
-            other = counterfactual(case.model, inputs, hidden, k)
-        else:
-            handle = layer.register_forward_pre_hook(change)
-            other = case.model(**inputs, use_cache=False).logits[0, -1].float()
-            handle.remove()
-        scores.append((1 + alpha) * z - alpha * other)
-        chosen = scores[-1].clone()
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
-        inputs = extend(inputs, tokens[-1], case.grown)
-    return Texts(tokens, torch.stack(scores))
 
 
 def ict_vectors(

@@ -5,7 +5,6 @@ The devices are imported inside functions: that registers them for good.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import traceback
@@ -71,8 +70,6 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
     for method in METHODS.values():
         if method.name in ("greedy", "sira"):
             continue
-        if method.needs_clips:
-            method = dataclasses.replace(method, negative="shuffled")
         branch, method = branch_of(method, case), calibrated_for(method, case.model)
         yield method.name, lambda case, move, method=method, branch=branch: of_method(case, method, move(branch))
     static = {"cache_implementation": "static", "disable_compile": True}

@@ -91,7 +91,6 @@ class BenchRow:
         cache_bytes: keys and values of all streams at the end.
         peak_bytes: most memory during a request, weights included.
         paper: by number of new tokens, the paper's ratio.
-        frames: of each prompt's clip; 0: a picture.
     """
 
     method: str
@@ -107,7 +106,6 @@ class BenchRow:
     cache_bytes: int
     peak_bytes: int | None
     paper: dict[int, float]
-    frames: int = 0
 
     @property
     def name(self) -> str:
@@ -119,16 +117,16 @@ class BenchRow:
         cls,
         decoder: MeasuredMethod,
         baseline: MeasuredMethod,
-        sizes: tuple[int, int, int, int],
+        sizes: tuple[int, int, int],
         runs: Mapping[MeasuredMethod, Sequence[Timing]],
         lengths: Sequence[int],
     ) -> BenchRow:
-        """Make it from the runs of all decoders, round by round; `sizes` are B, prompt and image tokens, frames.
+        """Make it from the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
 
         A shorter request is the beginning of the longest one, so each run serves all lengths.
         """
         own, base = runs[decoder], runs[baseline]
-        batch, prompt_tokens, image_tokens, frames = sizes
+        batch, prompt_tokens, image_tokens = sizes
         step = Measure.of(own, base, lambda run: median(run.steps)) if own[0].steps else None
         paper = PAPER.get(decoder.method, {}) if not decoder.compiled else {}
         return cls(
@@ -138,7 +136,6 @@ class BenchRow:
             batch=batch,
             prompt_tokens=prompt_tokens,
             image_tokens=image_tokens,
-            frames=frames,
             prefill=Measure.of(own, base, lambda run: run.prefill),
             step=step,
             requests={length: Measure.of(own, base, _until(length)) for length in lengths},

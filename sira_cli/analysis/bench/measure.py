@@ -30,7 +30,6 @@ from sira_cli.models.loading.packed import stored_bytes
 from sira_cli.models.loading.peak import peak_since, restart_peak
 from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.clip import Clip, Timeline
 
 SHARES = (
     1.0,
@@ -42,7 +41,6 @@ SHARES = (
     0.7,
     1.0,
 )  # of the image tokens, in a mixed batch
-_FPS = 2.0  # of a clip
 
 
 @dataclass(frozen=True)
@@ -88,18 +86,6 @@ def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]
         height = max(1, round((tokens * 3 / 4) ** 0.5))
         width = max(1, round(tokens / height))
         made.append(Image.effect_noise((side * width, side * height), 60).convert("RGB"))
-    return made
-
-
-def clips(processor: Any, image_tokens: int, frames: int, count: int) -> list[Clip]:
-    """Make clips of noise with this number of frames, each as large as a picture of `image_tokens`."""
-    made = []
-    for picture in pictures(processor, image_tokens, count):
-        seen = [picture, picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
-        shown = tuple(seen[number % 2] for number in range(frames))
-        numbers = tuple(range(frames))
-        times = tuple(number / _FPS for number in numbers)
-        made.append(Clip(shown, numbers, times, Timeline(frames, _FPS, *picture.size)))
     return made
 
 
@@ -159,11 +145,7 @@ def measure(
 def _hidden(lvlm: Lvlm, inputs: Any) -> Tensor:
     """Return the prompts' positions that have no row in the CF stream, `[B, S]`."""
     image: Tensor = lvlm.find_image(inputs["input_ids"])
-    if lvlm.method == "temporal" and lvlm.decoder.settings()["negative"] == "dropped":
-        frame: Tensor = inputs[f"{BRANCH}frame"]
-        return image & (frame % 2 == 1)
-    keeps = ("sid", "temporal")  # they mask image rows, or change them
-    return torch.zeros_like(image) if lvlm.method in keeps else image
+    return torch.zeros_like(image) if lvlm.method == "sid" else image  # it masks image rows
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
-from sira_cli.analysis.bench.measure import Timing, clips, measure, pictures, prompts
+from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
@@ -30,7 +28,6 @@ def bench(
     batches: Sequence[int],
     runs: int,
     image_tokens: int,
-    frames: Sequence[int] = (),
     compile: bool = False,  # noqa: A002 (as in `load`)
     processor_time: bool = False,
     on_request: Callable[[], None] = lambda: None,
@@ -45,11 +42,10 @@ def bench(
         batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: image tokens of the largest picture, for models that keep a picture's size.
-        frames: numbers of frames of clips, which take the place of pictures; none: pictures.
         compile: also measure SIRA and greedy with compiled steps.
         processor_time: count this process's processor time, which other programs lengthen less.
         on_request: called after each request.
-        on_rows: called after each batch size, or number of frames, with the rows so far.
+        on_rows: called after each batch size, with the rows so far.
 
     Raises:
         SiraError: the wrong decoder ran.
@@ -59,7 +55,7 @@ def bench(
     clock = time.process_time if processor_time else time.perf_counter
     rows: list[BenchRow] = []
     with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
-        for batch, shown in itertools.product(batches, frames or (0,)):
+        for batch in batches:
             if compile:
                 torch.compiler.reset()  # else compiled code of one batch size affects the next
             # They share the model: only hooks differ, which are on it while a request runs.
@@ -70,9 +66,7 @@ def bench(
                 )
                 for decoder in compared
             }
-            images: list[Any] = pictures(lvlm.processor, image_tokens, batch)
-            if shown:
-                images = [*clips(lvlm.processor, image_tokens, shown, batch)]
+            images = pictures(lvlm.processor, image_tokens, batch)
             asked = prompts(lvlm.preset.prompts.caption, batch)
             inputs = {
                 decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
@@ -91,9 +85,7 @@ def bench(
             pairs += [
                 (one, MeasuredMethod("greedy", True)) for one in compared if one.compiled and one.method != "greedy"
             ]
-            rows += [
-                BenchRow.of(decoder, base, (batch, prompt, image, shown), seen, lengths) for decoder, base in pairs
-            ]
+            rows += [BenchRow.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
             report = BenchReport(
                 **BenchReport.fields_of(lvlm),
                 weights="random" if lvlm.revision == RANDOM else "its own",

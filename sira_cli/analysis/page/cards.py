@@ -60,16 +60,12 @@ class Telling:
 
     Attributes:
         position: its index in the text, from 0.
-        seconds: of a clip, the time of the frame without which its logit falls most; None without any.
-        bars: SVG path of the frames, one wide each, from -1 (up) to 1.
     """
 
     word: TracedWord
     text: str
     position: int
     degree: int
-    seconds: float | None = None
-    bars: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,24 +182,12 @@ def _says_a_word(token: Token) -> bool:
 
 
 def _telling(trace: Trace) -> list[Telling]:
-    words, deltas = (trace.end.words, trace.end.frame_deltas) if trace.end else ((), ())
-    frames = [[sum(each) for each in zip(*deltas[slice(*word.steps)], strict=True)] for word in words]
-    most = max((abs(delta) for each in frames for delta in each), default=0) or 1.0
     found = [
-        Telling(word, bare(word.word), position, doubt(word.grounding), *_of_frames(trace, frames[position], most))
-        for position, word in enumerate(words)
+        Telling(word, bare(word.word), position, doubt(word.grounding))
+        for position, word in enumerate(trace.end.words if trace.end else ())
         if says_something(word.word)
     ]
     return sorted(found, key=lambda one: one.word.grounding)
-
-
-def _of_frames(trace: Trace, deltas: Sequence[float], most: float) -> tuple[float | None, str]:
-    """Return `seconds` and `bars` of a word; `most`: the largest of all words."""
-    if not deltas or trace.run is None or not trace.run.frames:
-        return None, ""
-    first = deltas.index(max(deltas)) * len(trace.run.frames) // len(deltas)  # where a patch holds two frames
-    bars = "".join(f"M{at} 0h.8v{-delta / most:.2f}h-.8z" for at, delta in enumerate(deltas))
-    return trace.run.frames[first], bars
 
 
 def _things(trace: Trace) -> list[Named] | None:

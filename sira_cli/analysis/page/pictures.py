@@ -12,9 +12,8 @@ from pathlib import Path
 from PIL import Image
 
 from sira_cli.analysis.trace.read import Trace
-from sira_cli.data.parts import ClipPart, recorded
+from sira_cli.data.parts import recorded
 from sira_cli.errors import PictureError
-from sira_cli.pictures.clip import Sampling, at_times
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
 
@@ -66,8 +65,7 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
         if not place or not (found := recorded(place, folder)).is_here():  # nothing is fetched for a page
             continue
         try:
-            whole = found.picture if isinstance(found, ClipPart) else found  # times are those of the file
-            picture = whole.open(Sampling(rule=at_times(trace.run.frames)) if trace.run.frames else None)
+            picture = found.open()
         except PictureError as error:
             problem = problem or str(error)
             continue

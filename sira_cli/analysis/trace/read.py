@@ -94,7 +94,7 @@ class Image:
 
 @dataclass(frozen=True, config=_STRICT)
 class Run:
-    """The prompt of a trace, and the decoding settings. `frames`: of a clip, their times in seconds."""
+    """The prompt of a trace, and the decoding settings."""
 
     type: Literal["run"]
     schema: Literal["sira.trace/1"]
@@ -121,7 +121,6 @@ class Run:
     device: str
     dtype: str
     versions: dict[str, str]
-    frames: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -178,10 +177,7 @@ class Look:
 
 @dataclass(frozen=True, config=_STRICT)
 class End:
-    """The end of a trace; `objects` and `verify` are None without a second look, `claims` without other kinds.
-
-    `frame_deltas` has a row per token, if the trace is about a clip.
-    """
+    """The end of a trace; `objects` and `verify` are None without a second look, `claims` without other kinds."""
 
     type: Literal["end"]
     status: Literal["ok", "error"]
@@ -196,7 +192,6 @@ class End:
     claims: tuple[TracedObject, ...] | None = None
     verify: Look | None = None
     reasoning: str = ""
-    frame_deltas: tuple[tuple[float, ...], ...] = ()
 
 
 @plain_dataclass(frozen=True)

@@ -12,7 +12,6 @@ import transformers
 from torch import Tensor
 
 from sira_cli._version import __version__
-from sira_cli.analysis.trace.frames import deltas_of_clip
 from sira_cli.analysis.trace.logits import LogitsFile
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
 from sira_cli.analysis.trace.rows import StepRows
@@ -91,7 +90,6 @@ class Tracer:
                     "height": request.picture.image.height,
                 },
                 **group,
-                **({"frames": clip["frames"]} if (clip := request.picture.facts) else {}),
                 "prompt": request.prompt,
                 **preset.later(),
                 "preset": preset.name,
@@ -175,7 +173,6 @@ class Tracer:
         error = "" if self._forced else ended.error
         reasoning = {"reasoning": parsed.reasoning} if parsed.reasoning else {}
         looked = self._looked(parsed.text)
-        frames = self._frame_deltas()
         line = _END | {
             "status": "error" if error else "ok",
             "error": f"{self._request.name}: {error}" if error else "",
@@ -187,7 +184,6 @@ class Tracer:
             "words": self._scores.words(0, len(self._tokens)),
             "tracked": list(self._said()),
             **looked,
-            **({} if frames is None else {"frame_deltas": frames}),
         }
         self._write(line)
         return line
@@ -202,13 +198,6 @@ class Tracer:
             **check.fields(),
             "verify": verify.settings(self._lvlm.preset),
         }
-
-    def _frame_deltas(self) -> list[list[float]] | None:
-        request = self._request
-        if not request.picture.facts or not self._tokens:
-            return None
-        inputs = _prepared(self._lvlm, [request], at_once=self._forced)
-        return deltas_of_clip(self._lvlm, request.picture.image, request.prompt, inputs, self._tokens)
 
     def _said(self) -> Iterator[Line]:
         """Yield the places where the text continues with all tokens of a tracked word."""

@@ -13,7 +13,7 @@ from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.terminal.console import note
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.methods import FOR_PICTURES, find
+from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def method_names(text: str) -> list[str]:
     """Split names of methods with commas between them; `all` stands for every method."""
     if text.strip() != ALL:
         return [name.strip() for name in text.split(",")]
-    return list(FOR_PICTURES)
+    return list(METHODS)
 
 
 def able(

@@ -58,10 +58,6 @@ def bench(
     image_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
-    frames: Annotated[
-        str | None,
-        typer.Option(metavar="N,...", help="Frames of a clip, each as large as a picture; default: a picture."),
-    ] = None,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Also measure greedy and SIRA with compiled decoding steps.")
@@ -101,7 +97,6 @@ def bench(
         find(name)
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
-    shown = [] if frames is None else _numbers("--frames", frames)
     check_file("--output", output, overwrite)
     lvlm = _loaded(shape, layers, model, k, compiled)
     if processor_time and lvlm.model.device.type != "cpu":
@@ -116,7 +111,7 @@ def bench(
         if output is not None:
             save_report(measured, output)
 
-    total = requests(methods, compiled, len(batches) * max(1, len(shown)), runs)
+    total = requests(methods, compiled, len(batches), runs)
     with Progress.shown("requests", total) as progress:
         report = measure_all(
             lvlm,
@@ -125,7 +120,6 @@ def bench(
             batches=batches,
             runs=runs,
             image_tokens=image_tokens,
-            frames=shown,
             compile=compiled,
             processor_time=processor_time,
             on_request=progress.advance,
@@ -180,10 +174,9 @@ def print_report(report: BenchReport) -> None:
         out.print("times are processor times of this process, not wall times")
     if report.stand_ins:
         out.print(f"with calibrations of random values: {', '.join(report.stand_ins)}")
-    for batch, frames in dict.fromkeys((row.batch, row.frames) for row in report.rows):
-        rows = [row for row in report.rows if (row.batch, row.frames) == (batch, frames)]
+    for batch in dict.fromkeys(row.batch for row in report.rows):
+        rows = [row for row in report.rows if row.batch == batch]
         each = "" if batch == 1 else " in all, of mixed sizes"
-        each = f", {frames} frames{each}" if frames else each
         title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
         table = new_table("", figures=("prefill", "step", "tokens/s", "cache", "peak memory"), title=title)
         for row in rows:
