@@ -89,8 +89,8 @@ def serve(
 ) -> None:
     """Answer programs that speak OpenAI's protocol or Ollama's, on this machine only unless --host is given.
 
-    Requests go to /v1/chat/completions, /v1/responses, /api/chat or /api/generate, with pictures as base64. The address
-    itself is a page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for
+    Requests go to /v1/chat/completions, /api/chat or /api/generate, with pictures as base64. The address itself is a
+    page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for
     a client, and nothing is fetched without --allow-urls.
     """
     set_verbosity(quiet, verbose)

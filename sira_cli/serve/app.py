@@ -42,15 +42,13 @@ from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
 from sira_cli.serve.report import ReportRequest, frames_of, report_of
-from sira_cli.serve.responses import ResponseRequest
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.serve.trials import Trials
 from sira_cli.serve.waiting_queue import RETRY_AFTER, WaitingQueue
 
-ClientRequest = ChatRequest | ResponseRequest | OllamaChat | OllamaGenerate
+ClientRequest = ChatRequest | OllamaChat | OllamaGenerate
 PROTOCOLS: dict[str, type[ClientRequest]] = {
     "/v1/chat/completions": ChatRequest,
-    "/v1/responses": ResponseRequest,
     "/api/chat": OllamaChat,
     "/api/generate": OllamaGenerate,
 }

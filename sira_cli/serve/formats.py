@@ -23,7 +23,7 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's `response_format`; in `/v1/responses` and other servers the schema stands next to the type."""
+    """OpenAI's `response_format`; for other servers the schema stands next to the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None

@@ -12,9 +12,7 @@ from typing import Any
 
 import httpx
 import openai
-from openai.types.responses import ResponseStreamEvent
 from PIL import Image
-from pydantic import TypeAdapter
 
 ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
@@ -73,41 +71,3 @@ def streaming(address: str, picture=PICTURES[0], method: str = "sira") -> Iterat
 def waiting(address: str, kind: str = "waiting") -> int:
     text = httpx.get(f"{address}/metrics").text
     return int(float(text.split(f"\nsira_{kind}_requests ")[1].split()[0]))
-
-
-# --- responses in events
-
-
-def without_times(response: dict) -> dict:
-    """A response without what differs from one request to the next."""
-    rest = {name: value for name, value in response.items() if name not in ("id", "created_at", "sira")}
-    return rest | {"output": [{**item, "id": item["id"].split("_")[0]} for item in response["output"]]}
-
-
-def protocol(response: dict) -> list[str]:
-    """The events of OpenAI's documentation, in order, as a response has to bring them; runs of deltas are one."""
-    found = ["created", "in_progress"]
-    for item in response["output"]:
-        name = {"reasoning": "reasoning_text", "message": "output_text"}[item["type"]]
-        found += ["output_item.added", "content_part.added"]
-        found += [f"{name}.delta"] if item["content"][0]["text"] else []
-        found += [f"{name}.done", "content_part.done", "output_item.done"]
-    return [f"response.{name}" for name in (*found, response["status"])]
-
-
-def once(names: list[str]) -> list[str]:
-    return [name for number, name in enumerate(names) if number == 0 or name != names[number - 1]]
-
-
-def events_of(address: str, **body) -> list[dict]:
-    """The events of a stream, each checked against the types of the official client."""
-    answer = httpx.post(f"{address}/v1/responses", json={**body, "stream": True}, timeout=60)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    found = []
-    for block in answer.text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        TypeAdapter(ResponseStreamEvent).validate_python(event)
-        found.append(event)
-    return found

@@ -12,7 +12,6 @@ import pytest
 from sira_cli.models.schemas.trying import engine_reason
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, for_clients
-from sira_cli.serve.responses import ResponseRequest
 
 ODD = [None, True, 0, -1, 1.5, 10**400, "", "x", [], {}, [1], ["x"], [{}], {"a": 1}, [[]], {"type": "x"}]
 ODD += [{"type": "image_url"}, {"type": "image_url", "image_url": 5}, {"role": "user"}, {"role": "x", "content": "y"}]
@@ -26,12 +25,6 @@ REQUESTS: dict[type[Options], dict[str, Any]] = {
         "stream_options": {"include_usage": True},
         "stop": ["a"],
         "chat_template_kwargs": {"enable_thinking": True},
-    },
-    ResponseRequest: {
-        "input": [{"role": "user", "type": "message", "content": [{"type": "input_text", "text": "a"}]}],
-        "text": {"format": {"type": "text"}},
-        "max_output_tokens": 5,
-        "temperature": 1,
     },
     OllamaChat: {
         "model": "demo",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import ollama
 import openai
 import pytest
@@ -10,7 +9,7 @@ from PIL import Image
 
 from sira_cli import load
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, data_uri, events_of, once, protocol, said, without_times
+from tests.serve.helpers import PICTURES, PROMPT, said
 from tests.support.checkpoints import write_qwen
 from tests.support.scripted import script, written
 
@@ -95,23 +94,6 @@ def test_log_probabilities_and_stops_are_about_the_text(asked):
     (choice,) = answer.choices
     assert (choice.message.content, choice.message.reasoning_content) == ("A cat", THOUGHT)
     assert "".join(each.token for each in choice.logprobs.content) == "A cat"
-
-
-def test_a_response_has_an_item_of_reasoning(asked, thinking_address):
-    parts = [{"type": "input_text", "text": PROMPT}, {"type": "input_image", "image_url": data_uri(PICTURES[0])}]
-    body = {"input": [{"role": "user", "content": parts}], "sira": {"think": True}}
-    answer = httpx.post(f"{thinking_address}/v1/responses", json=body, timeout=60).json()
-    thoughts, message = answer["output"]
-    assert (thoughts["type"], thoughts["content"]) == ("reasoning", [{"type": "reasoning_text", "text": THOUGHT}])
-    assert message["content"][0]["text"] == TEXT
-    assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
-    events = events_of(thinking_address, **body)
-    assert once([event["type"] for event in events]) == protocol(answer)
-    assert without_times(events[-1]["response"]) == without_times(answer)
-    indices = {event["type"]: event["output_index"] for event in events if event["type"].endswith("delta")}
-    assert indices == {"response.reasoning_text.delta": 0, "response.output_text.delta": 1}
-    before = [*body["input"], thoughts, message, {"role": "user", "content": PROMPT}]  # as clients send it back
-    assert httpx.post(f"{thinking_address}/v1/responses", json={**body, "input": before}, timeout=60).status_code == 200
 
 
 def test_ollamas_clients_get_both(asked, thinking_address):
