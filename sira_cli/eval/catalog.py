@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from sira_cli.errors import SettingsError
 from sira_cli.eval import (
     dash_b,
-    eventhallusion,
     hallusion,
     haloquest,
     mme,
@@ -17,8 +16,6 @@ from sira_cli.eval import (
     phd,
     pope_card,
     repope,
-    videohallucer,
-    vidhalluc,
 )
 from sira_cli.eval.amber import card as amber_card
 from sira_cli.eval.card import Card
@@ -29,7 +26,6 @@ CARDS = {
     for card in (
         *(pope_card.CARD, repope.CARD, chair_card.CARD, amber_card.CARD, dash_b.CARD, naturalbench.CARD),
         *(hallusion.CARD, phd.CARD, mme.CARD, mmhal.CARD, haloquest.CARD),
-        *(eventhallusion.CARD, videohallucer.CARD, vidhalluc.CARD),
     )
 }
 
