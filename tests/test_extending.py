@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import catalog
@@ -26,7 +25,6 @@ from sira_cli.methods.greedy import Greedy
 from sira_cli.models.look.kinds import KINDS, Kind
 from sira_cli.pictures import sources
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs import sinks
 
 SCENE = Path(__file__).parents[1] / "examples" / "scene-2900000.png"
 
@@ -92,29 +90,6 @@ def test_a_method_is_a_file_and_a_row(sira, monkeypatch):
     assert expected[0] == 0
     assert sira(*command, "--method", "again") == expected
     assert "again" in sira(*command, "--method", "nothing")[2]
-
-
-# --- a form of results
-
-
-class Lines(sinks.Sink):
-    """A text file with a line per picture."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
-        self._path.write_text("".join(f"{each['file_name']}: {each['text']}\n" for each in ledger.records()))
-
-
-def test_a_form_of_results_is_a_file_and_a_line(sira, monkeypatch, tmp_path):
-    monkeypatch.setitem(sinks.FILES, ".lines", Lines)
-    command = ("caption", SCENE, "-p", "demo", "--max-new-tokens", 8)
-    code, out, _ = sira(*command)
-    assert code == 0
-    assert sira(*command, "-o", tmp_path / "all.lines")[0] == 0
-    assert (tmp_path / "all.lines").read_text().endswith(f"scene-2900000.png: {out}")
-    assert (tmp_path / "all.jsonl").exists()
 
 
 # --- a place where pictures live

@@ -39,7 +39,6 @@ DECODING = {
     **{name: COMMANDS[name] for name in ("trace", "full logits", "drift", "drift figure", "bench", "sweep figure")},
     "trace to a folder": ((*TRACE, "--output-dir", "."), f"{EXAMPLE.stem}.trace.jsonl"),
     "caption": (("caption", EXAMPLE, *DEMO, "-o", "out.jsonl"), "out.jsonl"),
-    "caption table": (("caption", EXAMPLE, *DEMO, "-o", "out.csv"), "out.csv"),
     "caption text": (("caption", EXAMPLE, *DEMO, "--output-dir", "."), f"{EXAMPLE.stem}.txt"),
     "failures": (("caption", EXAMPLE, *DEMO, "-o", "metadata.jsonl"), "metadata.errors.jsonl"),
     "ask": (("ask", EXAMPLE, "A dog?", *DEMO, "-o", "out.jsonl"), "out.jsonl"),

@@ -19,7 +19,6 @@ from sira_cli.errors import DataError
 from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]
-_TABLES = (".csv", ".parquet")  # of records, as runs write them
 _SCHEMAS = ("sira.caption/", "sira.ask/")
 
 
@@ -32,8 +31,6 @@ class RecordFile:
         Raises:
             DataError: the file is not a file of records.
         """
-        if path.suffix.lower() in _TABLES and path.exists():
-            raise DataError(f"{path}: is a table: give the records that it was made from, {path.stem}.jsonl next to it")
         try:
             self._file = _seekable(path)
         except OSError as error:

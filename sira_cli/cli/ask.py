@@ -17,7 +17,7 @@ from sira_cli.errors import SettingsError
 
 EXAMPLES = """
 sira ask photo.jpg "Is there a dog in the image?"
-sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.csv
+sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.jsonl
 sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 """
 

@@ -64,7 +64,6 @@ def run_pictures(
     from sira_cli.pictures.left_out import message
     from sira_cli.runs.pictures import opened_jobs
     from sira_cli.runs.run import PictureRun
-    from sira_cli.runs.store import RecordFile
 
     with opened_jobs(
         pictures,
@@ -92,7 +91,7 @@ def run_pictures(
         else:
             if jobs[0].left_out:
                 note(message(jobs[0].left_out))
-            files = [job.targets.store.path for job in jobs if isinstance(job.targets.store, RecordFile)]
+            files = [job.targets.output for job in jobs if job.targets.output is not None]
             if len(files) > 1:
                 note(f"what differs: sira compare {files[0]} {files[1]}")
     if failed:

@@ -1,1 +1,1 @@
-"""Many pictures, resumable: batches, Ray, the file of records, tables, text files."""
+"""Many pictures, resumable: batches, Ray, the file of records, text files."""

@@ -95,7 +95,7 @@ class Job:
         Args:
             pictures, request, preset, method, quantization: the attributes.
             compiled: whether decoding steps are compiled.
-            output: the file of records, or a folder, which gets one output per file of a data set; None: none.
+            output: the file of records, or a folder for it; None: none.
             **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
 
         Raises:

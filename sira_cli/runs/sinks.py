@@ -1,23 +1,18 @@
-"""Other forms of a run's results, next to the records: text files, XMP, tables."""
+"""Other forms of a run's results, next to the records: text files, XMP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
-from sira_cli.data.records.tables import check_format, write_table
-from sira_cli.errors import SettingsError
-from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 
 class Sink:
-    """An additional output of a run's results. A new one overrides `write` or `finish`, and has a line in `FILES`."""
+    """An additional output of a run's results."""
 
     def refusal(self, picture: Picture) -> str:
         """Return why a picture's result could not be written; empty if it can."""
@@ -35,13 +30,6 @@ class Sink:
 
         Raises:
             SiraError: it cannot be written.
-        """
-
-    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
-        """Write all records, in order, at the end of the run.
-
-        Raises:
-            SiraError: they cannot be written.
         """
 
 
@@ -80,40 +68,3 @@ class XmpFiles(TextFiles):
         """Put the description into a sidecar that lacks it."""
         if not self.sidecars.is_there(picture):
             self.sidecars.describe(picture, record())
-
-
-class Table(Sink):
-    """All records as one table, .csv or .parquet."""
-
-    def __init__(self, path: Path) -> None:
-        """Check the format.
-
-        Raises:
-            SettingsError: Parquet needs pyarrow, which is missing.
-        """
-        check_format(path)
-        self._path = path
-
-    def finish(self, pictures: Sequence[Picture], ledger: Ledger) -> None:
-        """Write the table."""
-        write_table(ledger.lines(), self._path, ledger.columns)
-
-
-# By the ending of the file that is asked for. Records are kept next to it.
-FILES: dict[str, Callable[[Path], Sink]] = {".csv": Table, ".parquet": Table}
-
-
-def check_replaceable(table: Path, pictures: Sequence[Picture], *, may_exist: bool) -> None:
-    """Check that a file, which is rewritten, replaces neither an input of the run nor a file of others.
-
-    Raises:
-        SettingsError: it does.
-    """
-    if not table.exists():
-        return
-    own = table.resolve()
-    for container in {picture.container for picture in pictures if isinstance(picture, ContainedPicture)}:
-        if Path(container).resolve() == own:
-            raise SettingsError(f"`output=` {table}: the data set would be replaced: give another file, or a folder")
-    if not may_exist:
-        raise SettingsError(f"{table}: is from another kind of run: give another `output=`, or use `overwrite=`")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sira_cli.data.records.continued_file import check_same
@@ -13,92 +11,16 @@ from sira_cli.data.records.record import Result, flat
 from sira_cli.models.loading.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import read_report
-from sira_cli.runs.sinks import Sink
 
 
-class Store(ABC):
-    """Records of a run, locked against other processes until `close`.
+class RecordFile:
+    """Records in one file, locked against other processes until `close`.
 
     Attributes:
-        path: of the records, or their folder.
+        ledger: the open file.
+        path: its path.
         report: where the run's report goes; None: nowhere.
     """
-
-    path: Path
-    report: Path | None
-
-    @property
-    @abstractmethod
-    def revision(self) -> str:
-        """The revision of the model that made the records; empty without records."""
-
-    @abstractmethod
-    def name(self, picture: Picture) -> str:
-        """Return a picture's public name in its record."""
-
-    @abstractmethod
-    def key(self, name: str) -> str:
-        """Return the key in a picture's record; empty without one."""
-
-    @abstractmethod
-    def is_error(self, name: str) -> bool:
-        """Return whether a picture is known as failed."""
-
-    @abstractmethod
-    def record(self, name: str) -> dict[str, Any]:
-        """Return the record of a picture that has one."""
-
-    @abstractmethod
-    def begin(self, like: Result | None) -> None:
-        """Get ready for results like this one; None: for none.
-
-        Raises:
-            SettingsError: existing records have another configuration.
-        """
-
-    @abstractmethod
-    def append(self, picture: Picture, result: Result) -> None:
-        """Keep a result.
-
-        Raises:
-            SiraError: the file cannot be written; it holds what it held before.
-        """
-
-    @abstractmethod
-    def settled(self, picture: Picture) -> None:
-        """Note that a picture is finished: its record is new, or an earlier run's."""
-
-    @abstractmethod
-    def finish(self, pictures: Sequence[Picture], sinks: Sequence[Sink]) -> None:
-        """Put the records in the order of the pictures, and let the sinks have them.
-
-        Raises:
-            SiraError: a file cannot be written.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the files."""
-
-    def check(self, settings: dict[str, Any]) -> None:
-        """Check, before the model is loaded, that existing records were made with the same settings.
-
-        Without a report, most settings are known from the records.
-
-        Args:
-            settings: from `Request.settings`.
-
-        Raises:
-            SettingsError: they were not; the message names the differences.
-        """
-        there = read_report(self.report).get("settings")
-        if isinstance(there, dict):
-            off = dict.fromkeys(ONLY_IF_SET)
-            check_same(self.path, off | flat(settings), off | flat(there))
-
-
-class RecordFile(Store):
-    """Records in one file."""
 
     def __init__(self, ledger: Ledger, *, report: bool = True, repeated: bool = True) -> None:
         """Wrap an open ledger.
@@ -114,7 +36,7 @@ class RecordFile(Store):
 
     @property
     def revision(self) -> str:
-        """The revision in all records."""
+        """The revision of the model that made the records; empty without records."""
         return str(self.ledger.configuration.get("revision", ""))
 
     def name(self, picture: Picture) -> str:
@@ -122,12 +44,23 @@ class RecordFile(Store):
         return picture.name_in(self._folder)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Check existing records, if there are any."""
-        if len(self.ledger):
-            super().check(settings)
+        """Check, before the model is loaded, that existing records were made with the same settings.
+
+        Without a report, most settings are known from the records.
+
+        Args:
+            settings: from `Request.settings`.
+
+        Raises:
+            SettingsError: they were not; the message names the differences.
+        """
+        there = read_report(self.report).get("settings") if len(self.ledger) else None
+        if isinstance(there, dict):
+            off = dict.fromkeys(ONLY_IF_SET)
+            check_same(self.path, off | flat(settings), off | flat(there))
 
     def key(self, name: str) -> str:
-        """Return the key of a picture's record."""
+        """Return the key of a picture's record; empty without one."""
         return self.ledger.key(name)
 
     def is_error(self, name: str) -> bool:
@@ -139,24 +72,31 @@ class RecordFile(Store):
         return self.ledger.record(name)
 
     def begin(self, like: Result | None) -> None:
-        """Check the configuration; drop a torn last line."""
+        """Get ready for results like this one; None: for none.
+
+        Raises:
+            SettingsError: existing records have another configuration.
+        """
         if like is not None:
             self.ledger.check(like.configuration())
         self.ledger.begin()
 
     def append(self, picture: Picture, result: Result) -> None:
-        """Add a line."""
+        """Add a record.
+
+        Raises:
+            SiraError: the file cannot be written; it holds what it held before.
+        """
         record = result.to_record()
         self.ledger.append({"schema": record["schema"], "id": picture.id, **record} if picture.id else record)
 
-    def settled(self, picture: Picture) -> None:
-        """Do nothing: the file is finished as a whole."""
+    def finish(self, pictures: Sequence[Picture]) -> None:
+        """Put the records in the order of the pictures.
 
-    def finish(self, pictures: Sequence[Picture], sinks: Sequence[Sink]) -> None:
-        """Bring the file into its final state."""
+        Raises:
+            SiraError: the file cannot be written.
+        """
         self.ledger.finish((picture.id or self.name(picture) for picture in pictures), repeated=self._repeated)
-        for sink in sinks:
-            sink.finish(pictures, self.ledger)
 
     def close(self) -> None:
         """Release the lock."""

@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.parts import ClipPart
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, relative, replacing
 from sira_cli.models.loading.preset_parts import OutputSettings
 from sira_cli.models.look import claims
-from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import FACTS, read_report
-from sira_cli.runs.shard_output import ENDINGS
-from sira_cli.runs.shard_store import ShardStore
-from sira_cli.runs.sinks import FILES, Sink, TextFiles, XmpFiles, check_replaceable
-from sira_cli.runs.store import RecordFile, Store
+from sira_cli.runs.sinks import Sink, TextFiles, XmpFiles
+from sira_cli.runs.store import RecordFile
 from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
@@ -37,17 +33,15 @@ class Targets:
 
     Attributes:
         store: the records; None: they are not kept.
-        output: the file or folder that was asked for: the table, or the records.
     """
 
     def __init__(
         self,
-        store: Store | None = None,
+        store: RecordFile | None = None,
         sinks: Sequence[Sink] = (),
         *,
         task: str = "caption",
         retry_errors: bool = False,
-        output: Path | None = None,
     ) -> None:
         """Combine store and outputs; see `targets_for`.
 
@@ -56,10 +50,8 @@ class Targets:
             sinks: other forms of the results.
             task: `caption`, `ask` or `check`.
             retry_errors: try again the pictures that failed in an earlier run.
-            output: the file that was asked for, if not the store's.
         """
         self.store, self._sinks, self._task, self._retry_errors = store, sinks, task, retry_errors
-        self.output = output or (None if store is None else store.path)
         self._texts = [sink.sidecars for sink in sinks if isinstance(sink, TextFiles)]
         files = read_report(self._report).get("files")
         self._files: dict[str, str] = files if isinstance(files, dict) else {}  # SHA-256 by name
@@ -68,6 +60,11 @@ class Targets:
         """Release the files."""
         if self.store is not None:
             self.store.close()
+
+    @property
+    def output(self) -> Path | None:
+        """The file of records; None: they are not kept."""
+        return None if self.store is None else self.store.path
 
     @property
     def any(self) -> bool:
@@ -173,8 +170,6 @@ class Targets:
             self.store.append(picture, result)
         for sink in self._sinks:
             sink.write(picture, result)
-        if self.store is not None:
-            self.store.settled(picture)
 
     def complete(self, picture: Picture, name: str) -> None:
         """Write the missing outputs of a picture that an earlier run has done.
@@ -182,21 +177,18 @@ class Targets:
         Raises:
             SiraError: a file cannot be written.
         """
-        if self.store is None:
-            return
-        if not self.store.is_error(name):
+        if self.store is not None and not self.store.is_error(name):
             for sink in self._sinks:
                 sink.complete(picture, functools.partial(self.store.record, name))
-        self.store.settled(picture)
 
     def finish(self, pictures: Sequence[Picture]) -> None:
-        """Put the records in order, and let the sinks have them.
+        """Put the records in order.
 
         Raises:
-            SiraError: a file cannot be written.
+            SiraError: the file cannot be written.
         """
         if self.store is not None:
-            self.store.finish(pictures, self._sinks)
+            self.store.finish(pictures)
 
     def write_report(self, report: dict[str, Any]) -> None:
         """Write the report on how the records were made.
@@ -215,7 +207,6 @@ def targets_for(
     *,
     task: str = "caption",
     output: Path | None = None,
-    output_format: str | None = None,
     sidecar: bool = False,
     caption_extension: str = ".txt",
     output_dir: Path | None = None,
@@ -231,9 +222,7 @@ def targets_for(
     Args:
         pictures: all of the run.
         task: `caption`, `ask` or `check`; names the file of records where `output` is a folder.
-        output: records (.jsonl), or a table (.csv, .parquet) made from records next to it. Without an ending it is a
-            folder, made if need be; there, each file of a data set has an output of its own.
-        output_format: `jsonl`, `parquet` or `webdataset` for data sets.
+        output: records (.jsonl). Without an ending it is a folder, made if need be.
         sidecar: write a text file next to each picture.
         caption_extension: of the text files.
         output_dir: a tree for the text files or the XMP sidecars, instead of next to the pictures.
@@ -242,7 +231,7 @@ def targets_for(
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
         forms: the preset's; None: the defaults.
-        of_method: one of several methods: captions-greedy.jsonl, photo.greedy.txt, and greedy/ for data sets are its.
+        of_method: one of several methods: captions-greedy.jsonl and photo.greedy.txt are its.
 
     Raises:
         SettingsError: a setting cannot be followed, or a file is in use.
@@ -263,15 +252,6 @@ def targets_for(
         name, checks = forms.xmp_name, task == "check"
         xmps = XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite, name=name, checks=checks)
         sinks.append(XmpFiles(xmps))
-    if is_split(pictures, output, output_format):
-        assert output is not None
-        form = output_format or "jsonl"
-        store = ShardStore(pictures, output / of_method, form, task=task, overwrite=overwrite, same_prompt=same_prompt)
-        return Targets(store, sinks, task=task, retry_errors=retry_errors)
-    if output_format in ENDINGS:
-        raise SettingsError(
-            f"`output_format=` {output_format}: expected .tar, .parquet or .arrow files in, and a folder as `output=`"
-        )
     asked = any(picture.id for picture in pictures[:1])
     if output is None:
         return Targets(None, sinks, task=task, retry_errors=retry_errors)
@@ -280,33 +260,14 @@ def targets_for(
         output /= NAMES[task]
     if of_method:
         output = output.with_stem(f"{output.stem}-{of_method}")
-    ending, records = output.suffix.lower(), output
-    if ending not in (".jsonl", *FILES):
-        endings = ", ".join((".jsonl", *FILES))
-        raise SettingsError(f"`output=` {output}: expected a name that ends in {endings}, or a folder")
-    if ending in FILES:
-        records = output.with_suffix(".jsonl")
-        sinks.append(FILES[ending](output))
-        check_replaceable(output, pictures, may_exist=overwrite or records.exists())
+    if output.suffix.lower() != ".jsonl":
+        raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl, or a folder")
     if not output.parent.is_dir():
         raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
-    failures = records.with_name(METADATA_FAILURES) if records.name == METADATA else None
+    failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
     by = "id" if asked else "file_name"
-    ledger = Ledger(records, overwrite=overwrite, by=by, same_prompt=same_prompt, failures=failures)
-    return Targets(RecordFile(ledger), sinks, task=task, retry_errors=retry_errors, output=output)
-
-
-def is_split(pictures: Sequence[Picture], output: Path | None, output_format: str | None = None) -> bool:
-    """Return whether each file of a data set has an output of its own.
-
-    In a run without pictures (a part without files), the format alone decides. Parts of clips share one output.
-    """
-    if output is None or (output.suffix and not output.is_dir()):
-        return False
-    if not pictures:
-        return output_format in ENDINGS
-    kinds = {type(picture) for picture in pictures}
-    return ClipPart not in kinds and any(issubclass(kind, ContainedPicture) for kind in kinds)
+    ledger = Ledger(output, overwrite=overwrite, by=by, same_prompt=same_prompt, failures=failures)
+    return Targets(RecordFile(ledger), sinks, task=task, retry_errors=retry_errors)
 
 
 def _sha256(file: Path) -> str:

@@ -319,7 +319,7 @@ def test_what_decides_a_new_caption_is_in_its_key(demo, scenes):
 
 def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_path, monkeypatch):
     (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n8,1.png,A house.\n9,none.png,A dog.\n")
-    command = ["check", scenes / "x.csv", "-p", "demo", "-o", tmp_path / "a.csv"]
+    command = ["check", scenes / "x.csv", "-p", "demo", "-o", tmp_path / "a.jsonl"]
     code, _, err = sira(*command)
     assert (code, "none.png: no such file" in err) == (3, True)
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
@@ -332,11 +332,6 @@ def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_p
             ["8", "1.png", "A house."],
             ["9", "none.png", "A dog."],
         ]
-    with (tmp_path / "a.csv").open(newline="") as file:
-        rows = [*csv.DictReader(file)]
-    assert [float(row["support"]) for row in rows] == [
-        record["support"] for record in records(tmp_path / "a.jsonl").values()
-    ]
     _, _, err = sira(*command, "--limit", 2, "--fix", "drop-sentences", "--fixed", tmp_path / "two.csv")
     assert f"{tmp_path / 'two.csv'} has 2 of 3 rows: --limit or --shard leaves out the others" in err
     assert len((tmp_path / "two.csv").read_text().splitlines()) == 3
@@ -400,9 +395,9 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
         (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
         (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
-        (["x.jsonl", "-o", "x.csv"], 2, "--output x.csv: would replace the captions in x.jsonl"),
+        (["x.jsonl", "-o", "x.jsonl"], 2, "--output x.jsonl: would replace the captions in x.jsonl"),
         (
-            ["x.jsonl", "-o", "y.csv", "--fix", "drop-sentences", "--fixed", "y.jsonl"],
+            ["x.jsonl", "-o", "y.jsonl", "--fix", "drop-sentences", "--fixed", "y.jsonl"],
             2,
             "--output writes to this file",
         ),
@@ -457,30 +452,6 @@ def sharded(drawn, tmp_path):
     rows = {"image": data, "caption": [*[*TEXTS.values()][:3], None], "alt": ["A dog.", "", None, "A cup."]}
     parquet.write_table(pyarrow.table(rows), tmp_path / "table.parquet")
     return write_tar(tmp_path / "shard.tar", members), tmp_path / "table.parquet"
-
-
-def test_a_table_of_records_is_checked_like_its_records(sira, scenes, tmp_path):
-    """A group, a failed picture: the table has what the lines have, and mended captions come back as lines."""
-    (scenes / "g.jsonl").write_text('{"images": ["0.png", "1.png"]}\n{"image": "2.png"}\n{"image": "6.png"}\n')
-    made = scenes / "made.parquet"
-    assert sira("caption", "--files-from", scenes / "g.jsonl", "-p", "demo", "-o", made)[0] == 3
-    lines = scenes / "made.jsonl"
-    assert len(lines.read_text().splitlines()) == 3
-    checked = []
-    for place in (made, lines):
-        out, fixed = tmp_path / f"of {place.name}.jsonl", tmp_path / f"fixed {place.name}.jsonl"
-        how = ("--min-support", "0.9", "--fix", "drop-sentences", "--fixed", fixed)
-        code, _, err = sira("check", place, "-p", "demo", "-o", out, *how)
-        assert code == 0, err
-        assert "left out: 1 record of pictures that failed" in err
-        checked.append((without_time(out), [json.loads(line) for line in fixed.read_text().splitlines()]))
-    (one, mended), (other, expected) = checked
-    assert one == other
-    assert mended == expected
-    assert mended[0]["images"] == ["0.png", "1.png"]
-    code, _, err = sira("check", made, "-p", "demo", "--fix", "drop-sentences", "--fixed", tmp_path / "x.parquet")
-    assert code == 2
-    assert "expected a file that ends in .jsonl" in err
 
 
 def test_captions_in_a_shard_and_in_a_table_are_checked_like_those_in_files(sira, drawn, scenes, tmp_path):

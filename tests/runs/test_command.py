@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import json
 import os
@@ -22,7 +21,6 @@ from pathlib import Path
 import datasets
 import pytest
 from PIL import Image
-from pyarrow import parquet
 
 from sira_cli import interrupts
 from sira_cli.models.loading.load import load
@@ -186,7 +184,7 @@ def checkpoint(llava_folder, tmp_path) -> Path:
 
 def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint):
     (folder / "001-bad.png").unlink()
-    output = folder / "captions.csv"
+    output = folder / "captions.jsonl"
     command = ("caption", folder, "-m", checkpoint, "--max-new-tokens", 3, "-o", output)
     assert sira(*command)[0] == 0
     before, facts = (folder / "captions.jsonl").read_bytes(), json.loads((folder / "captions.run.json").read_text())
@@ -304,7 +302,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, .csv, .parquet"),
+        (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, or a folder"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
         (["--shard", "0/2"], "shard '0/2': expected I/N"),
         (["--files-from", "nowhere.txt"], "--files-from nowhere.txt: cannot be read: No such file"),
@@ -334,16 +332,6 @@ def test_lists_limits_and_shards(sira, folder):
     assert sira("ask", "Why?", *FAST)[0] == 2
     code, out, _ = sira("ask", "--files-from", "-", "Is there a dog?", *FAST, stdin=listed.encode())
     assert len(out.splitlines()) == 6
-
-
-def test_tables_are_made_from_the_records(sira, folder):
-    for ending in ("csv", "parquet"):
-        code, _, err = sira("caption", folder, *FAST, "-o", folder / f"captions.{ending}")
-        assert (code, err.splitlines()[-1].rpartition(": ")[2]) == (3, str(folder / f"captions.{ending}"))
-    records = read(folder / "captions.jsonl")
-    with (folder / "captions.csv").open(newline="") as file:
-        assert list(csv.DictReader(file)) == [{name: str(value) for name, value in one.items()} for one in records]
-    assert parquet.read_table(folder / "captions.parquet").to_pylist() == records
 
 
 def test_sidecars(sira, folder, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.sources import located
-from sira_cli.runs.shard_output import ShardOutput
 
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".png", "x" * 300 + "/a.png"])
@@ -20,15 +19,3 @@ def test_a_text_file_whose_name_would_be_too_long_is_refused_before_the_run(tmp_
     place = tmp_path / picture.mirrored("." + "t" * 4)
     with pytest.raises(OSError, match="File name too long"):
         place.parent.mkdir(exist_ok=True) if "/" in name else place.touch()
-
-
-def test_a_file_of_a_data_set_whose_outputs_would_have_names_that_are_too_long_is_refused(tmp_path):
-    for length in (242, 243):
-        shard = ShardOutput(tmp_path, "jsonl", f"{'x' * length}.tar", "x" * length)
-        if length == 242:
-            shard.check(overwrite=False)
-            shard.folder.joinpath(".sira").mkdir()
-            shard.outdate()
-        else:
-            with pytest.raises(SettingsError, match="names made from it would be too long"):
-                shard.check(overwrite=False)

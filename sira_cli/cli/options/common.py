@@ -17,7 +17,6 @@ from sira_cli.cli.options.setting import complete
 from sira_cli.cli.options.values import (
     ColorBy,
     Dtype,
-    FolderFormat,
     Quantization,
     complete_preset,
     read_batch_size,
@@ -78,12 +77,7 @@ ReportFile = Annotated[
 ]
 RecordsFile = Annotated[
     Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Records: .jsonl, .csv, .parquet or a folder.",
-    ),
+    typer.Option("-o", "--output", metavar="FILE", help="Records: a .jsonl file or a folder."),
 ]
 
 _PICTURES = "Pictures, clips, folders, globs, URLs, .tar, .parquet; - is stdin."
@@ -254,9 +248,6 @@ class OutputOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    output_format: Annotated[
-        FolderFormat | None, typer.Option(metavar="FORMAT", help="Format in a folder: jsonl, parquet, webdataset.")
-    ] = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
     xmp: AsXmp = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"

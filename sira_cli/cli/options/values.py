@@ -17,9 +17,6 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the we
 Quantization = Literal["int8", "int4", "8bit", "4bit"]  # bits of the weights
 
 
-FolderFormat = Literal["jsonl", "parquet", "webdataset"]  # of a folder of results
-
-
 ColorBy = Literal["grounding", "delta"]  # the score that colours words
 
 
