@@ -77,22 +77,6 @@ def cost() -> str:
     )
 
 
-def without_gpu() -> str:
-    """Return the claim about machines without a GPU, from a bench of a whole model in 4 bits."""
-    report = bench_report("cpu-qwen2.5-vl-3b-int4")
-    row = next(row for row in report.rows if row.method == "sira")
-    assert row.step is not None
-    length, step, gigabytes = max(row.requests), row.step.seconds.median, (row.peak_bytes or 0) / 1e9
-    whole = row.requests[length].seconds.median
-    first = whole - (length - 1) * step  # with the image encoder
-    return (
-        f"- **Without a GPU.** `--quantization int4` runs Qwen2.5-VL 3B's shape in {gigabytes:.1f} GB: on one thread "
-        f"with AVX2, as laptops have it, {first:.0f} s until the first token under SIRA, {whole:.0f} s until the last "
-        f"of {length} (a picture of {row.image_tokens} image tokens, other programs running; "
-        "[8 and 4 bits](docs/performance.md#in-8-and-4-bits))."
-    )
-
-
 def _cells(report: SceneReport, name: str) -> list[str]:
     differences = report.differences.get(name)
     if differences is None:

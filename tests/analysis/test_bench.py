@@ -323,13 +323,12 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(random_models, "SHAPES", tmp_path)
     (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
     given = ["--shape", "qwen2.5-vl-3b", "--k", 1, "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
-    code, out, err = sira("bench", *given, "--json", "--quantization", "int8")
+    code, out, err = sira("bench", *given, "--json")
     assert err == ""
     assert code == 0
     record = json.loads(out)
     assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
     assert (record["k"], record["layers"]) == (1, 4)
-    assert record["quantization"] == "int8"
     table = shape["config"]["text_config"]["vocab_size"] * 64
     assert record["parameters"] > table  # the output matrix is also the embedding
 
@@ -390,8 +389,7 @@ def test_a_state_of_one_stream_is_noticed():
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
         (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
-        (["--shape", "qwen2.5-vl-3b", "--quantization", "4bit"], "random weights can be quantized by int8 or int4"),
-        (["--shape", "qwen2.5-vl-3b", "--quantization", "int8", "--compile"], "compile does not work with a"),
+        (["--shape", "qwen2.5-vl-3b", "--quantization", "4bit"], "only --device and --dtype go with it"),
         (["-p", "demo", "--layers", "4"], "--layers is for --shape"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
     ],

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from sira_cli import Step, load
+from sira_cli import Lvlm, Step, load
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading.inspection import check_structure
@@ -47,7 +47,7 @@ BLOCK = 64  # weights with one constant, as there
 def test_only_matrices_of_the_language_layers_are_quantized(name, bits, tmp_path):
     """As transformers reads the names that are to be skipped."""
     model = check_structure(layouts.write_config(name, tmp_path / name), find(name))
-    config = quantization_config(bits, model)
+    config = quantization_config(bits, model, "cuda:0")
     assert set(config.llm_int8_skip_modules) == LEFT_ALONE[name]
     assert (config.load_in_4bit, config.load_in_8bit) == (bits == "4bit", bits == "8bit")
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
@@ -59,13 +59,46 @@ def test_only_matrices_of_the_language_layers_are_quantized(name, bits, tmp_path
 
 def test_experts_which_bitsandbytes_leaves_as_they_are_are_refused():
     with pytest.raises(SettingsError, match=r"quantization reaches \d+% of the weights of .* are experts"):
-        quantization_config("4bit", tiny.FAMILIES["Qwen3.5 MoE"]().model)
-    assert quantization_config("4bit", tiny.FAMILIES["Qwen3.5"]().model).load_in_4bit
+        quantization_config("4bit", tiny.FAMILIES["Qwen3.5 MoE"]().model, "cuda:0")
+    assert quantization_config("4bit", tiny.FAMILIES["Qwen3.5"]().model, "cuda:0").load_in_4bit
 
 
 def test_a_model_of_the_checkpoints_own_code_is_refused():
     with pytest.raises(SettingsError, match="the checkpoint's own code makes this model: leave out"):
-        quantization_config("4bit", None)
+        quantization_config("4bit", None, "cuda:0")
+
+
+def test_matrices_that_bitsandbytes_fails_to_multiply_are_refused(monkeypatch):
+    """On a CPU with AVX512-BF16, plain `generate` fails at them as well."""
+    bnb = pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: True)
+    model = tiny.FAMILIES["Qwen3.5"]().model  # 4 outputs, one per head
+    with pytest.raises(SettingsError, match=r"multiples of 64 inputs and 32 outputs; .* give `quantization=` 8bit"):
+        quantization_config("4bit", model, "cpu")
+    assert quantization_config("8bit", model, "cpu").load_in_8bit
+    assert quantization_config("4bit", model, "cuda:0").load_in_4bit
+    monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: False)
+    assert quantization_config("4bit", model, "cpu").load_in_4bit
+
+
+def test_a_quantization_decides_the_key(sira, tmp_path, monkeypatch):
+    lvlm = load("demo")
+    loaded = [Lvlm(lvlm.model, lvlm.processor, lvlm.preset, lvlm.decoder, "r", each) for each in (None, "8bit", "4bit")]
+    assert len({each.keys.key("caption", "a.png", "0", "p") for each in loaded}) == 3
+    command = (
+        "caption",
+        "examples/scene-2900000.png",
+        "-p",
+        "demo",
+        "--max-new-tokens",
+        2,
+        "-o",
+        tmp_path / "captions.jsonl",
+    )
+    assert sira(*command)[0] == 0
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = sira(*command, "--quantization", "8bit")
+    assert (code, "needs bitsandbytes" in err) == (2, True)  # so the picture is not done
 
 
 def test_a_missing_bitsandbytes_names_the_extra(llava_folder, monkeypatch):

@@ -23,11 +23,9 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.few_bits import kinds, share_table
-from sira_cli.models.loading.packed import PackedLinear, Packing, can_pack, pack_rest, put_packed
+from sira_cli.models.loading.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
 from sira_cli.models.loading.placement import pick_device
 from sira_cli.models.loading.preset_parts import ImageSettings
-from sira_cli.models.loading.quantization import BITSANDBYTES, TORCH, check_quantization
 from sira_cli.models.lvlm import Lvlm
 
 WORD = "<word>"
@@ -53,7 +51,6 @@ def load_shape(
     *,
     layers: int | None = None,
     packed: bool = True,
-    quantization: str | None = None,
     **settings: Any,
 ) -> Lvlm:
     """Make a model with a real model's shape and random weights.
@@ -64,19 +61,12 @@ def load_shape(
         device: as for `sira_cli.load`.
         layers: number of decoder layers; default: all of them.
         packed: pack matrices as `load` does; it does not if steps will be compiled.
-        quantization: `int8` or `int4` (CPUs), by which no steps can be compiled; None: none.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
-        SettingsError: no such shape, no such device, the number of layers does not fit, K does not fit, or no such
-            quantization.
+        SettingsError: no such shape, no such device, the number of layers does not fit, or K does not fit.
     """
     shape = read(name)
-    if quantization in BITSANDBYTES:
-        raise SettingsError(f"random weights can be quantized by {' or '.join(TORCH)}, on a CPU, not by {quantization}")
-    check_quantization(quantization, pick_device(device))
-    if quantization is not None and not packed:
-        raise SettingsError("compile does not work with a quantization: leave out one of them")
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
     if layers is not None:
         of = shape["config"]["text_config"]["num_hidden_layers"]
@@ -90,9 +80,8 @@ def load_shape(
         device=torch.device(pick_device(device)),
         attention=preset.load.attention,
         packed=packed,
-        quantization=quantization,
     )
-    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", quantization)
+    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
 
 
 def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -122,7 +111,6 @@ def random_model(
     device: torch.device,
     attention: str | None,
     packed: bool = False,
-    quantization: str | None = None,
 ) -> Any:
     """Make the model, ready to generate. Its weights are bfloat16 values, as in real checkpoints.
 
@@ -130,7 +118,6 @@ def random_model(
         shape: as `read` gives it.
         dtype, device, attention: of the model.
         packed: pack its matrices, where `load` does.
-        quantization: `int8`, `int4` or None.
     """
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
@@ -139,15 +126,15 @@ def random_model(
     generator = torch.Generator(device).manual_seed(0)
     numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(torch.bfloat16).to(dtype)
     packing = Packing()
-    put_packed(model, kinds(model, quantization, half=packed and can_pack(dtype, device)))
+    if packed and can_pack(dtype, device):
+        put_packed(model)
     embeddings = model.get_input_embeddings().weight
     for part in model.modules():
         for name, parameter in part.named_parameters(recurse=False):
             _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
-        if isinstance(part, PackedLinear) and part.weight is not embeddings:
+        if isinstance(part, HalfLinear) and part.weight is not embeddings:
             packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
     pack_rest(model, packing)
-    share_table(model)
     return model.eval()
 
 

@@ -16,10 +16,8 @@ from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.loading.few_bits import exact_products
 from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import TORCH
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.clip import Clip, Still
 
@@ -64,7 +62,7 @@ def compare_real(
 ) -> Exact:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
-    Both use the same weights, quantized or not; those in `int8` and `int4` in float32.
+    Both use the same weights, quantized or not.
 
     Args:
         preset: the model with its settings; it is decoded greedily.
@@ -76,8 +74,6 @@ def compare_real(
         SiraError: as `load`.
     """
     preset = _greedily(preset)
-    if quantization in TORCH:
-        preset = preset.with_values(dtype="float32")  # so that rounding hides no fault
     lvlm = load(preset, method="sira", device=device, quantization=quantization, offline=offline)
     compared, inputs, tokens = _compare(lvlm, preset, picture)
     of_clip = None if clip is None else _compare(lvlm, preset, clip)[0]
@@ -99,16 +95,14 @@ def _compare(lvlm: Lvlm, preset: Preset, shown: Still) -> tuple[Compared, Any, l
         tokens.extend(new)
         steps.append(step)
 
-    with exact_products(lvlm.model):
-        lvlm.generate(inputs, on_tokens=keep)
+    lvlm.generate(inputs, on_tokens=keep)
     given: dict[str, Any] = {**asked(inputs)}
     image = lvlm.find_image(inputs["input_ids"])
     if _keeps_last(lvlm.model):
         given["logits_to_keep"] = 1  # all S rows of a large vocabulary are gigabytes
     prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
-    with exact_products(lvlm.model):
-        return compare(prompt, config, tokens, steps, lvlm.model.dtype), inputs, tokens
+    return compare(prompt, config, tokens, steps, lvlm.model.dtype), inputs, tokens
 
 
 def _keeps_last(model: Any) -> bool:

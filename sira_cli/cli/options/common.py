@@ -123,7 +123,7 @@ class ModelOptions:
         Quantization | None,
         typer.Option(
             metavar="BITS",
-            help="Language layers: int8, int4 (CPUs), or 8bit, 4bit.",
+            help="Language layers in 8bit or 4bit, by bitsandbytes.",
             show_choices=False,
         ),
     ] = None

@@ -14,7 +14,7 @@ from sira_cli.methods import METHODS
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
 
 
-Quantization = Literal["int8", "int4", "8bit", "4bit"]  # bits of the weights
+Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
 
 
 ColorBy = Literal["grounding", "delta"]  # the score that colours words

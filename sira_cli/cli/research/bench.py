@@ -141,8 +141,8 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
         if layers is not None:
             raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
         return load_model(choose_preset(model, k=k), model, "sira", pictures=(), compiled=compiled)
-    if model != ModelOptions(device=model.device, dtype=model.dtype, quantization=model.quantization):
-        raise SettingsError("--shape is a model of its own: only --device, --dtype and --quantization go with it")
+    if model != ModelOptions(device=model.device, dtype=model.dtype):
+        raise SettingsError("--shape is a model of its own: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
@@ -152,7 +152,6 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
             model.device,
             layers=layers,
             packed=not compiled,
-            quantization=model.quantization,
             dtype=model.dtype,
             k=k,
         )

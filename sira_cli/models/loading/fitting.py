@@ -10,9 +10,8 @@ import torch
 
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.placement import BYTES
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import LEAST_SHARE
+from sira_cli.models.loading.quantization import BYTES, LEAST_SHARE
 from sira_cli.models.loading.sizes import size_of
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest

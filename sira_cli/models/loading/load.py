@@ -18,13 +18,12 @@ from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.calibrations import calibrated
 from sira_cli.models.loading.compiled import CompiledSteps
-from sira_cli.models.loading.few_bits import kinds
 from sira_cli.models.loading.hub import Download, find_checkpoint
 from sira_cli.models.loading.inspection import check_structure
 from sira_cli.models.loading.packed import packed_bytes
 from sira_cli.models.loading.placement import pick_device, place
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.quantization import TORCH, check_quantization, quantization_config
+from sira_cli.models.loading.quantization import check_quantization, quantization_config
 from sira_cli.models.loading.reading import reading
 from sira_cli.models.loading.weights import load_model
 from sira_cli.models.lvlm import Lvlm
@@ -49,7 +48,7 @@ def load(
         method: `sira`, `greedy` for the unchanged model, or another one of `sira_cli.methods.METHODS` to compare with.
             A method given by name gets the preset's settings for it.
         device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
-        quantization: `int8` or `int4` for the decoder layers on a CPU, `8bit` or `4bit` (bitsandbytes).
+        quantization: of the decoder layers, by bitsandbytes: `8bit` or `4bit`.
         offline: never contact the hub; cached models still work.
         trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
         compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
@@ -76,21 +75,20 @@ def load(
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
     if compile:
         methods.check_compile(method, preset.generation.num_beams)
-    check_quantization(quantization, pick_device(device))
+    check_quantization(quantization)
+    picked = pick_device(device)
     model_name = preset.model
     if model_name == presets.BUNDLED:
         model_name = str(presets.BUNDLED_FOLDER)
 
     def judge(folder: Path) -> dict[str, Any]:
         model = check_structure(folder, preset, trust_remote_code=trust_remote_code)
-        quantized = None if quantization is None else quantization_config(quantization, model)
+        quantized = None if quantization is None else quantization_config(quantization, model, picked)
         dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
         where = place(device, model, dtype, quantization)
         if compile and "max_memory" in where:
             raise SettingsError("compile needs the model on one device, but it only fits on several GPUs: leave it out")
-        few = quantization if quantization in TORCH else None
-        # A packed matrix cannot be compiled.
-        packed = None if compile or model is None else packed_bytes(model, kinds(model, few, half=True))
+        packed = None if compile or model is None else packed_bytes(model)  # a packed matrix cannot be compiled
         return {"quantization_config": quantized, "packed": packed, **where}
 
     checkpoint = find_checkpoint(

@@ -1,9 +1,7 @@
-"""Matrices that a CPU reads once for both streams, packed for a kernel of torch that fits the few rows of a step."""
+"""Matrices in float16 that a CPU reads once for both streams, packed for the few rows of a step in float32."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Semaphore
 from typing import Any
@@ -14,74 +12,51 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 LARGEST = torch.finfo(torch.float16).max
+ITEMSIZE = torch.float16.itemsize  # bytes of a packed number
 
 
-class PackedLinear(nn.Module, ABC):
-    """A linear layer on a CPU, whose matrix is packed.
+class HalfLinear(nn.Module):
+    """A linear layer with float32 arithmetic on a matrix in float16, by FBGEMM, which torch includes.
+
+    A bfloat16 matrix loses nothing: float16 has more digits, down to 2^-14; below, the error is at most 2^-25. MKL's
+    product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads it once, and half
+    the bytes.
 
     Attributes:
         weight: the matrix, until it is packed. Then a tensor of its shape and precision, in which every number is the
             same NaN and takes no memory, for code that looks at these; an output matrix that is also the embedding
             stays.
         bias: as of the original layer.
-        bytes_each: bytes of a packed number.
 
     Args:
         original: the layer in its place, perhaps on the meta device.
     """
-
-    bytes_each: float
 
     def __init__(self, original: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = original.in_features, original.out_features
         self.weight, self.bias = original.weight, original.bias
 
-    def drop_weight(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Return the matrix, and keep only its shape and precision (`dtype`, if that is another one)."""
+    def drop_weight(self) -> Tensor:
+        """Return the matrix, and keep only its shape and precision."""
         weight = self.weight.data
-        nothing = torch.full((1, 1), torch.nan, dtype=dtype or weight.dtype).expand_as(weight)
+        nothing = torch.full((1, 1), torch.nan, dtype=weight.dtype).expand_as(weight)
         kept: Any = nn.Parameter(nothing, requires_grad=False)
         kept._is_hf_initialized = True  # else transformers would fill it with random numbers
         self.weight = kept
         return weight
 
-    @abstractmethod
     def pack(self, weight: Tensor) -> None:
-        """Pack the matrix `[out, in]`."""
-
-    @abstractmethod
-    def product(self, rows: Tensor) -> Tensor:
-        """Multiply `[..., in]` with the matrix."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return `[..., out]`."""
-        found = self.product(rows)
-        return found if self.bias is None else found.add_(self.bias)
-
-
-class HalfLinear(PackedLinear):
-    """Float32 arithmetic on a matrix in float16, by FBGEMM, which torch includes.
-
-    A bfloat16 matrix loses nothing: float16 has more digits, down to 2^-14; below, the error is at most 2^-25. MKL's
-    product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads it once, and half
-    the bytes.
-    """
-
-    bytes_each = 2.0
-
-    def pack(self, weight: Tensor) -> None:
-        """Pack the matrix; one with numbers beyond float16 stays as it is."""
+        """Pack the matrix `[out, in]`; one with numbers beyond float16 stays as it is."""
         self.packed: Any = weight
         if weight.abs().max() <= LARGEST:
             self.packed = torch.ops.quantized.linear_prepack_fp16(weight, None)
 
-    def product(self, rows: Tensor) -> Tensor:
-        """Multiply in float32."""
-        if isinstance(self.packed, Tensor):
-            return linear(rows, self.packed)
-        found: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, self.packed)
-        return found
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return `[..., out]`."""
+        whole = isinstance(self.packed, Tensor)
+        found: Tensor = (linear if whole else torch.ops.quantized.linear_dynamic_fp16)(rows, self.packed)
+        return found if self.bias is None else found.add_(self.bias)
 
 
 class Packing:
@@ -91,9 +66,9 @@ class Packing:
         cores = psutil.cpu_count(logical=False) or 1
         self._threads = ThreadPoolExecutor(cores, "sira-pack")
         self._places = Semaphore(cores + 1)  # matrices that wait take memory
-        self._begun: dict[PackedLinear, Future[None]] = {}
+        self._begun: dict[HalfLinear, Future[None]] = {}
 
-    def add(self, layer: PackedLinear, weight: Tensor) -> None:
+    def add(self, layer: HalfLinear, weight: Tensor) -> None:
         """Begin to pack a layer; wait first if all threads have work."""
         self._places.acquire()
 
@@ -105,13 +80,8 @@ class Packing:
 
         self._begun[layer] = self._threads.submit(pack)
 
-    def skip(self, layer: PackedLinear) -> None:
-        """Note that a layer is packed."""
-        self._begun[layer] = Future()
-        self._begun[layer].set_result(None)
-
-    def __contains__(self, layer: PackedLinear) -> bool:
-        """Return whether the layer was added or skipped."""
+    def __contains__(self, layer: HalfLinear) -> bool:
+        """Return whether the layer was added."""
         return layer in self._begun
 
     def finish(self) -> None:
@@ -121,25 +91,22 @@ class Packing:
             each.result()
 
 
-KindOf = Callable[[str, nn.Linear], type[PackedLinear] | None]  # of a layer with its path; None: it stays
-
-
-def put_packed(model: nn.Module, kind_of: KindOf) -> None:
-    """Replace linear layers by packed ones, still without matrices, if `kind_of` names a kind.
+def put_packed(model: nn.Module) -> None:
+    """Replace linear layers by packed ones, still without matrices.
 
     Subclasses of a linear layer stay: their forward may differ.
     """
     for path, part in list(model.named_modules()):
-        if type(part) is nn.Linear and (kind := kind_of(path, part)) is not None:
+        if type(part) is nn.Linear:
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, kind(part))
+            setattr(model.get_submodule(parent), name, HalfLinear(part))
 
 
 def pack_rest(model: Any, packing: Packing) -> None:
     """Pack the remaining matrices: all layers of a model that was not read, else a tied output matrix."""
     embeddings = model.get_input_embeddings().weight
     for layer in model.modules():
-        if isinstance(layer, PackedLinear) and layer not in packing:
+        if isinstance(layer, HalfLinear) and layer not in packing:
             packing.add(layer, layer.weight.data if layer.weight is embeddings else layer.drop_weight())
     packing.finish()
 
@@ -149,25 +116,21 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return (dtype, device.type) == (torch.float32, "cpu") and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
-def packed_bytes(model: Any, kind_of: KindOf = lambda path, layer: HalfLinear) -> int:
+def packed_bytes(model: Any) -> int:
     """Return the size of a model's weights with packed matrices, the others in float32.
 
     Args:
         model: possibly without its weights.
-        kind_of: as for `put_packed`.
     """
-    linear_layers = [(path, part) for path, part in model.named_modules() if type(part) is nn.Linear]
-    kinds = {id(part.weight): kind for path, part in linear_layers if (kind := kind_of(path, part)) is not None}
-    size = sum(
-        weight.numel() * (kinds[id(weight)].bytes_each if id(weight) in kinds else 4) for weight in model.parameters()
-    )
+    matrices = {id(part.weight) for part in model.modules() if type(part) is nn.Linear}
+    size = sum(weight.numel() * (ITEMSIZE if id(weight) in matrices else 4) for weight in model.parameters())
     embeddings: Tensor = model.get_input_embeddings().weight
-    tied = kinds.get(id(embeddings)) is HalfLinear  # as matrix and as table
+    tied = id(embeddings) in matrices  # as matrix and as table
     return int(size + 4 * embeddings.numel() * tied)
 
 
 def stored_bytes(model: nn.Module) -> int:
     """Return the size of a loaded model's weights in memory, packed or not."""
     storages = {each.data_ptr(): each.nbytes() for each in (weight.untyped_storage() for weight in model.parameters())}
-    packed = [part for part in model.modules() if isinstance(part, PackedLinear)]
-    return int(sum(storages.values()) + sum(part.in_features * part.out_features * part.bytes_each for part in packed))
+    packed = [part for part in model.modules() if isinstance(part, HalfLinear)]
+    return sum(storages.values()) + sum(ITEMSIZE * part.in_features * part.out_features for part in packed)

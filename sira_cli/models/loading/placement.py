@@ -10,10 +10,9 @@ from torch import nn
 
 from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading.few_bits import Int4Linear, Int8Linear
+from sira_cli.models.loading.quantization import BYTES
 
 SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
-BYTES = {"int8": Int8Linear.bytes_each, "int4": Int4Linear.bytes_each, "8bit": 1.0, "4bit": 0.5}  # in decoder layers
 
 
 def devices_of(model: Any) -> list[torch.device]:

@@ -1,13 +1,13 @@
-"""Weights of the decoder layers in 4 or 8 bits: on CPUs by kernels of torch, elsewhere by bitsandbytes.
+"""Weights of the decoder layers in 8 or 4 bits, by bitsandbytes.
 
-The vision tower and projector are small, and suffer most from coarse numbers. bitsandbytes does not reach the output
-matrix, whose logits are contrasted; on CPUs it has 8 bits.
+The vision tower and projector are small, and suffer most from coarse numbers; bitsandbytes does not reach the output
+matrix, whose logits are contrasted.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,59 +16,38 @@ from transformers import BitsAndBytesConfig
 
 from sira_cli.core.families import text_stack
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading.few_bits import columns_together
-from sira_cli.models.loading.reading_packed import PackedConfig
 
 LEAST_SHARE = 0.5  # minimum share of the decoder layers' weights that a quantization must reach to be useful
-BITSANDBYTES, TORCH = ("8bit", "4bit"), ("int8", "int4")  # names, the one with the most bits first
+BYTES = {"8bit": 1.0, "4bit": 0.5}  # of a weight in the decoder layers
+INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandbytes packs it for AVX512-BF16
 
 
-def check_quantization(name: str | None, device: str) -> None:
-    """Check the name of a quantization, and that the device and the installed packages can do it.
-
-    Args:
-        name: of the quantization.
-        device: as `pick_device` returns it.
+def check_quantization(name: str | None) -> None:
+    """Check the name of a quantization, and that bitsandbytes is installed.
 
     Raises:
         SettingsError: the quantization does not exist here.
     """
     if name is None:
         return
-    if name in TORCH:
-        if torch.device(device).type != "cpu":
-            raise SettingsError(f"quantization {name} is for CPUs: on {device} give 4bit or 8bit")
-        if name == "int4" and columns_together() is None:
-            raise SettingsError("torch has no fast product with 4 bits for this processor: give int8")
-        return
-    if name not in BITSANDBYTES:
-        raise SettingsError(f"no quantization named {name!r}; expected int8 or int4 (CPUs), 8bit or 4bit")
+    if name not in BYTES:
+        raise SettingsError(f"no quantization named {name!r}; expected {' or '.join(BYTES)}")
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError(f"quantization {name} needs bitsandbytes: pip install 'sira-cli[quant]'; on CPUs give int4")
+        raise SettingsError(f"quantization {name} needs bitsandbytes: pip install 'sira-cli[quant]'")
 
 
-def usable_quantizations(device: str) -> list[str]:
-    """Return the fast quantizations on a device (`pick_device`), the one with the most bits first."""
-    found = []
-    for name in TORCH if torch.device(device).type == "cpu" else BITSANDBYTES:
-        with suppress(SettingsError):
-            check_quantization(name, device)
-            found.append(name)
-    return found
-
-
-def quantization_config(name: str, model: Any) -> BitsAndBytesConfig | PackedConfig:
+def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfig:
     """Return the config of a quantization for transformers.
 
     Args:
-        name: `int8` or `int4` (see `few_bits`), `4bit` (QLoRA's: normal floats, computed in bfloat16, their constants
-            quantized again; Dettmers et al. 2023, arXiv:2305.14314) or `8bit` (LLM.int8(); Dettmers et al. 2022,
-            arXiv:2208.07339).
+        name: `4bit` (QLoRA's: normal floats, computed in bfloat16, their constants quantized again; Dettmers et al.
+            2023, arXiv:2305.14314) or `8bit` (LLM.int8(); Dettmers et al. 2022, arXiv:2208.07339).
         model: the model, possibly without its weights; None: it cannot be built without them.
+        device: as `pick_device` returns it.
 
     Raises:
-        SettingsError: its structure is not known, its checkpoint is quantized, or most weights are experts, which are
-            not quantized.
+        SettingsError: its structure is not known, its checkpoint is quantized, most weights are experts, which are
+            not quantized, or bitsandbytes cannot multiply matrices of its shape on this processor.
     """
     if model is None:
         raise SettingsError(
@@ -78,15 +57,16 @@ def quantization_config(name: str, model: Any) -> BitsAndBytesConfig | PackedCon
     if getattr(model.config, "quantization_config", None) is not None:
         raise SettingsError("the weights in this checkpoint are quantized: leave out `quantization=`")
     layers = text_stack(model).layers
-    reached = sum(part.weight.numel() for part in layers.modules() if type(part) is nn.Linear)
+    matrices = [part for part in layers.modules() if type(part) is nn.Linear]
+    reached = sum(part.weight.numel() for part in matrices)
     weights = sum(weight.numel() for weight in layers.parameters())
     if reached < LEAST_SHARE * weights:
         raise SettingsError(
             f"quantization reaches {reached / weights:.0%} of the weights of {type(model).__name__}: the others are "
             "experts, which are not quantized. Leave out `quantization=`, or use a smaller model"
         )
-    if name in TORCH:
-        return PackedConfig(name)
+    if name == "4bit" and device == "cpu":
+        _check_packing(matrices)
     return BitsAndBytesConfig(
         load_in_4bit=name == "4bit",
         load_in_8bit=name == "8bit",
@@ -95,6 +75,18 @@ def quantization_config(name: str, model: Any) -> BitsAndBytesConfig | PackedCon
         bnb_4bit_compute_dtype=torch.bfloat16,
         bnb_4bit_use_double_quant=True,
     )
+
+
+def _check_packing(matrices: list[nn.Linear]) -> None:
+    """Refuse matrices that bitsandbytes quantizes, but fails to multiply on a CPU with AVX512-BF16."""
+    native: Any = importlib.import_module("bitsandbytes.functional")  # without types
+    odd = [part for part in matrices if part.in_features % INPUTS or part.out_features % OUTPUTS]
+    if odd and native.has_avx512bf16():
+        raise SettingsError(
+            f"on this processor bitsandbytes multiplies 4-bit matrices with multiples of {INPUTS} inputs and {OUTPUTS} "
+            f"outputs; this model has one with {odd[0].in_features} and {odd[0].out_features}: give `quantization=` "
+            "8bit, or leave it out"
+        )
 
 
 def _beside_layers(module: nn.Module, layers: nn.Module, name: str = "") -> list[str]:

@@ -57,8 +57,7 @@ def own_dtype(config: Any) -> torch.dtype | None:
 def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = None, **options: Any) -> Any:
     """Load the model in a checkpoint folder, with all tensors from the files.
 
-    On a CPU, the matrices of a checkpoint in 16 bits stay in 16 bits where arithmetic is in float32, unless they are
-    quantized.
+    On a CPU, the matrices of a checkpoint in 16 bits stay in 16 bits where arithmetic is in float32.
 
     Args:
         folder: a checkpoint's files.
@@ -73,22 +72,15 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
         LOAD_ERRORS: errors of transformers about the files; see `reading`.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
-    quantized = options["quantization_config"]
-    if options["device_map"] == "cpu" and (quantized is None or isinstance(quantized, PackedConfig)):
+    if options["device_map"] == "cpu" and options["quantization_config"] is None:
         own = own_dtype(config)
         known = own in HALVES and getattr(config, "quantization_config", None) is None
         if not known or not can_pack(torch.float32, torch.device("cpu")):
             packed = None
         if options["dtype"] == "auto":
             options["dtype"] = on_processor(own, folder, packed)
-        half = packed is not None and options["dtype"] in ("float32", torch.float32)
-        if half or quantized is not None:
-            options["quantization_config"] = PackedConfig(
-                None if quantized is None else quantized.quantization,
-                half=half,
-                folder=str(folder),
-                stored=str(own or torch.float32).removeprefix("torch."),
-            )
+        if packed is not None and options["dtype"] in ("float32", torch.float32):
+            options["quantization_config"] = PackedConfig()
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
     with without_progress_bar():
         model, report = loader.from_pretrained(
