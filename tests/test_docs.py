@@ -126,7 +126,7 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     files = [path for page in pages for path in (ROOT / "sira_cli" / page).iterdir() if path.is_file()]
     page = [str(path.relative_to(ROOT / "sira_cli")) for path in files]
     assert {"analysis/page/script.js", "serve/page/page.html", "web/element.js"} <= {*page}
-    for name in ("py.typed", "eval/paper.yaml", "eval/overview.html.jinja", "language/chair.txt", *page, *calibrations):
+    for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", *page, *calibrations):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")
     assert (licences / "sira_cli/language/chair.LICENSE").is_file()

@@ -12,11 +12,11 @@ import yaml
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
-from sira_cli.eval import catalog
-from sira_cli.eval.base import Part, Texts
-from sira_cli.eval.card import Asking, Card
+from sira_cli.eval import cards
+from sira_cli.eval.answers.rows import Form, read_answer_rows
+from sira_cli.eval.base import Ask, Benchmark, Part, Texts
+from sira_cli.eval.cards import Asking, Card
 from sira_cli.eval.stats.tally import Tally, ratio
-from sira_cli.eval.yes_no import Question, YesNo
 from sira_cli.language.things import Thing
 from sira_cli.language.wordings import Wording, shipped
 from sira_cli.methods import METHODS
@@ -32,37 +32,42 @@ SCENE = Path(__file__).parents[1] / "examples" / "scene-2900000.png"
 # --- a benchmark
 
 
-class Dogs(YesNo):
+class Dogs(Benchmark):
     """Pictures, and whether each shows a dog."""
 
     name = "dogs"
 
-    def said(self, question: Question, text: str) -> str:
-        return text.partition(" ")[0].strip(".").lower()
+    def __init__(self, truth: Mapping[str, str]) -> None:
+        self._truth = truth
+        asks = tuple(Ask(picture, picture, "Is there a dog in the image?") for picture in truth)
+        self.parts = (Part("dogs", "ask", asks, ("all",)),)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         tally = Tally()
-        for question, text in self.answered(texts):
-            self.count(tally, question.picture, question, text, {"right": self.right(question, text), "asked": 1})
+        for picture, text in texts.items():
+            right = text.lower().startswith(self._truth[picture])
+            tally.counts[picture], tally.right[picture] = {"right": right, "asked": 1}, right
         return {"all": tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         return {"accuracy": 100 * ratio(total["right"], total["asked"])}
 
+    def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
+        form = Form("said", ("picture",))
+        return {"dogs": {row["picture"]: row["text"] for path in paths for _, row in read_answer_rows(path, form)}}
+
 
 def read(folder: Path, asking: Asking) -> Dogs:
-    rows = json.loads((folder / "dogs.json").read_text())
-    asked = "Is there a dog in the image?"
-    return Dogs([Question(row["picture"], row["picture"], asked, asked, row["dog"], "all") for row in rows], ("all",))
+    return Dogs(json.loads((folder / "dogs.json").read_text()))
 
 
 def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
-    card = Card("dogs", "Dogs", "here", "accuracy", ("dogs.json",), "1 kB", "none", "nowhere", '{"id"}', "images", read)
-    monkeypatch.setitem(catalog.CARDS, "dogs", card)
+    card = Card("dogs", "Dogs", "here", "accuracy", "dogs.json", "1 kB", "none", "nowhere", '{"picture", "said"}', read)
+    monkeypatch.setitem(cards.CARDS, "dogs", card)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(SCENE.read_bytes())
     dog = "yes" if "dog" in held_out(2900000).objects else "no"
-    (tmp_path / "dogs.json").write_text(json.dumps([{"picture": "a.png", "dog": dog}]))
+    (tmp_path / "dogs.json").write_text(json.dumps({"a.png": dog}))
     assert "dogs: Dogs (here)" in sira("eval", "--list")[1]
     command = ("eval", "dogs", tmp_path, "--images", tmp_path / "images", "-p", "demo", "--json")
     code, out, err = sira(*command, "--no-controls", "--method", "greedy", "-q")
@@ -70,6 +75,9 @@ def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
     (row,) = json.loads(out)["rows"]
     assert (row["method"], row["figures"]["accuracy"]["value"]) in (("greedy", 0.0), ("greedy", 100.0))
     assert row["counts"]["asked"] == 1
+    (tmp_path / "said.jsonl").write_text(json.dumps({"picture": "a.png", "said": dog}))
+    (row,) = json.loads(sira(*command[:3], "--answers", tmp_path / "said.jsonl", "--json")[1])["rows"]
+    assert row["figures"]["accuracy"]["value"] == 100
 
 
 # --- a method

@@ -26,7 +26,7 @@ from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_proje
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import markdown, read_figures
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.eval.catalog import CARDS
+from sira_cli.eval.cards import CARDS
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
@@ -134,8 +134,7 @@ def benchmarks_table() -> str:
     """Return the table of benchmarks, from their cards."""
     rows = ["| `sira eval` | benchmark | figures |", "|---|---|---|"]
     for card in CARDS.values():
-        name = f"`{(card.command or card.name).removeprefix('sira eval ')}`"
-        cells = (name, f"{card.title} ({card.source})", card.figures)
+        cells = (f"`{card.name}`", f"{card.title} ({card.source})", card.figures)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _pieces(path: Path) -> Iterator[str]:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_cells(path: Path) -> Iterator[list[str]]:
+def _cells(path: Path) -> Iterator[list[str]]:
     """Yield the rows of a CSV or (by its name) TSV file, including the header.
 
     Raises:
@@ -87,32 +87,20 @@ def read_cells(path: Path) -> Iterator[list[str]]:
 def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
     """Return the columns of a CSV or TSV file, and its rows one by one, each with its place.
 
-    Raises:
-        DataError: as `table_of`, or the file cannot be read.
-    """
-    return table_of(path, read_cells(path))
-
-
-def table_of(
-    path: Path, cells: Iterator[Sequence[Any]]
-) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
-    """Return the columns of a table, and its rows one by one; rows without cells are skipped.
-
-    Args:
-        path: of the file, for messages.
-        cells: of the header and every row. A row with fewer cells than the header lacks the last columns.
+    Rows without cells are skipped; a row with fewer cells than the header lacks the last columns.
 
     Raises:
-        DataError: two columns have the same name, or a row has more cells than the header.
+        DataError: the file cannot be read, two columns have the same name, or a row has more cells than the header.
     """
-    columns = tuple(str(name) for name in next(cells, ()))
+    cells = _cells(path)
+    columns = tuple(next(cells, ()))
     if len({*columns}) < len(columns):
         raise DataError(f"{path}: two columns have the same name: {some(columns)}")
     return columns, _table_rows(path, columns, cells)
 
 
 def _table_rows(
-    path: Path, columns: tuple[str, ...], cells: Iterator[Sequence[Any]]
+    path: Path, columns: tuple[str, ...], cells: Iterator[list[str]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, row in enumerate(cells, start=2):
         if len(row) > len(columns):

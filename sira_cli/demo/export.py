@@ -7,9 +7,6 @@
 | `coco/` | `ids.txt`, and `annotations/` with objects and reference captions, from which CHAIR takes the truth |
 | `amber/` | AMBER's data folder: queries, annotations, relations, safe words |
 | `repope/` | POPE's questions without those about faint objects |
-| `dash-b/`, `mme/` | the two benchmarks' folders, with their pictures |
-| `naturalbench/`, `hallusionbench/`, `mmhal/`, `haloquest/` | their questions, about the pictures in `images/` |
-| `phd/` | its questions and pictures |
 
 The same scenes give the same bytes.
 """
@@ -26,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from sira_cli.demo.export_amber import amber
-from sira_cli.demo.export_closed import dash_b, mme, naturalbench, repope
-from sira_cli.demo.export_open import hallusion, haloquest, mmhal, phd
 from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions
 from sira_cli.demo.scenes import SIDE, Scene, render
 from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.chair.words import HEADS
 from sira_cli.files import make_folder, write_whole
+
+WEAK = 0.6  # opacity below which a thing is faint: RePOPE leaves ambiguous questions out
 
 
 def export(
@@ -60,44 +57,26 @@ def export(
         make_folder(place)
     write = functools.partial(write_whole, overwrite=overwrite)
 
-    def write_files(files: Mapping[str, str | bytes], where: str) -> None:
+    def write_files(files: Mapping[str, str], where: str) -> None:
         for name, content in files.items():
             make_folder((folder / where / name).parent)
-            write(folder / where / name, content.encode() if isinstance(content, str) else content)
+            write(folder / where / name, content.encode())
 
     # First, because it detects an export of other scenes before anything is written.
     write(folder / "coco/ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
     areas: dict[int, list[int]] = {}
-    lists, copies = dash_b(scenes, file_name)
-    pairs, shown = mme(scenes, file_name)
-    elsewhere = [(folder / "dash-b" / path, scene) for path, scene in copies.items()]
-    elsewhere += [(folder / "mme" / path, scene) for path, scene in shown.items()]
-    asked, pictures = phd(scenes)
-    elsewhere += [(folder / "phd" / path, scene) for path, scene in pictures.items()]
-    places: dict[int, list[Path]] = {}
-    for path, scene in elsewhere:
-        places.setdefault(scene.seed, []).append(path)
     for done, scene in enumerate(scenes, start=1):
         picture, seen = render(scene)
         encoded = io.BytesIO()
         picture.save(encoded, "PNG")
-        for path in (folder / "images" / file_name(scene), *places.get(scene.seed, ())):
-            make_folder(path.parent)
-            write(path, encoded.getvalue())
+        write(folder / "images" / file_name(scene), encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
         on_progress(done)
 
     pope = _pope(scenes)
     for split, rows in pope.items():
         write(folder / f"pope/scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    write_files(repope(pope, {file_name(scene): scene for scene in scenes}), "repope")
-    write_files(lists, "dash-b")
-    write_files(naturalbench(scenes, file_name), "naturalbench")
-    write_files(pairs, "mme")
-    write_files(hallusion(scenes, file_name), "hallusionbench")
-    write_files(asked, "phd")
-    write_files(mmhal(scenes, file_name), "mmhal")
-    write_files(haloquest(scenes, file_name), "haloquest")
+    write_files(_repope(pope, {file_name(scene): scene for scene in scenes}), "repope")
     write(annotations / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
     write(annotations / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
     write_files(amber(scenes, file_name), "amber")
@@ -128,6 +107,26 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
                     }
                     rows[split].append(row)
     return rows
+
+
+def _repope(pope: Mapping[str, Sequence[dict[str, Any]]], scenes: Mapping[str, Scene]) -> dict[str, str]:
+    """Return RePOPE's files: POPE's questions without those about faint objects. Labels of scenes need no correction.
+
+    Args:
+        pope: the questions of each split.
+        scenes: by the name of their picture.
+    """
+    files = {}
+    for split, rows in pope.items():
+        kept = [row for row in rows if not _faint(scenes[row["image"]], row["text"])]
+        files[f"scenes_repope_{split}.json"] = "".join(json.dumps(row) + "\n" for row in kept)
+    return files
+
+
+def _faint(scene: Scene, question: str) -> bool:
+    """Return whether a question is about an object of which every instance is faint."""
+    about = next((things for name, things in scene.objects.items() if yes_no_question(name) == question), [])
+    return bool(about) and all(thing.strength < WEAK for thing in about)
 
 
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:

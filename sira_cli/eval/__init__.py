@@ -1,16 +1,12 @@
 """Benchmarks, run and scored as their official scripts do.
 
 base                    the interface of a benchmark: parts, asks, counts, figures
-card, catalog           all benchmarks: titles, files, sizes, licences, readers
-pope, chair/, amber/    those of the paper: files, rules, ground truth
-yes_no                  closed questions; dash_b, naturalbench, mme, hallusion and phd are lists of them
-judged                  open questions for an external judge: mmhal, haloquest
+cards                   the three benchmarks: titles, files, sizes, licences, options, readers
+pope, chair/, amber/    files, rules, ground truth
 repope                  other labels for POPE's questions
-language/               words of captions, with NLTK's data or without
 stats/                  the figures of POPE and CHAIR, intervals and paired tests
 evaluation, asking      let a loaded model answer, resumable
-answers/, rows          answers from files, of sira or from elsewhere
+answers/                answers from files: sira's records, the official scripts' rows, lmms-eval's samples
 lmms/                   the model that lmms-eval finds by entry point
-found, overview         all benchmarks in a folder, on one page
-report, formats, paper  tables of figures as JSON, CSV and LaTeX, with the paper's own
+report, paper           tables of figures as JSON, with the paper's own
 """

@@ -97,32 +97,17 @@ class Benchmark(ABC):
         """Return the meaningful means over groups: the groups of each mean, by its name."""
         return {}
 
-    def compared(self, part: Part) -> bool:
-        """Return whether each answer is right or wrong, so that methods can be compared in pairs."""
-        return True
-
     def denominators(self, group: str) -> Denominators:
         """Return the figures of a group that are shares in percent, each with the counts in its denominator."""
         return {}
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one method's answers from other tools, by part and ask.
+        """Read one method's answers from files of the official script, or of lmms-eval, by part and ask.
 
         Raises:
             DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message
                 names file and row.
-        """
-
-    @abstractmethod
-    def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write one method's answers, by part and ask, as the official script reads them, into an existing folder.
-
-        Returns:
-            The files: one per part, or per split, that has answers.
-
-        Raises:
-            SiraError: a file cannot be written.
         """
 
     def reduce(self, part: Part, text: str) -> str:

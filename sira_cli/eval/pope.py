@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sira_cli.data.rows import brief, id_of, some
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers.columns import answer_of
-from sira_cli.eval.answers.harness import holds_splits, of_split, read_answer_rows
 from sira_cli.eval.answers.names import named_after
+from sira_cli.eval.answers.rows import Form, holds_samples, holds_splits, of_split, read_answer_rows
 from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.stats.tally import Denominators, Tally
-from sira_cli.files import replacing
+
+FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's eval_pope.py
+    Form("answer", (), ("question", "image")),
+    Form("text", ("question_id",), ("question", "prompt", "image", "answer_id", "model_id", "metadata")),
+)
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
@@ -111,10 +113,7 @@ class Pope(Benchmark):
         return DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one file per split: `question` and `answer` in their order, or `question_id` and `text`.
-
-        Files of lmms-eval and VLMEvalKit are also read (`answers.harness`), with or without all splits in one file.
-        """
+        """Read one file per split, in one of FORMS, or samples of lmms-eval, also with all splits in one file."""
         if len(paths) == 1 and holds_splits(paths[0]):
             paths = [*paths] * len(self._paths)
         if len(paths) != len(self._paths):
@@ -147,22 +146,15 @@ class Pope(Benchmark):
         by_number = {question.number: question for question in everything}
         found: dict[str, str] = {}
         where = str(path)
-        texts = {str(question.number): question.text for question in everything}
-        rows = of_split(list(read_answer_rows(path, "answer")), split, texts)
-        known = {(Path(question.image).stem, question.text): question for question in everything}
-        pictures = {picture for picture, _ in known}
+        rows = list(read_answer_rows(path, *FORMS))
+        if holds_samples(path):
+            rows = of_split(rows, split, {str(question.number): question.text for question in everything})
         for position, (where, row) in enumerate(rows):
-            if "categories" in row and Path(str(row.get("image"))).stem not in pictures:
-                row.pop("image", None)  # VLMEvalKit may have a name of its own for it
-            if "label" in row and str(row.get("text")).rstrip().endswith("?"):
-                raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
             if "question_id" in row:
                 number = id_of(where, row, "question_id")
                 if number not in by_number:
                     raise DataError(f"{where}: question_id {number} is not in {self._paths[split]}")
                 question = by_number[number]
-            elif "categories" in row and (about := (Path(row.get("image", "")).stem, row.get("question"))) in known:
-                question = known[about]
             elif position < len(everything):
                 question = everything[position]
             else:
@@ -174,9 +166,11 @@ class Pope(Benchmark):
                     f"{where}: answers {brief(said)} about {some([image])}, but question {question.number} of "
                     f"{self._paths[split]} is {brief(question.text)} about {some([question.image])}"
                 )
+            if row["text"] == question.text:
+                raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
             if _id(split, question) in found:
                 raise DataError(f"{where}: question {question.number} is answered twice")
-            found[_id(split, question)] = answer_of(where, row)
+            found[_id(split, question)] = row["text"]
         asked = [_id(split, question) for question in questions]
         found = {id_: found[id_] for id_ in asked if id_ in found}
         missing = next((question for question in questions if _id(split, question) not in found), None)
@@ -186,18 +180,6 @@ class Pope(Benchmark):
                 f"question {missing.number} of {self._paths[split]} has none"
             )
         return found
-
-    def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write one file of JSON lines per split, with the fields that POPE's, VCD's and OPERA's scripts look for."""
-        written = []
-        for split, path in self._paths.items():
-            target = folder / f"{path.stem}.jsonl"
-            with replacing(target) as file:
-                for _, question, text in self._answered(split, texts["pope"]):
-                    row = {"question_id": question.number, "image": question.image, "question": question.text}
-                    file.write(json.dumps(row | {"answer": text, "text": text}, ensure_ascii=False).encode() + b"\n")
-            written.append(target)
-        return written
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield each answer, and how the rule reads it."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sira_cli.data.rows import brief, some
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.card import Card
 from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 
 LABEL = "RePOPE"
@@ -59,16 +58,3 @@ def _split(
 
 def _about(question: PopeQuestion) -> tuple[int, str, str]:
     return question.number, question.image, question.text
-
-
-CARD = Card(
-    name="repope",
-    title="POPE with corrected labels, from the same answers",
-    source="Neuhaus and Hein 2025",
-    figures="those of POPE",
-    files=tuple(f"coco_repope_{split}.json" for split in ("random", "popular", "adversarial")),
-    size="0.3 MB per file; POPE's pictures and files",
-    licence="none stated",
-    url="https://github.com/YanNeu/RePOPE (folder annotations)",
-    command="sira eval pope coco_pope_*.json --option 'repope=coco_repope_*.json' --option rule=repope",
-)

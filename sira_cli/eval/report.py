@@ -18,11 +18,7 @@ from sira_cli.eval.stats.mcnemar import McNemarTest, compare_pairs
 from sira_cli.eval.stats.tally import Counts, common
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
-LOWER_IS_BETTER = frozenset(
-    {"FPR", "CHAIRs", "CHAIRi", "CHAIR", "Hal", "Cog", "hallucination", "wrong", "inconsistent"}
-)
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
-NO_DIRECTION = frozenset({"yes", "neither", "unclear", "words", "length", "yes diff", "FP ratio", "LH", "VI", "mixed"})
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class MethodRow:
         failed: number of asks left out, because this or another method failed on their pictures: methods are compared
             on the same pictures.
         counts: sums over pictures, the terms of the figures' ratios; empty for a mean.
-        figures: percentages, except `words`, `length` and `rating`, with 95 % intervals over pictures.
+        figures: percentages, except `words` and `length`, with 95 % intervals over pictures.
         differences: paired differences to the first method's figures; empty for the first method, or where it has no
             answers.
         paper: the paper's figures, if they were asked for and exist.
@@ -122,7 +118,7 @@ class EvalReport(Report):
                     benchmark.denominators(group),
                     functools.partial(benchmark.smooth, group),
                 )
-                pairs = compare_pairs(group, counted, compared.estimates) if benchmark.compared(part) else []
+                pairs = compare_pairs(group, counted, compared.estimates)
                 p = {pair.second: pair.p for pair in pairs if pair.first == first}
                 tests += pairs
                 rows += [
@@ -174,9 +170,7 @@ class EvalReport(Report):
 
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
-        rated = any("rating" in row.figures for row in self.rows)
-        half = f"in percent but for words{', length and rating' if rated else ' and length'}, ± half a 95 % interval"
-        said = [f"{half} over {self.intervals}"]
+        said = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}"]
         if self.tests:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"
             said.append(f"p: McNemar's exact test, {which}, taken as independent")

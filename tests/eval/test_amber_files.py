@@ -24,17 +24,6 @@ def rows(texts: dict[str, str]) -> list[dict]:
     return [{"id": int(id_), "response": text} for id_, text in texts.items()]
 
 
-def test_export_is_read_again(amber, tmp_path):
-    backwards = dict(reversed(ANSWERED.items()))
-    files = amber.export({"discriminative": backwards, "generative": SAID}, tmp_path)
-    assert [file.name for file in files] == ["generative.json", "discriminative.json"]
-    assert json.loads(files[1].read_text()) == rows(ANSWERED)
-    assert amber.read(files) == {"generative": SAID, "discriminative": ANSWERED}
-    assert amber.read(files[:1]) == {"generative": SAID}
-    odd = {"1": "a \N{SNOWMAN}", "2": "", "3": "\n"}
-    assert amber.read(amber.export({"generative": odd}, tmp_path)) == {"generative": odd}
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

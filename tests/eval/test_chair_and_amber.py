@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from sira_cli import methods
 from tests.support.eval.helpers import SCENES, rows, values
+from tests.support.eval.writing import save
 
 
 def test_chair(sira, scenes, loaded, lvlm, tmp_path):
@@ -97,16 +96,11 @@ def test_chair_of_one_length(sira, scenes, loaded):
     coco = scenes / "coco"
     code, out, _ = sira(
         *("eval", "chair", coco, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 5, "--limit", 1),
-        *("--no-controls", "--format", "csv", "--option", "language=fallback"),
+        *("--no-controls", "--json", "--option", "language=fallback"),
     )
-    (row,) = csv.DictReader(io.StringIO(out))
-    assert (code, row["group"], row["method"], row["official"], row["answered"]) == (
-        0,
-        "5 tokens",
-        "sira",
-        "False",
-        "1",
-    )
+    report = json.loads(out)
+    (row,) = report["rows"]
+    assert (code, row["group"], row["method"], report["official"], row["answered"]) == (0, "5 tokens", "sira", False, 1)
     assert loaded == {"sira": 1}
 
 
@@ -114,7 +108,7 @@ def test_amber(sira, scenes, loaded, tmp_path):
     run = ("eval", "amber", scenes / "amber", "--option", "similarity=exact", "--option", "language=fallback", "--json")
     code, out, _ = sira(
         *(*run, "--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path),
-        *("--export", "official", "--no-controls"),
+        *("--details", tmp_path / "details.jsonl", "--no-controls"),
     )
     report = json.loads(out)
     assert code == 0
@@ -122,12 +116,15 @@ def test_amber(sira, scenes, loaded, tmp_path):
     groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
     assert list(dict.fromkeys(group for group, _ in rows(report))) == groups
     truth = {row["id"]: row for row in json.loads((scenes / "amber" / "annotations.json").read_text())}
-    said = json.loads((tmp_path / "official" / "sira" / "discriminative.json").read_text())
-    right = [{"yes": "Yes", "no": "No"}[truth[row["id"]]["truth"]] == row["response"] for row in said]
+    said: dict[str, list[dict]] = {"generative": [], "discriminative": []}
+    for line in (tmp_path / "details.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        said[row["part"]].append({"id": int(row["id"]), "response": row["response"]})
+    right = [{"yes": "Yes", "no": "No"}[truth[row["id"]]["truth"]] == row["response"] for row in said["discriminative"]]
     assert values(report)["discriminative", "sira", "accuracy"] == pytest.approx(
         100 * sum(right) / len(right), abs=0.06
     )
-    elsewhere = [f"sira={tmp_path}/official/sira/{part}.json" for part in ("generative", "discriminative")]
+    elsewhere = [f"sira={save(tmp_path / f'{part}.json', answers)}" for part, answers in said.items()]
     _, out, _ = sira(*run, "--answers", *elsewhere)
     assert values(json.loads(out)) == values(report)
     parts = {

@@ -10,9 +10,8 @@ import pytest
 from sira_cli.eval.amber import benchmark as amber
 from sira_cli.eval.amber import figures as amber_figures
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.eval.catalog import CARDS
+from sira_cli.eval.cards import CARDS, LENGTHS
 from sira_cli.eval.chair import benchmark as chair
-from sira_cli.eval.chair.card import LENGTHS
 from sira_cli.eval.stats import pope as pope_eval
 from sira_cli.language import language
 from tests.support.eval.helpers import SCENES
@@ -27,15 +26,13 @@ from tests.support.eval.helpers import SCENES
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
         (["--images", "{i}", "--shard", "3/2", "-o", "out"], "shard '3/2': expected I/N with I from 1 to N"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
-        (["--answers", "{q}", "--export", "official"], "--export needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
         (
             ["--images", "{i}", "--method", "dola", "--k", 2],
             "--k: none of the methods has it: greedy, ",
         ),
-        (["--images", "{i}", "--json", "--format", "csv"], "give --json or --format csv, not both"),
         (["--answers", "{i}"], "no file in this folder holds records of sira"),
-        (["--answers", "{q}"], "line 1: is a question, expected an answer"),
+        (["--answers", "{q}"], "line 1: expected an answer with answer (and question, image), or question_id and text"),
     ],
 )
 def test_refusals(sira, scenes, args, message):

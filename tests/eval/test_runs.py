@@ -15,6 +15,7 @@ from sira_cli.eval.base import ONE_WORD
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.single import FilePicture
 from tests.support.eval.helpers import SPLITS, rows, values
+from tests.support.eval.writing import lines
 
 
 @pytest.fixture(scope="module")
@@ -224,10 +225,9 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
     for path in (one, four):
         (images / path.name).write_bytes(path.read_bytes())
     (images / two.name).write_bytes(b"no picture")
-    code, report, err = pope("-o", tmp_path / "out", "--export", "official", images=images)
+    code, report, err = pope("-o", tmp_path / "out", images=images)
     assert code == 3
     assert err.count(f"{images / three.name}: no such file") == 2  # once a method
-    assert "sira: not exported, because pictures failed" in err
     assert "2 pictures failed; their questions are left out of all figures" in err
     failed = [(row["method"], row["picture"]) for row in report["failures"]]
     assert sorted(failed) == sorted((method, path.name) for method in report["settings"] for path in (two, three))
@@ -270,15 +270,20 @@ def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monk
     assert (code, report["failures"], loaded.total()) == (0, [], 2)
 
 
-def test_exported_answers_score_the_same(pope, whole, runs, tmp_path):
+def test_answers_in_pope_s_own_form_score_the_same(pope, whole, runs, tmp_path):
     shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    _, report, _ = pope("-o", tmp_path, "--export", "official", "--details", tmp_path / "details.jsonl")
+    _, report, _ = pope("-o", tmp_path, "--details", tmp_path / "details.jsonl")
     assert report == whole
-    files = [f"sira={tmp_path}/official/sira/scenes_pope_{split}.jsonl" for split in SPLITS]
-    _, again, _ = pope("--answers", *files)
+    said = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
+    for split in SPLITS:
+        own = [row for row in said if (row["method"], row["split"]) == ("sira", f"scenes {split}")]
+        lines(
+            tmp_path / f"scenes_pope_{split}.jsonl",
+            [{name: row[name] for name in ("question", "answer")} for row in own],
+        )
+    _, again, _ = pope("--answers", *(f"sira={tmp_path}/scenes_pope_{split}.jsonl" for split in SPLITS))
     assert values(again) == {key: value for key, value in values(report).items() if key[1] == "sira"}
-    details = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
-    right = [row["right"] for row in details if (row["method"], row["split"]) == ("sira", "scenes random")]
+    right = [row["right"] for row in said if (row["method"], row["split"]) == ("sira", "scenes random")]
     assert 100 * sum(right) / len(right) == values(report)["scenes random", "sira", "accuracy"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,16 +13,12 @@ from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import set_verbosity, spell
 from sira_cli.errors import SettingsError
-from sira_cli.eval.catalog import CARDS, benchmarks, find_cards, options_of_each
+from sira_cli.eval.cards import CARDS, Card, find_cards, options_of_each
 
-if TYPE_CHECKING:
-    from sira_cli.eval.card import Card
-
-ALL = "all"  # as NAME: every benchmark that a folder holds
 EXAMPLES = """
 sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
 sira eval chair annotations/ --answers captions.jsonl
-sira eval all benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.html
+sira eval pope,chair,amber benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/
 """
 
 
@@ -30,7 +26,7 @@ sira eval all benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/ --html all.h
 def evaluate(
     names: Annotated[
         str | None,
-        typer.Argument(metavar="NAME,...", help=f"{', '.join(benchmarks())}; or all.", show_default=False),
+        typer.Argument(metavar="NAME,...", help=f"{', '.join(CARDS)}.", show_default=False),
     ] = None,
     paths: Annotated[
         list[Path] | None,
@@ -42,55 +38,42 @@ def evaluate(
     model: ModelOptions,
     decoding: MethodsOptions,
 ) -> None:
-    """Run and score benchmarks as their official scripts do.
+    """Run and score POPE, CHAIR and AMBER as their official scripts do.
 
-    Give one benchmark's files with --images to ask the model, or with --answers to score answers. Several names, all,
-    or one without either option: PATH is a folder that holds a folder per benchmark, and pictures in images/.
+    Give one benchmark's files with --images to ask the model, or with --answers to score answers. Several names, or one
+    without either option: PATH is a folder that holds pope/, coco/ or amber/, and the pictures in images/.
     """
     set_verbosity(options.quiet, options.verbose)
-    cards = [] if names in (None, ALL) else find_cards([name.strip() for name in str(names).split(",")])
+    cards = [] if names is None else find_cards([name.strip() for name in names.split(",")])
     if listed:
         _list(cards)
         return
     if names is None:
-        raise SettingsError("NAME is missing: give a benchmark, such as pope, or all (sira eval --list shows them)")
-    spell({option.name: "--option" for card in cards or benchmarks().values() for option in card.options})
-    given = options_of_each(cards or list(benchmarks().values()), options.option or (), answered=bool(options.answers))
+        raise SettingsError(f"NAME is missing: give a benchmark: {', '.join(CARDS)}")
+    spell({option.name: "--option" for card in cards for option in card.options})
+    given = options_of_each(cards, options.option or (), answered=bool(options.answers))
+    from sira_cli.cli.eval.run import ask_each, ask_or_read
+    from sira_cli.eval.cards import Asking
+
     if len(cards) == 1 and (options.images is not None or options.answers):
-        _evaluate_one(cards[0], paths or [], given[cards[0].name], options, model, decoding)
+        (card,) = cards
+        files = card.files_in(paths or [])
+        sources = check(options, model, decoding, files if card.several else ())
+        asking = Asking(options.limit, given[card.name], sources, decoding.max_new_tokens)
+        ask_or_read(card.open(files, asking), sources, options, model, decoding)
         return
-    from sira_cli.cli.eval.folder import evaluate_folder
-
-    check_folder(paths or [], options)
-    evaluate_folder((paths or [])[0], cards, given, options, model, decoding)
-
-
-def _evaluate_one(
-    card: Card,
-    paths: list[Path],
-    given: dict[str, str],
-    options: EvalOptions,
-    model: ModelOptions,
-    decoding: MethodsOptions,
-) -> None:
-    from sira_cli.cli.eval.run import ask_or_read
-    from sira_cli.eval.card import Asking
-
-    files = card.files_in(paths)
-    sources = check(options, model, decoding, files if card.several else ())
-    asking = Asking(limit=options.limit, options=given, sources=sources, max_new_tokens=decoding.max_new_tokens)
-    ask_or_read(card.open(files, asking), sources, options, model, decoding)
+    ask_each(cards, check_folder(paths or [], options), given, options, model, decoding)
 
 
 def _list(cards: list[Card]) -> None:
     """Print all benchmarks, or the named ones with their options."""
     for card in cards or CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
-        data = "coco_pope_*.json" if card.several else f"{card.folder or card.name}/"
+        data = "coco_pope_*.json" if card.several else f"{card.folder}/"
         for name, value in (
-            ("command", card.command or f"sira eval {card.name} {data} --images PICTURES/"),
+            ("command", f"sira eval {card.name} {data} --images PICTURES/"),
             ("figures", card.figures),
-            ("files", card.content),
+            ("files", card.files),
             ("size", card.size),
             ("licence", card.licence),
             ("from", card.url),
@@ -98,7 +81,7 @@ def _list(cards: list[Card]) -> None:
             print(f"  {name:8} {value}")
         if not cards:
             continue
-        print(f"  answers  {card.answers}; or sira's own")
+        print(f"  answers  {card.answers}; sira's own; or lmms-eval's samples")
         if card.note:
             print(f"  note     {card.note}")
         for option in card.options:

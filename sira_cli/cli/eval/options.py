@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
 
 
-Format = Literal["table", "json", "csv", "latex"]  # of the printed figures
-
-
-Export = Literal["official"]  # formats of exported answers
 Look = Literal["rewrite", "guide"]  # second looks that change captions
 
 
@@ -68,16 +64,11 @@ class EvalOptions:
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
     retry_errors: RetryErrors = False
-    export: Annotated[Export | None, typer.Option(help="Also write answers for the official scripts.")] = None
     details: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted.")] = (
         None
     )
     paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page of several benchmarks.")] = (
-        None
-    )
-    format: Annotated[Format, typer.Option(help="Format of the printed figures.")] = "table"
-    json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per benchmark.")] = False
     quiet: Quiet = False
     verbose: Verbose = 0
 
@@ -98,8 +89,6 @@ def check(
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers and (idle := _of_runs(options, model, decoding)):
         raise SettingsError(f"{idle[0]} is for runs: leave it out, or give --images instead of --answers")
-    if options.html is not None:
-        raise SettingsError("--html is for a folder of benchmarks: leave out --images and --answers, or --html")
     _check(options)
     if not options.answers:
         return ()
@@ -108,8 +97,8 @@ def check(
     return find_files(options.answers, questions)
 
 
-def check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
-    """Check the options for a folder of benchmarks.
+def check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
+    """Check the options for a folder of benchmarks, and return it.
 
     Raises:
         SettingsError: the path is not one folder, or an option belongs to one benchmark.
@@ -119,15 +108,15 @@ def check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    single = ("images", "answers", "shard", "export", "details", "paper")
-    given = [name for name in single if getattr(options, name)]
-    given += ["format"] if options.format not in ("table", "json") else []
-    if given:
+    single = ("images", "answers", "shard", "details")
+    if given := [name for name in single if getattr(options, name)]:
         raise SettingsError(
             f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
         )
-    check_file("--html", options.html)
     _check(options)
+    if not paths[0].is_dir():
+        raise SettingsError(f"{paths[0]}: is not a folder")
+    return paths[0]
 
 
 def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
@@ -141,8 +130,6 @@ def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOption
 
 
 def _check(options: EvalOptions) -> None:
-    if options.json and options.format not in ("table", "json"):
-        raise SettingsError(f"give --json or --format {options.format}, not both")
     if options.shard is not None:
         from sira_cli.pictures.find import Shard
 
@@ -151,9 +138,8 @@ def _check(options: EvalOptions) -> None:
         _check_details(options.details, options.output)
     if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
         raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
-    for option, given in (("--shard", options.shard), ("--export", options.export)):
-        if given is not None and options.output is None:
-            raise SettingsError(f"{option} needs --output FOLDER")
+    if options.shard is not None and options.output is None:
+        raise SettingsError("--shard needs --output FOLDER")
 
 
 def _check_details(path: Path, output: Path | None) -> None:

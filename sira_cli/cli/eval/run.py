@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.eval.options import EvalOptions, Format
+from sira_cli.cli.eval.options import EvalOptions
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import ModelOptions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
     from sira_cli.eval.answers.texts import Answers
     from sira_cli.eval.base import Benchmark
+    from sira_cli.eval.cards import Card
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.methods.base import Method
@@ -51,30 +53,67 @@ def ask_or_read(
         typer.Exit: with 3 if pictures failed, 130 if interrupted.
         SiraError: the run could not start or continue.
     """
-    from sira_cli.eval.report import EvalReport
-
-    _check_report(benchmark, options)
     if sources:
+        _check_report(benchmark, options.output, options.overwrite)
         answers, paper = _read(benchmark, sources, options, model)
-    else:
-        answers, paper = _ask(benchmark, options, model, decoding)
-    if options.shard is not None:
-        note(f"shard {options.shard} is done: when all are, score them: --answers {options.output}")
-        if any(one.failures for one in answers):
-            raise typer.Exit(3)
+        _end([_show(benchmark, answers, paper, options.output, options)])
         return
-    report = EvalReport.of(benchmark, answers, paper)
-    _write(benchmark, answers, report, options)
-    _print(report, "json" if options.json else options.format)
-    if report.failures:
-        failed = {failure.picture for failure in report.failures}
-        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
-        raise typer.Exit(3)
+    assert options.images is not None
+    _ask([Asked(benchmark, options.images, options.output)], options, model, decoding)
 
 
-def _check_report(benchmark: Benchmark, options: EvalOptions) -> None:
+def ask_each(
+    cards: Sequence[Card],
+    folder: Path,
+    given: Mapping[str, Mapping[str, str]],
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
+    """Ask one loaded model the benchmarks in a folder: `pope/`, with `repope/` if it is there, `coco/`, `amber/`.
+
+    Args:
+        cards: of the benchmarks.
+        folder: has their pictures in `images/`.
+        given: each benchmark's options, by its name.
+        options, model, decoding: the command line's.
+
+    Raises:
+        typer.Exit: with 3 if pictures failed, 130 if interrupted.
+        SiraError: the run could not start or continue.
+    """
+    from sira_cli.eval.cards import Asking
+
+    found = []
+    for card in cards:
+        data, settings = folder / card.folder, dict(given[card.name])
+        if not data.is_dir():
+            raise SettingsError(
+                f"{folder}: has no folder {card.folder} with {card.files}; to give {card.name}'s files themselves, add "
+                "`images=` FOLDER to ask the model, or `answers=` FILE to score answers"
+            )
+        if card.name == "pope" and any((folder / "repope").glob("*.json")):
+            settings.setdefault("repope", str(folder / "repope"))
+        if card.name == "amber":
+            settings.setdefault("similarity", "auto")
+        asking = Asking(options.limit, settings, max_new_tokens=decoding.max_new_tokens)
+        output = None if options.output is None else options.output / card.name
+        found.append(Asked(card.open(card.files_in([data]), asking), folder / "images", output))
+    _ask(found, options, model, decoding)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A benchmark to ask a model, the folder of its pictures, and that of its answers."""
+
+    benchmark: Benchmark
+    images: Path
+    output: Path | None
+
+
+def _check_report(benchmark: Benchmark, output: Path | None, overwrite: bool) -> None:
     """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-    if options.output is None or options.overwrite or not (path := options.output / "report.json").exists():
+    if output is None or overwrite or not (path := output / "report.json").exists():
         return
     try:
         there = json.loads(path.read_bytes())["benchmark"]
@@ -91,13 +130,6 @@ def _read(
     from sira_cli.eval.answers.read import read_each
     from sira_cli.eval.paper import find_model
 
-    if options.export is not None:
-        folders = [_folder_name(source.label) for source in sources]
-        for source, folder in zip(sources, folders, strict=True):
-            if folders.count(folder) > 1:
-                raise SettingsError(
-                    f"--export: {source.label!r} and another label would both go to {folder}: rename one"
-                )
     answers = read_each(benchmark, sources, not options.no_controls)
     if not options.paper:
         return answers, ""
@@ -110,41 +142,52 @@ def _read(
     return answers, find_model(known.pop())
 
 
-def _ask(
-    benchmark: Benchmark, options: EvalOptions, model: ModelOptions, decoding: DecodingOptions
-) -> tuple[list[Answers], str]:
-    """Ask the model all questions, and return its answers with the paper's model, if its figures are asked for.
+def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
+    """Ask one model all questions of some benchmarks, and show the figures of each.
 
     Raises:
-        typer.Exit: with 130 if interrupted.
+        typer.Exit: with 3 if pictures failed, 130 if interrupted.
     """
-    from sira_cli.eval.evaluation import Evaluation, pictures_of
+    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
     from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
-    assert options.images is not None
-    pictures = pictures_of(benchmark, options.images)
+    for one in asked:
+        _check_report(one.benchmark, one.output, options.overwrite)
+    pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
     methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
-    evaluation = Evaluation(
-        benchmark,
-        options.images,
-        methods,
-        output=options.output,
-        overwrite=options.overwrite,
-        retry_errors=options.retry_errors,
-        batch_size=options.batch_size,
-        shard=None if options.shard is None else Shard.parse(options.shard),
-        settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
-        looks=looks(options, decoding, methods),
-    )
-    preset = evaluation.preset
+    looked = looks(options, decoding, methods)
+    evaluations = [
+        Evaluation(
+            one.benchmark,
+            one.images,
+            methods,
+            output=one.output,
+            overwrite=options.overwrite,
+            retry_errors=options.retry_errors,
+            batch_size=options.batch_size,
+            shard=None if options.shard is None else Shard.parse(options.shard),
+            settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
+            looks=looked if len(asked) == 1 or has_captions(one.benchmark) else {},
+        )
+        for one in asked
+    ]
+    preset = evaluations[0].preset
     paper = find_model((preset.name, preset.model)) if options.paper else ""
-    with resumable(options.output is not None, options.overwrite), evaluation.opened() as files:
-        for path in files:
-            if options.details is not None and options.details.resolve() == path.resolve():
-                raise SettingsError(f"--details {path}: answers are kept in this file: give another")
-        ask(evaluation, model, lvlm)
-    return evaluation.answers, paper
+    reports = []
+    for one, evaluation in zip(asked, evaluations, strict=True):
+        with resumable(one.output is not None, options.overwrite), evaluation.opened() as files:
+            for path in files:
+                if options.details is not None and options.details.resolve() == path.resolve():
+                    raise SettingsError(f"--details {path}: answers are kept in this file: give another")
+            lvlm = _ask_one(evaluation, model, lvlm)
+        if options.shard is not None:
+            note(f"shard {options.shard} is done: when all are, score them: --answers {one.output}")
+            if any(answers.failures for answers in evaluation.answers):
+                raise typer.Exit(3)
+            return
+        reports.append(_show(one.benchmark, evaluation.answers, paper, one.output, options))
+    _end(reports)
 
 
 def choose_methods(
@@ -198,14 +241,8 @@ def looks(
     return found
 
 
-def ask(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm | None:
-    """Load the model if an open evaluation has something left to ask, ask, and return the model.
-
-    Args:
-        evaluation: in `opened`.
-        model: the command line's options.
-        lvlm: the model, if it is loaded.
-    """
+def _ask_one(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm | None:
+    """Load the model if an open evaluation has something left to ask, ask, and return the model."""
     if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
         preset, method = evaluation.first
         lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
@@ -213,13 +250,17 @@ def ask(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm 
     return lvlm
 
 
-def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport, options: EvalOptions) -> None:
-    """Write report.json, the answers in the official scripts' format, and the details of counting."""
+def _show(
+    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, options: EvalOptions
+) -> EvalReport:
+    """Write report.json and the details of counting, and print the figures."""
+    from sira_cli.eval.report import EvalReport
     from sira_cli.files import make_folder, replacing
 
-    if options.output is not None:
-        make_folder(options.output)
-        save_report(report, options.output / "report.json")
+    report = EvalReport.of(benchmark, answers, paper)
+    if output is not None:
+        make_folder(output)
+        save_report(report, output / "report.json")
     if options.details is not None:
         with replacing(options.details) as file:
             for one in answers:
@@ -227,29 +268,22 @@ def _write(benchmark: Benchmark, answers: Sequence[Answers], report: EvalReport,
                     for row in benchmark.details(part, one.texts.get(part.name, {})):
                         record = {"method": one.name, "part": part.name, **row}
                         file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-    if options.export is None or options.output is None:
-        return
-    for one in answers:
-        if one.failures:
-            note(f"{one.name}: not exported, because pictures failed: official scripts need all answers")
-            continue
-        folder = options.output / "official" / _folder_name(one.name)
-        make_folder(folder)
-        benchmark.export(one.texts, folder)
-
-
-def _folder_name(label: str) -> str:
-    return re.sub(r"[^\w+.-]", "_", label).lstrip(".") or "_"
-
-
-def _print(report: EvalReport, form: Format) -> None:
-    if form == "json":
+    if options.json:
         print(report.to_json())
-    elif form == "table":
+    else:
         from sira_cli.cli.eval.table import print_report
 
         print_report(report)
-    else:
-        from sira_cli.eval.formats import to_csv, to_latex
+    return report
 
-        print(to_csv(report) if form == "csv" else to_latex(report), end="")
+
+def _end(reports: Sequence[EvalReport]) -> None:
+    """Say how many pictures failed.
+
+    Raises:
+        typer.Exit: with 3 if any did.
+    """
+    failed = {failure.picture for report in reports for failure in report.failures}
+    if failed:
+        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
+        raise typer.Exit(3)

@@ -87,17 +87,13 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     from sira_cli.demo.export import export
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
-    from sira_cli.eval.catalog import benchmarks
+    from sira_cli.eval.cards import CARDS
 
     with Progress.shown("scenes", count) as progress:
         scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
         export(scenes, folder, progress.reach, overwrite=overwrite)
     note(f"{count} scenes are in {folder}; evaluate on them with")
-    print(f"sira eval all {shlex.quote(str(folder))} -p demo")
-    for name, card in benchmarks().items():
-        if card.judged:
-            data, images = (shlex.quote(str(folder / each)) for each in (name, "images"))
-            print(f"sira eval {name} {data} --images {images} -p demo -o {name}/ --export official")
+    print(f"sira eval {','.join(CARDS)} {shlex.quote(str(folder))} -p demo")
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sira_cli.data.rows import id_of, some
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber.data import Annotated, PartName, Query, read_annotations, read_lexicon, read_queries
+from sira_cli.eval.amber.data import Annotated, PartName, Query, find_data, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber.figures import (
     DENOMINATORS,
     GROUPS,
@@ -23,13 +21,12 @@ from sira_cli.eval.amber.figures import (
 )
 from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
-from sira_cli.eval.answers.columns import answer_of
-from sira_cli.eval.answers.harness import read_answer_rows
+from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.stats.tally import Denominators, Tally
-from sira_cli.files import write_whole
 from sira_cli.language.language import Language
 
+FORM = Form("response", ("id",))
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
 
@@ -77,10 +74,10 @@ class Amber(Benchmark):
             reduced: reduce answers from elsewhere as sira's own are.
 
         Raises:
+            SettingsError: it has no such files.
             DataError: a file cannot be read, or is not in AMBER's format.
         """
-        if not (data / "annotations.json").exists() and (data / "data").is_dir():
-            data /= "data"  # the folder of AMBER's repository was given
+        data = find_data(data)
         lexicon = read_lexicon(data)
         annotations = read_annotations(data, lexicon)
         return cls(
@@ -162,7 +159,7 @@ class Amber(Benchmark):
         return DENOMINATORS["generative" if group == "generative" else "discriminative"]
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read answers of other tools, with `id` and `response`; all files together.
+        """Read answers as the script does, with `id` and `response`; all files together.
 
         Answers to other queries are ignored, and a part without any answers is left out.
 
@@ -172,16 +169,13 @@ class Amber(Benchmark):
         """
         found: dict[str, tuple[str, str]] = {}
         for path in paths:
-            for where, row in read_answer_rows(path):
-                id_ = self._asked(row, found) if "categories" in row else str(id_of(where, row, "id"))
-                text = answer_of(where, row)
-                if not id_:
-                    continue
+            for where, row in read_answer_rows(path, FORM):
+                id_ = str(id_of(where, row, "id"))
                 if id_ not in self.annotations:
                     raise DataError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
                 if id_ in found:
                     raise DataError(f"{where}: id {id_} is answered already: {found[id_][0]}: keep one of the two")
-                found[id_] = where, text
+                found[id_] = where, row["text"]
         files = some(paths, 3, 1_000)
         answers = {}
         for part in self.parts:
@@ -200,40 +194,6 @@ class Amber(Benchmark):
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
         return answers
-
-    def _asked(self, row: Mapping[str, Any], found: Collection[str]) -> str:
-        """Return the id of a query that a harness's row answers, by its picture and text; empty if none matches.
-
-        AMBER has a few queries twice: the second row answers the second query.
-        """
-        about = self._about.get(str(row.get("image")), ())
-        matching = [ask.id for ask in about if ask.prompt.startswith(str(row.get("question")))]
-        return next((id_ for id_ in matching if id_ not in found), next(iter(matching), ""))
-
-    @functools.cached_property
-    def _about(self) -> dict[str, list[Ask]]:
-        """Queries about each picture."""
-        asked: dict[str, list[Ask]] = {}
-        for ask in (ask for part in self.parts for ask in part.asks):
-            asked.setdefault(ask.picture, []).append(ask)
-        return asked
-
-    def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write each part's answers into a file of its own, in the form that the script reads.
-
-        Raises:
-            SiraError: a file cannot be written.
-        """
-        files = []
-        for part in self.parts:
-            if part.name not in texts:
-                continue
-            answers = texts[part.name]
-            ids = sorted((ask.id for ask in part.asks if ask.id in answers), key=int)
-            rows = [{"id": int(id_), "response": answers[id_]} for id_ in ids]
-            files.append(folder / f"{part.name}.json")
-            write_whole(files[-1], json.dumps(rows, indent=4).encode())
-        return files
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield how each answer was counted: a caption's words, or the expected answer of a question."""

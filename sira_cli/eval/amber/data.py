@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sira_cli.data.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
-from sira_cli.errors import DataError
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.words import Lexicon
 
 PartName = Literal["generative", "discriminative"]
+FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")
+URL = "https://github.com/junyangwang0410/AMBER"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,21 @@ class Query:
     id: int
     image: str
     text: str
+
+
+def find_data(folder: Path) -> Path:
+    """Return AMBER's folder `data`, from it or from AMBER's repository.
+
+    Raises:
+        SettingsError: it has no such files, or is not a folder.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"{folder}: is not a folder: expected AMBER's, with {', '.join(FILES)}")
+    data = folder / "data" if not (folder / FILES[0]).exists() and (folder / "data").is_dir() else folder
+    for name in FILES:
+        if not (data / name).exists():
+            raise SettingsError(f"{data}: has no {name}: get AMBER's files from {URL}")
+    return data
 
 
 def read_lexicon(data: Path) -> Lexicon:

@@ -11,8 +11,8 @@ from typing import Any
 
 from sira_cli.data.rows import brief, read_rows, some, text_of
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers.harness import TABLES, holds_splits
 from sira_cli.eval.answers.names import by_method, labels
+from sira_cli.eval.answers.rows import holds_splits
 from sira_cli.eval.answers.texts import Answers, UnitTexts
 from sira_cli.eval.base import ONE_WORD, Benchmark
 from sira_cli.eval.settings import SAME, settings_in
@@ -202,8 +202,6 @@ def _records(folder: Path) -> list[Path]:
 
 def _method(path: Path) -> str | None:
     """Return the method of a file of sira's records, `sira+guide` with a second look; None for other files."""
-    if path.suffix.lower() in (*TABLES, ".txt"):
-        return None
     _, row = next(read_rows(path), ("", {}))
     if not str(row.get("schema", "")).startswith("sira."):
         return None

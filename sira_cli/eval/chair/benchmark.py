@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from sira_cli.eval.chair.table import TruthTable
 from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.stats.tally import Denominators, Tally, ratio
-from sira_cli.files import write_whole
 from sira_cli.language.language import Language, Need, find_language
 
 PROMPT = "Please describe this image in detail."
@@ -155,18 +153,6 @@ class Chair(Benchmark):
             raise DataError(f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)")
         given = ((ask.id, enumerate(captions[int(ask.id)], start=1)) for ask in part.asks)
         return {part.name: {_numbered(id_, number): each.text for id_, several in given for number, each in several}}
-
-    def export(self, texts: Mapping[str, Texts], folder: Path) -> list[Path]:
-        """Write JSON lines of image_id and caption, one file per part."""
-        paths = []
-        for part in self.parts:
-            if part.name not in texts:
-                continue
-            answers = texts[part.name]
-            rows = [{"image_id": int(ask.id), "caption": text} for ask in part.asks for text in _given(ask, answers)]
-            paths.append(folder / f"{part.name}.jsonl")
-            write_whole(paths[-1], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        return paths
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield the official script's record of every caption, under its names; Len is 0, as in the script."""

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from sira_cli.data.rows import brief, entries, read_rows, some
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers.columns import answer_of
-from sira_cli.eval.answers.harness import read_answer_rows
 from sira_cli.eval.answers.read import AnswerFiles
+from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.chair.coco import image_of
+
+FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
 
 
 class GivenCaption(NamedTuple):
@@ -25,9 +26,8 @@ class GivenCaption(NamedTuple):
 def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     """Read captions by image: one or several per image, the same number for all.
 
-    Rows have `image_id` (the number of the image, or its digits) and an answer; or COCO's file name as
-    `image` or `file_name`; or they are rows of lmms-eval or VLMEvalKit (`answers.harness`). An empty caption counts as
-    one without mentions.
+    Rows have `image_id` (the number of the image, or its digits) and `caption`, or are samples of lmms-eval. An empty
+    caption counts as one without mentions.
 
     Args:
         paths: shards of the images, or files that each add a caption per image.
@@ -39,9 +39,9 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
     captions: dict[int, list[GivenCaption]] = {}
     for path in paths:
         where = ""
-        for where, row in read_answer_rows(path, "caption"):
-            image = image_of_row(where, row, "image_id", "image", "file_name")
-            captions.setdefault(image, []).append(GivenCaption(answer_of(where, row), where))
+        for where, row in read_answer_rows(path, FORM):
+            image = image_of_row(where, row, "image_id")
+            captions.setdefault(image, []).append(GivenCaption(row["text"], where))
         if not where:
             raise DataError(f"{path}: holds no captions")
     most = max(captions, key=lambda image: len(captions[image]))

@@ -47,9 +47,6 @@ class Made(Benchmark):
     def read(self, paths):
         return {"only": json.loads(paths[0].read_text())}
 
-    def export(self, texts, folder):
-        raise NotImplementedError
-
 
 def said(name: str, a: str, b: str) -> Answers:
     texts = {f"{group}/{number}": text for group, row in (("a", a), ("b", b)) for number, text in enumerate(row)}

@@ -1,8 +1,7 @@
-"""Answers as lmms-eval and VLMEvalKit save them."""
+"""Rows of answers: as the official scripts read them, and lmms-eval's samples; a label is never scored."""
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.answers.harness import holds_splits
+from sira_cli.eval.answers.rows import holds_splits
 from sira_cli.eval.pope import Pope
-from tests.support.eval.amber_data import ANSWERED, QUESTIONS, benchmark, write
 from tests.support.eval.coco_data import CAPTIONS
 
 SPLITS = ("adversarial", "popular", "random")
@@ -114,99 +112,6 @@ def test_a_command_with_one_file_for_all_splits(sira, files, tmp_path):
     ]
 
 
-def vlmevalkit_rows(files: list[Path], image: bool) -> list[dict]:
-    """Questions that several splits share are one row there, with all their categories."""
-    rows: dict[tuple[str, str], dict] = {}
-    for split, path in zip(SPLITS, files, strict=True):
-        for question in map(json.loads, path.read_text().splitlines()):
-            row = rows.setdefault(
-                (question["image"], question["text"]),
-                {
-                    "index": len(rows),
-                    "question": question["text"],
-                    "answer": question["label"].capitalize(),
-                    "category": "",
-                    **(
-                        {"image_path": question["image"]}
-                        if image
-                        else {"image_path": f"/data/images/POPE/{len(rows)}.jpg"}
-                    ),
-                    "prediction": f"Yes, {question['text']}",
-                },
-            )
-            row["category"] = ",".join(filter(None, [row["category"], split]))
-    return list(rows.values())
-
-
-def save(path: Path, rows: list[dict]) -> Path:
-    if path.suffix == ".json":
-        path.write_text(json.dumps(rows, indent=4), encoding="utf-8")
-    elif path.suffix == ".xlsx":
-        book = pytest.importorskip("openpyxl").Workbook()
-        for row in ([*rows[0]], *([*row.values()] for row in rows)):
-            book.active.append(row)
-        book.save(path)
-    else:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(
-                file, [*rows[0]], delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL
-            )
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
-
-
-@pytest.mark.parametrize("ending", [".json", ".xlsx"])
-@pytest.mark.parametrize("image", [True, False])
-def test_pope_of_vlmevalkit(files, tmp_path, ending, image):
-    """By picture and question; where pictures have names of VLMEvalKit's own, in the order of the split."""
-    rows = vlmevalkit_rows(files, image)
-    assert len(rows) == 4 + 3 * 4
-    path = save(tmp_path / f"model_POPE{ending}", rows[::-1] if image else rows)
-    texts = {
-        f"coco {split}/{row['question_id']}": f"Yes, {row['text']}"
-        for split, file in zip(SPLITS, files, strict=True)
-        for row in map(json.loads, file.read_text().splitlines())
-    }
-    if image:
-        assert Pope(files).read([path]) == {"pope": texts}
-        assert Pope(files[1:2]).read([path])["pope"].items() <= texts.items()
-    else:  # the first split's questions are in its order; those of the others are not, as shared ones stand before
-        assert Pope(files[:1]).read([path])["pope"].items() <= texts.items()
-        with pytest.raises(DataError, match=r"row \d: answers .*, but question 2 of .*popular.json is"):
-            Pope(files[1:2]).read([path])
-
-
-def test_ambers_questions_of_vlmevalkit(data, tmp_path):
-    rows = [
-        {
-            "index": 900 - number,
-            "image_path": image,
-            "question": f"Is it {number}?",
-            "category": kind,
-            "prediction": ANSWERED[str(number)],
-        }
-        for number, (kind, _, image) in enumerate(QUESTIONS, 4)
-    ]
-    amber = benchmark(data)
-    assert amber.read([save(tmp_path / "AMBER.tsv", rows)]) == {"discriminative": ANSWERED}
-    assert amber.picked([5]).read([tmp_path / "AMBER.tsv"]) == {"discriminative": {"5": ANSWERED["5"]}}
-    with pytest.raises(DataError, match="id 11 is not answered: 1 of the 8 answers of discriminative are missing"):
-        amber.read([save(tmp_path / "part.tsv", rows[:-1])])
-
-
-def test_what_amber_asks_twice_is_answered_twice(data, tmp_path):
-    queries = json.loads((data / "query" / "query_discriminative.json").read_text())
-    queries[1]["query"] = queries[0]["query"]  # both about a.jpg
-    write(data / "query" / "query_discriminative.json", queries)
-    rows = [
-        {"index": n, "image_path": row["image"], "question": row["query"], "prediction": f"answer {n}"}
-        for n, row in enumerate(queries)
-    ]
-    texts = benchmark(data).read([save(tmp_path / "a.json", rows)])["discriminative"]
-    assert texts == {str(row["id"]): f"answer {n}" for n, row in enumerate(queries)}
-
-
 def test_captions_of_lmms_eval(chair, tmp_path):
     """Its tasks coco2014_cap and the like name the image in every metric."""
     rows = [
@@ -222,16 +127,57 @@ def test_captions_of_lmms_eval(chair, tmp_path):
     assert chair.read([lines(tmp_path / "samples_coco2014_cap_val.jsonl", rows)]) == {"captions": CAPTIONS}
 
 
-@pytest.mark.parametrize("name", ["a.xlsx", "a.tsv"])
-def test_files_that_are_no_tables(chair, tmp_path, name):
-    pytest.importorskip("openpyxl")
-    (tmp_path / name).write_bytes(b"PK\x03\x04\xff\x00 nothing")
-    with pytest.raises(DataError, match=name):
-        chair.read([tmp_path / name])
+def test_samples_of_amber_do_not_name_their_queries(amber, tmp_path):
+    """The task amber_g logs only counts of each caption."""
+    row = {"doc_id": 0, "filtered_resps": "A dog.", "amber_chair": {"chair_num": 1}, "input": "Describe this image."}
+    with pytest.raises(DataError, match="line 1: expected id, found question, text"):
+        amber.read([lines(tmp_path / "samples_amber_g.jsonl", [row])])
 
 
-def test_an_answer_that_vlmevalkit_did_not_get_is_none(files, tmp_path):
-    rows = vlmevalkit_rows(files, True)
-    rows[2]["prediction"] = "Failed to obtain answer via API."
-    with pytest.raises(DataError, match=r"row 3: VLMEvalKit got no answer: 'Failed to obtain answer via API.'"):
-        Pope(files).read([save(tmp_path / "a.json", rows)])
+def test_the_forms_of_the_official_scripts(files, chair, amber, tmp_path):
+    pope = Pope(files[:1])
+    ids = range(1, 9)
+    said = {f"coco adversarial/{number}": f"Yes {number}" for number in ids}
+    rows = [{"question_id": number, "prompt": "?", "text": f"Yes {number}", "model_id": "vcd"} for number in ids]
+    questions = [json.loads(line)["text"] for line in files[0].read_text().splitlines()]
+    for row, question in zip(rows, questions, strict=True):
+        row["prompt"] = question + " Please answer this question with one word."
+    in_order = [{"question": question, "answer": text} for question, text in zip(questions, said.values(), strict=True)]
+    for form in (rows, in_order):
+        assert pope.read([lines(tmp_path / "a.jsonl", form)]) == {"pope": said}
+    captions = [{"image_id": int(image), "caption": text} for image, text in CAPTIONS.items()]
+    assert chair.read([lines(tmp_path / "c.jsonl", captions)]) == {"captions": CAPTIONS}
+    assert amber.read([lines(tmp_path / "b.jsonl", [{"id": n, "response": "Yes"} for n in range(4, 12)])]) == {
+        "discriminative": dict.fromkeys(map(str, range(4, 12)), "Yes")
+    }
+
+
+LABELS = [
+    ("pope", {"question_id": 1, "answer": "yes", "score": 0.9}),
+    ("pope", {"question": "Is there a dog?", "answer": "yes", "prediction": "no"}),
+    ("pope", {"question_id": 1, "label": "yes", "text": "No"}),
+    ("pope", {"question_id": 1, "question": "Is there a dog?", "answer": "yes", "category": "random"}),
+    ("pope", {"index": 0, "question": "Is there a dog?", "answer": "Yes", "prediction": "No"}),
+    ("chair", {"image_id": 7, "caption": "A dog.", "score": 0.9}),
+    ("chair", {"image_id": 7, "id": 1, "caption": "A dog."}),
+    ("chair", {"image_id": 7, "caption": "A dog.", "model_caption": "A cat."}),
+    ("amber", {"id": 4, "answer": "yes", "score": 0.9}),
+    ("amber", {"id": 4, "truth": "yes", "response": "No"}),
+]
+
+
+@pytest.mark.parametrize(("name", "row"), LABELS)
+def test_a_row_that_may_hold_the_label_is_refused(request, files, tmp_path, name, row):
+    """Its answer could be the label, and what the model said stand under another name."""
+    benchmark = Pope(files[:1]) if name == "pope" else request.getfixturevalue(name)
+    with pytest.raises(DataError, match=r"a.jsonl: line 1: expected an answer with .*, found "):
+        benchmark.read([lines(tmp_path / "a.jsonl", [row])])
+
+
+def test_questions_are_no_answers(files, tmp_path):
+    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
+    with pytest.raises(DataError, match="line 1: expected an answer with "):
+        Pope(files[:1]).read([files[0]])
+    rows = [{name: value for name, value in row.items() if name != "label"} for row in rows]
+    with pytest.raises(DataError, match="line 1: is a question, expected an answer"):
+        Pope(files[:1]).read([lines(tmp_path / "a.jsonl", rows)])

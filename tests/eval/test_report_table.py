@@ -1,8 +1,7 @@
-"""A report as CSV, as LaTeX, as a table."""
+"""A report as a table."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import itertools
@@ -12,21 +11,10 @@ import pytest
 from rich.console import Console
 
 from sira_cli.cli.eval.table import print_report
-from sira_cli.eval.formats import to_csv, to_latex
 from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.mcnemar import McNemarTest
 from tests.support.eval.made import Made, said, share
-
-
-def test_csv_has_a_line_a_row_with_its_interval():
-    report = EvalReport.of(Made(), [said("base", "10" * 20, "1" * 40)])
-    lines = list(csv.DictReader(io.StringIO(to_csv(report))))
-    assert [line["group"] for line in lines] == ["a", "b", "mean"]
-    low, value, high = (float(lines[0][name]) for name in ("share low", "share", "share high"))
-    assert low < value == 50 < high
-    figure = report.rows[0].figures["share"]
-    assert (low, high) == (figure.low, figure.high)
 
 
 @dataclasses.dataclass
@@ -43,21 +31,6 @@ class Named(Made):
 
     def stand_ins(self):
         return {"only": "a coin"}
-
-
-@pytest.mark.parametrize("name", ["FPR", "CHAIRs", "Hal"])
-def test_latex_knows_what_should_be_low(name):
-    lines = to_latex(EvalReport.of(Named(name), [said("base", "11", "11"), said("new", "10", "11")])).splitlines()
-    assert lines[0] == "% NOT the official figures: a coin"
-    assert rf"{name}$\downarrow$" in lines[5]
-    assert lines[7].startswith("a & base & 100.0 ")
-    assert lines[8].startswith(r" & new & \textbf{50.0} ")
-
-
-def test_latex_prefers_none_of_what_is_neither_good_nor_bad():
-    latex = to_latex(EvalReport.of(Named("yes"), [said("base", "11", "11"), said("new", "10", "11")]))
-    assert "arrow" not in latex
-    assert "textbf" not in latex
 
 
 def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] | None], **more) -> EvalReport:
@@ -81,35 +54,6 @@ def made_report(*rows: tuple[str, str, str, dict[str, float], dict[str, float] |
     tests = tuple(McNemarTest("all", *pair, 0, 0, 1.0) for pair in itertools.combinations(settings, 2))
     known = {"stand_ins": {}, "facts": {}, "not_run": {}, "paper": ""} | more
     return EvalReport(benchmark="made", settings=settings, rows=tuple(made), tests=tests, failures=(), **known)
-
-
-def test_latex_has_a_table_a_part_and_the_papers_rows():
-    report = made_report(
-        ("one", "a~b", r"x\y^2", {"accuracy": 50.0, "yes": 40.0}, {"accuracy": 61.25}),
-        ("two", "c", "50%", {"Hal": 12.345}, None),
-    )
-    how = "".join(f"% {line}\n" for line in report.how())
-    half = r"{\scriptsize $\pm$0.0}"
-    assert (
-        to_latex(report).replace(how, "").replace(half, "±")
-        == r"""\begin{tabular}{llrr}
-\toprule
- & Method & accuracy$\uparrow$ & yes \\
-\midrule
-a\~{}b & x\textbackslash{}y\^{}2 & 50.0 ± & 40.0 ± \\
- & x\textbackslash{}y\^{}2 (paper) & 61.2 &  \\
-\bottomrule
-\end{tabular}
-
-\begin{tabular}{llr}
-\toprule
- & Method & Hal$\downarrow$ \\
-\midrule
-c & 50\% & 12.3 ± \\
-\bottomrule
-\end{tabular}
-"""
-    )
 
 
 @pytest.mark.parametrize(
@@ -149,10 +93,6 @@ def printed(report: EvalReport, monkeypatch, columns: int) -> str:
     monkeypatch.setattr("sira_cli.cli.eval.table.table_console", lambda: console)
     print_report(report)
     return console.file.getvalue()
-
-
-def test_latex_of_one_method_has_no_best():
-    assert "textbf" not in to_latex(EvalReport.of(Made(2), [said("base", "11", "11")]))
 
 
 def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
@@ -207,5 +147,3 @@ def test_figures_have_as_many_decimals_as_in_the_paper(monkeypatch, benchmark, s
     report = dataclasses.replace(made_report(("one", "all", "sira", figures, paper)), benchmark=benchmark)
     out = printed(report, monkeypatch, 200)
     assert re.search(rf"sira +{shown} +2\.2 ±0\.0 *\n +in the paper +{shown.split()[0]}\s", out)
-    assert shown.split()[0] + r" {\scriptsize $\pm$0" in to_latex(report)
-    assert f"(paper) & {shown.split()[0]} &" in to_latex(report)

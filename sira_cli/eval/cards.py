@@ -1,0 +1,373 @@
+"""The benchmarks of `sira eval` before their files are read: facts, options, and the functions that read the files.
+
+The code of a benchmark is imported when its files are read: the cards are read whenever the command line starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.base import ONE_WORD, first_pictures
+
+if TYPE_CHECKING:
+    from sira_cli.eval.amber.benchmark import Amber
+    from sira_cli.eval.answers.read import AnswerFiles
+    from sira_cli.eval.base import Benchmark
+    from sira_cli.eval.chair.benchmark import Chair
+    from sira_cli.eval.pope import Pope
+
+LENGTHS = (64, 512)  # of CHAIR's captions in tokens, as in the paper's Table 2
+DIMENSIONS = ("existence", "attribute", "relation")  # of AMBER's questions
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`.
+
+    Attributes:
+        name: as in `--option NAME=VALUE`.
+        help: its meaning, in one line.
+        choices: the values that it takes; empty: any text.
+        default: the value without it, as it is shown.
+        asks: whether it changes the questions, so that it cannot apply to answers in files.
+    """
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    asks: bool = False
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a benchmark is asked.
+
+    Attributes:
+        limit: maximum number of questions per file (POPE), or of pictures.
+        options: the benchmark's own options, by name.
+        sources: files of answers to score; empty if a model is asked.
+        max_new_tokens: length limit of a run's texts in tokens, if given.
+    """
+
+    limit: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[AnswerFiles] = ()
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A benchmark before its files are read. Its texts are shown as they are.
+
+    Attributes:
+        name: as in `sira eval NAME`.
+        title: one line, without a full stop.
+        source: authors and year.
+        figures: the figures' names.
+        files: the data in words.
+        size: of the download: files, and pictures.
+        licence: of the files.
+        url: where the files are.
+        answers: fields of a row in the official script's file of answers.
+        read: makes the benchmark from the data folder, or from the list of files (`several`).
+        several: its data are files, such as one per split, instead of a folder.
+        options: its settings.
+        folder: the data folder in a folder of benchmarks.
+        note: a further remark.
+    """
+
+    name: str
+    title: str
+    source: str
+    figures: str
+    files: str
+    size: str
+    licence: str
+    url: str
+    answers: str
+    read: Callable[[Any, Asking], Benchmark]
+    several: bool = False
+    options: tuple[Option, ...] = ()
+    folder: str = ""
+    note: str = ""
+
+    def files_in(self, paths: Sequence[Path]) -> list[Path]:
+        """Return the data of a benchmark with several files: a folder stands for its .json files.
+
+        Raises:
+            SettingsError: the folder has no such files, or a benchmark with one folder is given none or several.
+        """
+        if not self.several:
+            if len(paths) != 1:
+                raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
+            return list(paths)
+        files = []
+        for path in paths:
+            inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+            if not inside:
+                raise SettingsError(f"{path}: holds no .json file: expected {self.files}")
+            files += inside
+        if not files:
+            raise SettingsError(f"{self.name}: PATH is missing: give {self.files}")
+        return files
+
+    def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
+        """Read the benchmark's files.
+
+        Args:
+            paths: from `files_in`.
+            asking: how it is asked; `options` are checked (`options_of_each`).
+
+        Raises:
+            SettingsError: an option does not fit, or a file is missing.
+            DataError: a file cannot be read.
+        """
+        return self.read(paths if self.several else paths[0], asking)
+
+
+def _pope(paths: Sequence[Path], asking: Asking) -> Pope:
+    from sira_cli.eval.answers.read import expand
+    from sira_cli.eval.pope import Pope
+
+    options = asking.options
+    return Pope(
+        paths,
+        rule=options.get("rule", "official"),
+        suffix=options.get("suffix", ONE_WORD),
+        limit=asking.limit,
+        repope=CARDS["pope"].files_in(expand("repope", options["repope"])) if "repope" in options else (),
+    )
+
+
+def _chair(path: Path, asking: Asking) -> Chair:
+    from sira_cli.eval.chair.benchmark import PROMPT as OFFICIAL
+    from sira_cli.eval.chair.benchmark import Chair
+    from sira_cli.eval.chair.coco import UnknownImageError
+    from sira_cli.eval.chair.rows import answered, read_ids
+
+    options = asking.options
+    listed = Path(options["ids"]) if "ids" in options else path / "ids.txt"
+    images = None
+    if "ids" in options or (not asking.sources and listed.is_file()):
+        images = dict(islice(read_ids(listed).items(), asking.limit))
+    lengths = _lengths(options["lengths"]) if "lengths" in options else ()
+    if asking.sources:
+        lengths, images = answered(asking.sources, lengths, images, asking.limit)
+    elif lengths and asking.max_new_tokens:
+        raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
+    else:
+        lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
+    if images is None:
+        raise SettingsError(f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}")
+    try:
+        return Chair.of(
+            path,
+            ids=list(images),
+            rule=options.get("rule", "lemma"),
+            language=options.get("language", "auto"),
+            lengths=lengths,
+            prompt=options.get("prompt", OFFICIAL),
+        )
+    except UnknownImageError as error:
+        raise DataError(f"{images[error.image]}: {error}") from None
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    lengths = tuple(dict.fromkeys(int(part) if part.strip().isdecimal() else 0 for part in text.split(",")))
+    if not all(lengths):
+        raise SettingsError(f"`lengths=` {text}: expected numbers of tokens, such as 64,512")
+    return lengths
+
+
+def _amber(path: Path, asking: Asking) -> Amber:
+    from sira_cli.eval.amber.benchmark import PARTS, Amber
+    from sira_cli.eval.amber.data import find_data, read_numbers
+    from sira_cli.eval.amber.similarity import find_similarity
+    from sira_cli.language.language import find_language
+
+    find_data(path)  # before anything slow is imported
+    options = asking.options
+    task = options.get("task", "all")
+    captions, questions = task in ("generative", "all"), task != "generative"
+    reduced = options.get("reduce") == "yes"
+    if "prompt" in options and not captions:
+        raise SettingsError("`prompt=`: asks for captions: leave it out, or `task=`")
+    if reduced and all(source.own for source in asking.sources):
+        raise SettingsError("`reduce=` yes is for answers from other tools: sira's own are read that way: leave it out")
+    benchmark = Amber.of(  # questions need neither nouns nor vectors
+        path,
+        language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
+        similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
+        parts=PARTS[not captions : 1 + questions],
+        suffix=options.get("suffix", ONE_WORD),
+        prompt=options.get("prompt"),
+        reduced=reduced,
+    )
+    if "ids" in options:
+        benchmark = benchmark.picked(read_numbers(Path(options["ids"])))
+    if task in DIMENSIONS:
+        benchmark = benchmark.only(task)
+    if asking.limit is None:
+        return benchmark
+    return replace(benchmark, parts=tuple(first_pictures(part, asking.limit) for part in benchmark.parts))
+
+
+SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
+LANGUAGE = Option(
+    "language",
+    "words are split and lemmatized with NLTK's data (extra `eval`), or by an unofficial fallback",
+    ("auto", "nltk", "fallback"),
+    "auto",
+)
+PROMPT = Option("prompt", "text that asks for a caption, instead of the benchmark's", asks=True)
+
+CARDS = {
+    "pope": Card(
+        name="pope",
+        title="Yes/no questions about objects",
+        source="Li et al. 2023",
+        figures="accuracy, F1, precision, recall, FPR, yes-rate",
+        files="POPE's files of questions, one per split, such as coco_pope_random.json",
+        size="0.3 MB per file; COCO val2014 (6 GB)",
+        licence="MIT",
+        url="https://github.com/RUCAIBox/POPE (folder output/coco)",
+        answers='{"question", "answer"} in the order of the questions, or {"question_id", "text"}',
+        read=_pope,
+        several=True,
+        options=(
+            Option(
+                "rule",
+                "script whose rule decides what counts as yes or no",
+                ("official", "vcd", "opera", "strict", "repope"),
+                "official",
+            ),
+            Option("repope", "RePOPE's files, their folder or a pattern: also show figures with its corrected labels"),
+            SUFFIX,
+        ),
+        folder="pope",
+        note="RePOPE's files (Neuhaus and Hein 2025): https://github.com/YanNeu/RePOPE (folder annotations).",
+    ),
+    "chair": Card(
+        name="chair",
+        title="Objects in captions that are not in the pictures",
+        source="Rohrbach et al. 2018",
+        figures="CHAIRs, CHAIRi, recall, length",
+        files="COCO's instances_*.json and captions_*.json (or a JSON file of each image's objects)",
+        size="0.2 GB of annotations; COCO val2014 (6 GB)",
+        licence="CC BY 4.0",
+        url="https://cocodataset.org (2014 Train/Val annotations)",
+        answers='{"image_id", "caption"}',
+        read=_chair,
+        options=(
+            Option("ids", "file of the image ids to take, one per line", default="ids.txt there, or all answered"),
+            Option("lengths", "length limits in tokens", default="64,512, or the given length limit"),
+            Option(
+                "rule",
+                "words are compared as lemmas, or as singulars as in the first script",
+                ("lemma", "singular"),
+                "lemma",
+            ),
+            LANGUAGE,
+            PROMPT,
+        ),
+        folder="coco",
+    ),
+    "amber": Card(
+        name="amber",
+        title="Captions and yes/no questions about 1,004 pictures",
+        source="Wang et al. 2023",
+        figures="CHAIR, Cover, Hal, Cog; accuracy, precision, recall, F1",
+        files="annotations.json, relation.json, safe_words.txt and query/",
+        size="7 MB of files; 1,004 pictures",
+        licence="Apache-2.0",
+        url="https://github.com/junyangwang0410/AMBER",
+        answers='{"id", "response"}',
+        read=_amber,
+        options=(
+            Option(
+                "task",
+                "captions, yes/no questions, one dimension of the questions, or all",
+                ("generative", "discriminative", *DIMENSIONS, "all"),
+                "all",
+            ),
+            Option(
+                "similarity",
+                "how words compare: spacy (en_core_web_lg), exact, auto (spacy if installed), a spaCy pipeline, or a "
+                ".json file of numbers",
+                default="spacy",
+            ),
+            LANGUAGE,
+            Option("ids", "file with the ids of AMBER's queries to take, one per line", default="all"),
+            PROMPT,
+            SUFFIX,
+            Option("reduce", "normalise answers from other tools: `Yes.` counts as Yes", ("yes", "no"), "no"),
+        ),
+        folder="amber",
+    ),
+}
+
+
+def find_cards(names: Sequence[str]) -> list[Card]:
+    """Return the cards of benchmarks.
+
+    Raises:
+        SettingsError: no such benchmark, or it is named twice.
+    """
+    for number, name in enumerate(names):
+        if name not in CARDS:
+            raise SettingsError(f"{name}: no benchmark has this name: expected {', '.join(CARDS)}")
+        if name in names[:number]:
+            raise SettingsError(f"{name}: is named twice: name it once")
+    return [CARDS[name] for name in names]
+
+
+def options_of_each(
+    cards: Sequence[Card], given: Sequence[str], *, answered: bool = False
+) -> dict[str, dict[str, str]]:
+    """Return the options of every benchmark, by its name.
+
+    Args:
+        cards: of the benchmarks.
+        given: `NAME=VALUE` for all that have this option, or `BENCHMARK.NAME=VALUE` for one.
+        answered: whether answers in files are scored, instead of asking a model.
+
+    Raises:
+        SettingsError: no such option, no such value, or an option is given twice.
+    """
+    found: dict[str, dict[str, str]] = {card.name: {} for card in cards}
+    for text in given:
+        target, equals, value = text.partition("=")
+        only, _, name = target.rpartition(".")
+        if not equals:
+            raise SettingsError(f"`option=` {text}: expected NAME=VALUE, such as rule=strict")
+        named = [card for card in cards if only in ("", card.name)]
+        if not named:
+            raise SettingsError(f"`option=` {text}: {only} is not among the benchmarks: {', '.join(found)}")
+        having = {card.name: option for card in named for option in card.options if option.name == name}
+        if not having:
+            known = sorted({option.name for card in named for option in card.options})
+            benchmarks = ", ".join(card.name for card in named)
+            raise SettingsError(f"`option=` {text}: no such option of {benchmarks}: {_instead(name, known)}")
+        for benchmark, option in having.items():
+            if option.choices and value not in option.choices:
+                raise SettingsError(f"`{name}=` {value}: expected {', '.join(option.choices)}")
+            if option.asks and answered:
+                raise SettingsError(f"`option=` {text}: is for runs: leave it out, or give `images=`, not `answers=`")
+            if option.asks and not value.strip():
+                raise SettingsError(f"`option=` {text}: is empty: give a text, or leave it out")
+            if name in found[benchmark]:
+                raise SettingsError(f"`option=` {text}: {name} is given twice")
+            found[benchmark][name] = value
+    return found
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
