@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sira_cli.analysis.doubt import STEPS, doubt
 from sira_cli.core.forward_pass import Step
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import hallucinated
@@ -19,6 +18,7 @@ from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.models.lvlm import Lvlm
 
 BATCH = 50  # captions
+FIFTHS = (0.8, 0.6, 0.4, 0.2)  # groundings between rows of the table
 SCORES = ("grounding", "delta", "probability")  # the last, of the full stream alone, is the baseline
 
 
@@ -30,9 +30,10 @@ def measure_words(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[
         scenes: to caption.
 
     Returns:
-        By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each degree of doubt, from
-        0 on), and a `Figure` for each of `SCORES`, in percent, with its 95 % interval over scenes: 100
-        separates all true words from hallucinated ones, 50 is chance. None if the captions have words of one kind only.
+        By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each fifth of
+        grounding, from the highest on), and a `Figure` for each of `SCORES`, in percent, with its 95 % interval over
+        scenes: 100 separates all true words from hallucinated ones, 50 is chance. None if the captions have words of
+        one kind only.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
@@ -44,13 +45,13 @@ def measure_words(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[
             ):
                 rows += [(number, *row) for row in object_words(scene, *scored)]
         table = np.array(rows, dtype=float).reshape(-1, 2 + len(SCORES))
-        degrees = np.array([doubt(grounding) for grounding in table[:, 2]])
+        degrees = np.array([sum(grounding < edge for edge in FIFTHS) for grounding in table[:, 2]])
         found[name] = {
             "words": len(table),
             "hallucinated": int(table[:, 1].sum()),
             "by_doubt": [
                 [int((degrees == degree).sum()), int(table[degrees == degree, 1].sum())]
-                for degree in range(len(STEPS) + 1)
+                for degree in range(len(FIFTHS) + 1)
             ],
         }
         for column, score in enumerate(SCORES, start=2):
@@ -76,8 +77,8 @@ def words_table(found: dict[str, dict[str, Any]]) -> str:
 def doubt_table(found: dict[str, dict[str, Any]]) -> str:
     """Return in Markdown the hallucination rate of object words by grounding."""
     rows = [["grounding", *(cell for name in found for cell in (f"words of {name}", "hallucinated"))]]
-    edges = [1.0, *STEPS, 0.0]
-    for degree in reversed(range(len(STEPS) + 1)):
+    edges = [1.0, *FIFTHS, 0.0]
+    for degree in reversed(range(len(FIFTHS) + 1)):
         counts = [row["by_doubt"][degree] for row in found.values()]
         shares = ((str(words), f"{100 * wrong / words:.0f} %" if words else "-") for words, wrong in counts)
         rows.append([f"{edges[degree + 1]:g} to {edges[degree]:g}", *(cell for pair in shares for cell in pair)])

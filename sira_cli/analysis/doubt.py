@@ -1,6 +1,6 @@
-"""Doubtful words of a text: content words of low grounding.
+"""Doubtful words of a text, in one scale of colours for pages and the terminal.
 
-`analysis.page` and the terminal colour words by it.
+A word is to doubt if its grounding is below `DOUBTED`, or its support in a second look below that look's threshold.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import re
 
 from sira_cli.language import function_words
 
-STEPS = (0.8, 0.6, 0.4, 0.2)  # a grounding below each of them is one more degree of doubt
-DOUBTED = STEPS[2]  # below, an object word of the bundled model is absent more often than one on the whole
+DOUBTED = 0.4  # a grounding below: an object word of the bundled model is absent more often than one on the whole
+_SHADES = (1.0, 0.75, 0.5, 0.25)  # below each of these parts of a threshold is one more degree of doubt
+STEPS = tuple(DOUBTED * shade for shade in _SHADES)  # of a grounding
 _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 
-def doubt(grounding: float) -> int:
-    """Return the degree of doubt for a word's grounding, 0 (none) to 4."""
-    return sum(grounding < step for step in STEPS)
+def doubt(score: float, threshold: float = DOUBTED) -> int:
+    """Return the degree of doubt, 0 (none) to 4, for a word's grounding, or for a support and its threshold."""
+    return sum(score < threshold * shade for shade in _SHADES)
 
 
 def bare(word: str) -> str:

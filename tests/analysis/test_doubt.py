@@ -7,9 +7,10 @@ import pytest
 from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 
 
-def test_degrees_are_fifths_of_a_probability():
-    assert [doubt(percent / 100) for percent in range(101)] == [4 - percent // 20 for percent in range(100)] + [0]
-    assert doubt(DOUBTED) < doubt(DOUBTED - 0.01) == 3
+def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():
+    assert [doubt(percent / 100) for percent in range(5, 101, 10)] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
+    assert (doubt(DOUBTED), doubt(DOUBTED - 0.01)) == (0, 1)
+    assert [doubt(support, 0.8) for support in (0.8, 0.79, 0.59, 0.39, 0.19)] == [0, 1, 2, 3, 4]
     assert doubt(-3.0) == 4  # traces of the first versions had sums here
 
 

@@ -103,7 +103,7 @@ def test_every_token_has_the_doubt_of_its_word(tmp_path):
     page = page_of(tmp_path, trace)
     marks = [attrs["class"].split()[1] for tag, attrs in page.elements if tag == "span" and "title" in attrs]
     #       There   is      a       booksh ' elves  ,       and     a       dog    .       end
-    assert marks == ["pale", "pale", "pale", "g3", "g3", "pale", "pale", "pale", "g0", "pale", "pale"]
+    assert marks == ["pale", "pale", "pale", "g2", "g2", "pale", "pale", "pale", "g0", "pale", "pale"]
     assert (page.data[0]["first"], page.data[0]["tokens"][4]["grounding"]) == (3, 0.3)
 
 

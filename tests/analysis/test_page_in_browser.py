@@ -127,8 +127,8 @@ def test_all_text_can_be_read(show, browser, scheme):
     deltas = {f"{name}{delta}": float(delta) for name in ("a", "b") for delta in range(-4, 5)}
     trace = make_trace(text=f"{' '.join(deltas)} c🐈", deltas=deltas, tracked=("cat",))
     for number, word in enumerate(trace[-1]["words"]):
-        word["grounding"] = 0.1 + 0.2 * (number % 5)
-    trace[-1]["words"][-1]["grounding"] = 0.1
+        word["grounding"] = 0.05 + 0.1 * (number % 5)
+    trace[-1]["words"][-1]["grounding"] = 0.05
     trace = looked_at(trace, **{word: 0.1 for word in deltas if word[0] == "a"})
     browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     show(trace, failed("x.jpg: no such file"))

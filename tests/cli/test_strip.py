@@ -34,7 +34,7 @@ def shown(shown_on_terminal):
 
 def test_an_absent_thing_of_a_large_delta_is_doubted():
     laptop, dog = (next(word for word in WORDS if name in word["word"]) for name in ("laptop", "dog"))
-    assert [word_style(word, "grounding") for word in (laptop, dog)] == [DOUBT[4], DOUBT[0]]
+    assert [word_style(word, "grounding") for word in (laptop, dog)] == [DOUBT[3], DOUBT[0]]
     assert [word_style(word, "delta") for word in (laptop, dog)] == [DELTA[0][1], DELTA[-1][1]]
 
 

@@ -17,8 +17,7 @@ BEHIND = {
     "soft": ["paper", "tint", "p1"],
     "pale": ["paper", "tint"],
     "above": ["paper"],
-    "contrast": ["paper"],
-    "wrong": ["paper", "tint", "p1", "p2", "n1", "n2"],  # what is not supported; it is ink on stronger shades
+    "wrong": ["paper", "tint"],
     "paper": ["above"],
 }
 

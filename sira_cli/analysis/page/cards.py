@@ -70,11 +70,21 @@ class Telling:
 
 @dataclass(frozen=True)
 class Named:
-    """An object that the text names, or another claim; `steps` are the tokens of each mention, `[first, last + 1]`."""
+    """An object that the text names, or another claim.
+
+    Attributes:
+        degree: of doubt, 0 if it is supported.
+        steps: the tokens of each mention, `[first, last + 1]`.
+    """
 
     claim: TracedObject
-    supported: bool
+    degree: int
     steps: list[tuple[int, int]]
+
+    @property
+    def supported(self) -> bool:
+        """Whether its support reaches the threshold."""
+        return self.degree == 0
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ def _card(trace: Trace, scale: Scale, picture: Shown, settings: list[SettingLine
         picture=picture,
         settings=settings,
         pieces=[
-            _piece(token, html, grounding, scale, edges.get(token.step, ""))
+            _piece(token, html, _degree(grounding, support.get(token.step)), scale, edges.get(token.step, ""))
             for token, html, grounding in zip(trace.tokens, pieces(trace.tokens), groundings, strict=True)
         ],
         chart=Chart.of(trace.tokens, scale),
@@ -202,7 +212,7 @@ def _things(trace: Trace) -> list[Named] | None:
             words = [word for word in end.words if word.start < stop and word.end > start]
             own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
             steps += [(own[0], own[-1] + 1)] if own else []
-        found.append(Named(claim, claim.support >= end.verify.threshold(claim.kind), steps))
+        found.append(Named(claim, doubt(claim.support, end.verify.threshold(claim.kind)), steps))
     return sorted(found, key=lambda one: one.claim.support)
 
 
@@ -217,9 +227,15 @@ def _edges(things: Sequence[Named]) -> dict[int, str]:
     return marks
 
 
-def _piece(token: Token, html: Markup, grounding: float | None, scale: Scale, unsupported: str) -> StripToken:
+def _degree(grounding: float | None, named: Named | None) -> int | None:
+    """Return the degree of doubt that a token is coloured by; None for one that says nothing."""
+    degrees = [doubt(grounding)] if grounding is not None else []
+    return max([*degrees, *([named.degree] if named else [])], default=None)
+
+
+def _piece(token: Token, html: Markup, degree: int | None, scale: Scale, unsupported: str) -> StripToken:
     bare_html = html.lstrip(" ") or html
-    marks = "pale" if grounding is None else f"g{doubt(grounding)} d{scale.level(token.delta)}"
+    marks = "pale" if degree is None else f"g{degree} d{scale.level(token.delta)}"
     return StripToken(
         space=" " * (len(html) - len(bare_html)),
         html=bare_html,

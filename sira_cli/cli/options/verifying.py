@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
 
-UNSUPPORTED = "bold red"
 MORE_WORDS = "--objects FILE: your own words; --language, or --objects ask: another language"
 
 
@@ -151,28 +150,36 @@ def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
 
 
 def print_marked(result: Result) -> None:
-    """Print a text; on a terminal, unsupported words are red and in brackets."""
+    """Print a text; on a terminal, unsupported words are coloured by doubt, and in brackets."""
     if not sys.stdout.isatty():
         print(result.text, flush=True)
         return
     from rich.console import Console
 
-    spans = [span for claim in unsupported(result) for span in claim["spans"]]
-    Console(highlight=False).print(marked(result.text, spans))
+    from sira_cli.analysis.doubt import doubt
+    from sira_cli.cli.terminal.strip import DOUBT
+    from sira_cli.models.look.claims import threshold_of
+
+    parts = [
+        (*span, DOUBT[doubt(claim["support"], threshold_of(claim, result.verify or {}))])
+        for claim in unsupported(result)
+        for span in claim["spans"]
+    ]
+    Console(highlight=False).print(marked(result.text, parts))
 
 
-def marked(text: str, spans: Iterable[Sequence[int]]) -> Text:
-    """Return a text with some parts red and in brackets.
+def marked(text: str, parts: Iterable[tuple[int, int, str]]) -> Text:
+    """Return a text with some parts styled and in brackets.
 
     Args:
         text: any.
-        spans: start and end of each part.
+        parts: start, end and style of each.
     """
     from rich.text import Text
 
     shown, end = Text(), 0
-    for first, last in sorted(tuple(span) for span in spans):
-        shown.append(text[end:first]).append(f"[{text[first:last]}]", style=UNSUPPORTED)
+    for first, last, style in sorted(parts):
+        shown.append(text[end:first]).append(f"[{text[first:last]}]", style=style)
         end = last
     return shown.append(text[end:])
 

@@ -145,7 +145,9 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
     from sira_cli.demo.questions import hallucinated
 
     rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
-    rows |= {name: marked(text, hallucinated(scene, text)) for name, text in texts.items()}
+    rows |= {
+        name: marked(text, ((*span, "bold red") for span in hallucinated(scene, text))) for name, text in texts.items()
+    }
     for name, row in rows.items():
         for number, line in enumerate(row.wrap(out, out.width - 10)):
             line.rstrip()
