@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean, pstdev
 from textwrap import fill
 from typing import Any
 
@@ -36,7 +35,6 @@ from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import chosen, comparison, controls, verified
 from tools.support import shipped
-from tools.throughput import ThroughputReport, print_throughput
 from tools.word_scores import doubt_table, from_json, words_table
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
@@ -54,7 +52,6 @@ def families_table() -> str:
     for row in FAMILIES:
         model = released_model(row.example) or tiny.FAMILIES[row.name]().model
         preset = Preset(model=row.example)
-        assert can(Ability.REFILLED_SLOTS, model, preset), f"{row.name}: the page says that all families can"
         again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
         refused = [] if can(Ability.COMPILED_STEPS, model, preset) else ["--compile"]
         refused += [name for name, method in METHODS.items() if _is_refused(method, model, preset)]
@@ -188,12 +185,6 @@ def bench_output(name: str) -> str:
     return _printed(bench.print_report, bench_report(name))
 
 
-def throughput_output(name: str) -> str:
-    """Return the output of `python -m tools.throughput -o docs/bench/NAME.json`."""
-    text = (BENCH / f"{name}.json").read_text(encoding="utf-8")
-    return _printed(print_throughput, ThroughputReport.from_json(text))
-
-
 COSTS = {
     "cpu-qwen2.5-vl-3b": "Qwen2.5-VL 3B's shape",
     "cpu-qwen2.5-vl-3b-step": "the same, a small picture",
@@ -235,17 +226,6 @@ def compiled_gain() -> str:
     return f"The bundled model's compiled steps, relative to greedy's without it: {greedy} for greedy, {sira} for SIRA."
 
 
-def refilling_gain() -> str:
-    """Return the sentences on refilled slots, from their records."""
-    parts = []
-    for name, texts in (("cpu-demo-drawn-throughput", "long captions"), ("cpu-demo-throughput", "its own texts")):
-        report = ThroughputReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
-        speed = next(row.by_static for row in report.rows if row.name == "sira, refilled slots")
-        deviation = f"mean {fmean(report.lengths):.0f} tokens, standard deviation {pstdev(report.lengths):.0f}"
-        parts.append(f"x{speed} with {texts} ({deviation})")
-    return f"Speed of SIRA on the bundled model, relative to static batches: {'; '.join(parts)}."
-
-
 def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRow:
     return next(row for row in report.rows if (row.method, row.compiled) == (method, compiled))
 
@@ -285,5 +265,4 @@ def _tried(figures: Mapping[str, float]) -> list[str]:
 
 if __name__ == "__main__":
     asked = sys.argv[1]
-    output = throughput_output if "throughput" in asked else bench_output
-    print(choice_table() if asked == "choices" else output(asked))
+    print(choice_table() if asked == "choices" else bench_output(asked))

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sira_cli.analysis.bench.figures import BenchReport
-from tools.throughput import ThroughputReport
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 39  # of all parts together
@@ -32,7 +31,6 @@ SKIPPED = 77  # exit status of a part that cannot run here; its last line is the
 LINE = "figures: "  # begins the line of a part that goes into the report
 SIRA = ("-m", "sira_cli")
 BENCH = (*SIRA, "bench", "--overwrite")
-THROUGHPUT = ("-m", "tools.throughput")
 PARTS = ("-m", "tools.gpu_parts")
 
 
@@ -65,12 +63,10 @@ class Outcome:
     says: str
 
 
-def _bench(
-    name: str, seconds: int, command: str, tiny: str, run: Sequence[str] = BENCH, *, compiled: bool = False
-) -> Part:
+def _bench(name: str, seconds: int, command: str, tiny: str, *, compiled: bool = False) -> Part:
     file = f"gpu-{name}.json"
     more = ("--compile",) if compiled else ()
-    given, small = ((*run, *text.split(), *more, "-o", "{out}/" + file) for text in (command, tiny))
+    given, small = ((*BENCH, *text.split(), *more, "-o", "{out}/" + file) for text in (command, tiny))
     return Part(name, seconds, given, small, file)
 
 
@@ -93,9 +89,6 @@ def all_parts() -> dict[str, Part]:
     for shape, tokens in shapes:
         command = f"--shape {shape} --device cuda --method sira,vcd,sid -b 1,8 --image-tokens {tokens} --runs 3"
         parts.append(_bench(f"{shape}-{tokens}", 420, command, f"{small} --method sira,vcd,sid -b 1,2"))
-    command = "--shape qwen2.5-vl-7b --device cuda --pictures 64 -b 16 --runs 1"
-    tiny = "-p demo --device cpu --pictures 4 -b 2 --runs 1"
-    parts.append(_bench("qwen2.5-vl-7b-throughput", 420, command, tiny, THROUGHPUT))
     for shape, tokens in shapes:
         command = f"--shape {shape} --device cuda --method sira -b 1,8 --image-tokens {tokens} --runs 3"
         small_one = f"{small} --method sira -b 1"
@@ -199,9 +192,6 @@ def _last_figures(lines: Sequence[str]) -> str:
 def figures_of(file: Path) -> str:
     """Return the ratios in a report of `sira bench`, in a line."""
     text = file.read_text(encoding="utf-8")
-    if file.name.endswith("throughput.json"):
-        throughput = ThroughputReport.from_json(text)
-        return "; ".join(f"{row.name} {row.pictures_per_second.median:.2f}/s" for row in throughput.rows)
     found = []
     for row in BenchReport.from_json(text).rows:
         if row.name != row.baseline:

@@ -4,7 +4,6 @@ docs/bench/demo-support.json             `sira calibrate support -p demo --scene
 docs/bench/cpu-demo-second-look.json     `python -m tools.look_cost -o`
 docs/bench/ledger.json                   `python -m tools.ledger -o`
 docs/bench/cpu-demo-schema.json          `python -m tools.schema_cost -o`
-docs/bench/cpu-demo-small-requests.json  `python -m tools.small_requests -o`
 docs/bench/coverage.json                 `python -m tools.coverage -o`
 """
 
@@ -58,16 +57,6 @@ def schema_cost() -> str:
         f"A step of the bundled model takes x{step['ratio']['median']:.2f} with the schema `{found['json_schema']}` "
         f"({1000 * step['seconds']['without']:.1f} ms without). In a vocabulary of {found['vocabulary']:,} tokens "
         f"a text's mask takes {1000 * one:.1f} ms, whatever the model. Processor time on {found['device']}."
-    )
-
-
-def small_requests() -> str:
-    """Return the time of a minimal request, on kept and on new connections."""
-    found = _record("cpu-demo-small-requests")
-    kept, new = (1000 * found["seconds"]["health"][kind]["median"] for kind in ("kept", "new"))
-    return (
-        f"`/health` takes {kept:.1f} ms on a connection that a client keeps, and {new:.1f} ms on a new one, on this "
-        f"machine's own address ({found['device']})."
     )
 
 

@@ -26,7 +26,6 @@ from sira_cli.core.indexed import LateIndexedLayer
 from sira_cli.core.late_rows import LateRows
 from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.row_layers import LateRowLayer
 from sira_cli.core.static_cache import StaticLateLayer, open_slots
 from sira_cli.core.streams import AnyStreams, Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
@@ -271,7 +270,7 @@ def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
     late = cache.layers[boundary] if cache is not None else None
     if isinstance(late, StaticLateLayer):
         return late.slots
-    if not isinstance(late, LateLayer | LateRowLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
+    if not isinstance(late, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
         raise AttachError(
             "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "
             "generate from the whole prompt, without past_key_values"
@@ -284,5 +283,5 @@ def cf_keys_and_values(cache: Cache | None, layer: int) -> tuple[Tensor | None, 
     if cache is None:
         return None, None
     late = cache.layers[layer]
-    assert isinstance(late, LateLayer | LateRowLayer | StaticLateLayer)
+    assert isinstance(late, LateLayer | StaticLateLayer)
     return late.cf_rows()

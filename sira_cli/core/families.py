@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.census import EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
-from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers, movable_rows
+from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -264,19 +264,18 @@ def check_static_cache(model: Any) -> None:
     check_columns(model, "cache_implementation and compile")
 
 
-def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
+def check_columns(model: Any, feature: str) -> None:
     """Check that each layer of `model` is attention with keys and values of its own.
 
     Args:
         model: a model that `find_backbone` accepts.
         feature: the feature that needs it, for the message.
-        states: whether layers with a recurrent state or shared keys and values are also allowed.
 
     Raises:
         UnsupportedModelError: some layers are of another kind.
     """
     mixers = find_backbone(model).mixers
-    if all_columns(mixers) or (states and movable_rows(mixers)):
+    if all_columns(mixers):
         return
     if any(mixer.indexed for mixer in mixers):
         reason = "also keep an indexer's"
@@ -290,21 +289,6 @@ def check_columns(model: Any, feature: str, *, states: bool = False) -> None:
         f"{type(model).__name__} cannot be used with {feature}: every layer must have keys and values of its own, but "
         f"some {reason}"
     )
-
-
-def takes_masks_by_kind(model: Any) -> bool:
-    """Return whether `model` takes one mask per kind of layer, or one for all layers."""
-    kind = model.config.model_type, model.config.get_text_config(decoder=True).model_type
-    return kind not in NO_STATIC_CACHE
-
-
-def windows(model: Any) -> dict[str, int | None]:
-    """Return the number of columns that layers of each kind see; None: all."""
-    config = model.config.get_text_config(decoder=True)
-    window = getattr(config, "sliding_window", None)
-    full, sliding = "full_attention", "sliding_attention"
-    kinds = getattr(config, "layer_types", None) or [full if window is None else sliding]
-    return {kind: window if kind == sliding else None for kind in (full, sliding) if kind in kinds}
 
 
 def _refusal(name: str, reason: str) -> UnsupportedModelError:

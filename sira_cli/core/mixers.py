@@ -53,14 +53,6 @@ def all_columns(mixers: Iterable[Mixer]) -> bool:
     return all(mixer.plain and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
 
 
-def movable_rows(mixers: Iterable[Mixer]) -> bool:
-    """Return whether an unfinished text can be moved to another row of a batch, and to other columns.
-
-    Not if the column decides a token's chunk, nor with the keys of an indexer.
-    """
-    return not any(mixer.chunked or mixer.indexed for mixer in mixers)
-
-
 def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
     """Find the mixer of each decoder layer, or return why the fork cannot follow one.
 

@@ -1,18 +1,15 @@
 """The rows of the counterfactual (CF) stream, their positions, and which of them may be seen.
 
 `Streams` describes a cache that grows by a row per decoding step. `StaticStreams` describes a static one, which has all
-rows from the start: a compiled decoding step may read no number or shape that changes from step to step. `RowStreams`
-describes one whose rows come and go, each with its own length.
+rows from the start: a compiled decoding step may read no number or shape that changes from step to step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 @dataclass
@@ -137,119 +134,4 @@ class StaticStreams:
         return (self._newest + 1 - kv).clamp(min=0)
 
 
-class RowStream:
-    """The content of one stream's rows when texts come and go: each row begins at column 0 and has its own length.
-
-    Attributes:
-        fixed: whether every step looks at all R rows and C columns, as a compiled step must.
-        lengths: number of columns of each row in use; the rows in use are the first ones.
-        newest: `[R, 1]` the column of each row's newest token.
-        positions: `[R, C]` each column's column in the full stream.
-        live: `[R, C]` False at padding and fillers, which are never seen.
-    """
-
-    def __init__(self, device: torch.device, fixed: bool) -> None:
-        """Begin without rows.
-
-        Args:
-            device: device of the tensors.
-            fixed: as above.
-        """
-        self.fixed = fixed
-        self.lengths: list[int] = []
-        self.newest = torch.zeros(0, 1, dtype=torch.long, device=device)
-        self.positions = torch.zeros(0, 0, dtype=torch.long, device=device)
-        self.live = torch.zeros(0, 0, dtype=torch.bool, device=device)
-
-    @property
-    def room(self) -> tuple[int, int]:
-        """Number of allocated rows and columns, R and C."""
-        return self.live.shape[0], self.live.shape[1]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that a step looks at, B."""
-        return self.room[0] if self.fixed else len(self.lengths)
-
-    @property
-    def columns(self) -> int:
-        """Number of columns that a step looks at, N."""
-        return self.room[1] if self.fixed else max(self.lengths, default=0)
-
-    def make_room(self, rows: int, columns: int) -> None:
-        """Grow to this number of rows and columns."""
-        new_rows, new_columns = rows - self.room[0], columns - self.room[1]
-        behind = torch.arange(1, new_columns + 1, device=self.newest.device)
-        last = self.positions[:, -1:] if self.room[1] else self.newest - 1
-        self.positions = F.pad(torch.cat([self.positions, last + behind], dim=1), (0, 0, 0, new_rows))
-        self.live = F.pad(self.live, (0, new_columns, 0, new_rows), value=True)
-        self.newest = F.pad(self.newest, (0, 0, 0, new_rows))
-        if self.fixed:
-            for each in (self.positions, self.live, self.newest):
-                torch._dynamo.mark_static_address(each)  # as `StaticStreams` does
-
-    def place(self, positions: Tensor, live: Tensor | bool, full_rows: int) -> slice:
-        """Append the rows of a prompt, and return their places.
-
-        Args:
-            positions, live: `[G, T]`; `live` True: all are.
-            full_rows: number of columns of their full stream.
-        """
-        group, text = positions.shape
-        places = slice(len(self.lengths), len(self.lengths) + group)
-        self.positions[places, :text] = positions
-        self.positions[places, text:] = torch.arange(self.room[1] - text, device=positions.device) + full_rows
-        self.live[places] = True
-        self.live[places, :text] = live
-        self.newest[places] = text - 1
-        self.lengths += [text] * group
-        return places
-
-    def count(self) -> None:
-        """Count one more token in each row in use."""
-        self.newest[: len(self.lengths)] += 1
-        self.lengths = [length + 1 for length in self.lengths]
-
-    def keep(self, rows: Sequence[int], places: Tensor, sources: Tensor) -> None:
-        """Keep some rows, in this order; those at `places` come from `sources`."""
-        self.lengths = [self.lengths[row] for row in rows]
-        for each in (self.newest, self.positions, self.live):
-            each[places] = each[sources]
-
-
-class RowStreams:
-    """The rows of both streams, for the fork during a decoding step.
-
-    Attributes:
-        full, cf: the streams.
-    """
-
-    def __init__(self, full: RowStream, cf: RowStream) -> None:
-        self.full, self.cf = full, cf
-
-    def count(self) -> None:
-        """Do nothing: the caller has counted the step already, outside of the compiled graph."""
-
-    def newest(self) -> Tensor:
-        """Return the position of each row's newest token, `[B, 1]`."""
-        return self.full.newest[: self.full.rows]
-
-    def positions(self) -> Tensor:
-        """Return the position of each column of the CF stream, `[B, N]`; the full mask hides future ones."""
-        return self.cf.positions[: self.cf.rows, : self.cf.columns]
-
-    def seen(self, visible: Tensor | None = None) -> Tensor:
-        """Return which columns of the CF stream may be seen, `[B, N]`; only growing caches take `visible`."""
-        assert visible is None
-        return self.cf.live[: self.cf.rows, : self.cf.columns]
-
-    def rows_before(self, q: int) -> Tensor:
-        """Return the number of rows of the full stream before its newest q, `[B, 1]`."""
-        return self.newest() + 1 - q
-
-    def first_column(self, kv: int) -> int:
-        """Return the position of the first of the model's kv mask columns: its masks have all columns."""
-        return 0
-
-
-AnyStreams = Streams | StaticStreams | RowStreams
+AnyStreams = Streams | StaticStreams

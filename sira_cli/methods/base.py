@@ -30,7 +30,6 @@ class Ability(StrEnum):
     BEAMS = "beams"
     TRACES = "traces"  # both streams of SIRA's fork can be observed
     COMPILED_STEPS = "compiled steps"
-    REFILLED_SLOTS = "refilled slots"  # in a batch, the next picture takes the place of an ended text
 
 
 class PromptMaker(Protocol):

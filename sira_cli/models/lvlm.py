@@ -17,11 +17,10 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.picture_task import PictureTask
 from sira_cli.models.many.request import Request
 from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.slots import Batch
 from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.clip import Clip

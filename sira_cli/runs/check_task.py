@@ -13,9 +13,8 @@ from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.picture_task import PictureTask
-from sira_cli.models.many.slots import Batch
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.check_request import CheckRequest, checked
 
@@ -57,10 +56,7 @@ class CheckTask(PictureTask):
     def complete(self, item: Item[Result]) -> None:
         """Leave the prompt: the model is asked about objects, and never given the caption as a prompt."""
 
-    def slots(self, rows: int) -> None:
-        """Return None: captions are checked one by one."""
-
-    def largest_batch(self, inputs: Any, groups: int) -> int:
+    def largest_batch(self, inputs: Any) -> int:
         """Return the number of pictures opened ahead: they are checked one by one, whatever the memory."""
         return TOGETHER
 

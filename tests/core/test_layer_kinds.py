@@ -1,4 +1,4 @@
-"""Kinds of layers that no family in the table has: the whole grid, static caches, slots, many K at once."""
+"""Kinds of layers that no family in the table has: the whole grid, static caches, many K at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
-from sira_cli.core.refill import RowBatch
 from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods.sid import Sid
 from tests.support import census, tiny
@@ -74,29 +73,11 @@ def test_many_values_of_k_in_one_pass(kind: str):
         torch.testing.assert_close(logits[0], expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", COLUMNS)
-def test_slots_that_are_refilled(kind: str):
-    case = case_of(kind)
-    prompts = [case.inputs, census.longer(case, 4)]
-    batch = RowBatch(case.model, rows=2)
-    with attach(case.model, SiraConfig(k=3)):
-        found = [batch.join(left_pad([prompt])) for prompt in prompts]
-        logits = [torch.cat(found)]
-        for _ in range(2):
-            logits.append(batch.step(logits[-1].index_fill(1, torch.tensor(tiny.SUPPRESS), -torch.inf).argmax(dim=1)))
-    for row, prompt in enumerate(prompts):
-        _, steps = generate_sira(case.model, prompt, SiraConfig(k=3), max_new_tokens=3)
-        for one, step in zip(logits, steps, strict=True):
-            torch.testing.assert_close(one[row], step.contrast[0], atol=2e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("kind", "reason"), [("llama4", "attend within chunks"), ("dots3_note", "also keep an indexer's")]
 )
 def test_layers_without_plain_columns(kind: str, reason: str):
     model = case_of(kind).model
-    with pytest.raises(UnsupportedModelError, match=rf"rows that come and go.*some {reason}"):
-        RowBatch(model)
     with pytest.raises(UnsupportedModelError, match=rf"compile.*some {reason}"), attach(model):
         generate(model, case_of(kind).inputs, cache_implementation="static")
 

@@ -14,7 +14,6 @@ from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from tests.support.eval.amber_data import benchmark, lay_out
@@ -41,18 +40,13 @@ def scenes(tmp_path_factory) -> Path:
 def loaded(lvlm, monkeypatch) -> Counter:
     """Commands get the model that is loaded already; what it is asked is counted, by method."""
     asked: Counter = Counter()
-    answer, add = Lvlm.answer, RefilledSlots.add
+    answer = Lvlm.answer
 
     def counted(self, inputs, *args, **options):
         asked[self.method] += len(inputs["input_ids"])
         return answer(self, inputs, *args, **options)
 
-    def counted_in_slots(self, items, *args, **options):
-        asked[self._lvlm.method] += len(items)
-        return add(self, items, *args, **options)
-
     monkeypatch.setattr(Lvlm, "answer", counted)
-    monkeypatch.setattr(RefilledSlots, "add", counted_in_slots)
     monkeypatch.setattr(
         "sira_cli.cli.eval.run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
     )

@@ -20,7 +20,6 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.demo.questions import validation_pictures
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.loading import compiled
 from sira_cli.models.loading.compiled import CACHE_ROWS, CompiledSteps, compiler_errors
 from sira_cli.models.loading.load import load
@@ -94,29 +93,6 @@ def test_a_folder_gets_the_same_texts_from_one_compilation(qwen_folder, photos, 
     images = [open_picture(photos[name]).image for name in ("tall", "coffee")]  # padded on the left
     inputs = plain.prepare(images, ["What is it?", "Why?"])
     assert [answer.text for answer in lvlm.answer(inputs)] == [answer.text for answer in plain.answer(inputs)]
-
-
-def test_pictures_in_slots_get_the_same_texts_from_one_compilation(no_compiler_needed):
-    plain, lvlm = load("demo", max_new_tokens=33), load("demo", compile=True, max_new_tokens=33)
-    assert lvlm.refills
-    images = [scene.open().image for scene in islice(validation_pictures(), 4)]
-    prompts = [plain.preset.prompts.caption] * len(images)
-    alone = [plain.answer(plain.prepare([image], prompts[:1]))[0] for image in images]
-    slots: RefilledSlots[int] = RefilledSlots(lvlm, rows=2)
-    found = {}
-    for number, image in enumerate(images):
-        while slots.under_way == 2:
-            found |= {ended.item: ended.answer for ended in slots.advance()}
-        slots.add([number], lvlm.prepare([image], prompts[:1]), [0])
-    while slots.under_way:
-        found |= {ended.item: ended.answer for ended in slots.advance()}
-    assert [found[number] for number in range(len(images))] == alone
-    assert len({answer.output_tokens for answer in alone}) > 1
-    slots.clear()  # what comes next has rows of its own, and the same graph
-    slots.add([0], lvlm.prepare(images[:1], prompts[:1]), [0], [5])
-    (ended,) = slots.advance()
-    assert ended.answer.tokens == alone[0].tokens[:5]
-    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_a_cache_is_used_again_until_it_is_too_small(llava: tiny.Tiny):
@@ -216,7 +192,7 @@ def test_command_line(sira, photos, llava_folder, monkeypatch, no_compiler_neede
 
 @pytest.mark.slow
 def test_compiled_steps_follow_schemas(no_compiler_needed):
-    """Rows with a schema and without, in a batch and in slots: the mask comes after the compiled step."""
+    """Rows with a schema and without, in a batch: the mask comes after the compiled step."""
     schema = Schema.of({"type": "array", "items": {"enum": ["dog", "cat"]}, "minItems": 2, "maxItems": 4})
     asked = [schema, None]
     eager, lvlm = (load("demo", compile=steps, max_new_tokens=24) for steps in (False, True))
@@ -225,9 +201,3 @@ def test_compiled_steps_follow_schemas(no_compiler_needed):
     expected = eager.answer(inputs, schemas=asked)
     assert 2 <= len(expected[0].data) <= 4
     assert lvlm.answer(inputs, schemas=asked) == expected
-    slots = RefilledSlots(lvlm, rows=2)
-    slots.add([0, 1], inputs, [0, 0], schemas=asked)
-    found = {}
-    while slots.under_way:
-        found |= {ended.item: ended.answer for ended in slots.advance()}
-    assert [found[0], found[1]] == expected

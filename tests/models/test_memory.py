@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicCache
 
 from sira_cli import load, methods
 from sira_cli.core.cache import ROOM
-from sira_cli.core.refill import RowBatch
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.loading.memory import PictureMemory, free_memory, measure_picture, most_pictures
@@ -121,20 +120,6 @@ def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, 
     assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
 
 
-@pytest.mark.parametrize("family", ["llava", "Gemma 3", "Qwen3.5"])
-def test_refilled_slots_keep_what_a_window_has_left(family, loaded):
-    lvlm = loaded(family, "sira")
-    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1), refilled=True).text - logits(lvlm))
-    batch, inputs = RowBatch(lvlm.model), lvlm.to_device(inputs_of(lvlm, 2))
-    with lvlm.decoder.attach(lvlm.model, lvlm.sira, inputs["input_ids"], {}):
-        batch.join(inputs)
-        for _ in range(STEPS - 1):
-            batch.step(torch.tensor([5, 6]))
-    taken = stored(batch._cache)
-    columns = inputs["input_ids"].shape[1] + STEPS
-    assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
-
-
 @pytest.mark.parametrize("family", ["llava", "Gemma 3"])
 @pytest.mark.parametrize("method", ["sira", "greedy"])
 def test_a_static_cache_takes_its_rows(family, method, loaded):
@@ -202,15 +187,13 @@ def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("picture", "groups", "free", "expected"),
+    ("picture", "free", "expected"),
     [
-        (PictureMemory(prefill=100, text=40), 0, 1000, 10),  # all prompts run together
-        (PictureMemory(prefill=40, text=100), 0, 1099, 10),  # all texts become long
-        (PictureMemory(prefill=100, text=40), 4, 1000, 15),  # 15 texts and 3 prompts; 16 and 4 would take 1,040
-        (PictureMemory(prefill=100, text=40), 0, 99, 1),  # a single picture is tried all the same
-        (PictureMemory(prefill=1, text=1), 0, 1000, 64),
-        (PictureMemory(prefill=1, text=1), 4, 1000, 64),
+        (PictureMemory(prefill=100, text=40), 1000, 10),  # all prompts run together
+        (PictureMemory(prefill=40, text=100), 1099, 10),  # all texts become long
+        (PictureMemory(prefill=100, text=40), 99, 1),  # a single picture is tried all the same
+        (PictureMemory(prefill=1, text=1), 1000, 64),
     ],
 )
-def test_the_largest_batch_that_fits(picture, groups, free, expected):
-    assert picture.largest_batch(free, 64, groups) == expected
+def test_the_largest_batch_that_fits(picture, free, expected):
+    assert picture.largest_batch(free, 64) == expected

@@ -19,7 +19,6 @@ from sira_cli import SettingsError, SiraError, UnfinishedJsonError, UnsupportedM
 from sira_cli.methods import METHODS
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
-from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.schemas import schema as schemas
 from sira_cli.models.schemas import trial, trying
 from sira_cli.models.schemas.following import SchemaTokens, masked
@@ -149,7 +148,7 @@ def test_a_cut_off_that_leaves_nothing_is_taken_among_the_allowed(demo, images):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
-def test_rows_and_slots_follow_schemas_of_their_own(demo, images, temperature):
+def test_rows_follow_schemas_of_their_own(demo, images, temperature):
     """Each text is that of a single picture, with the schema or without."""
     lvlm = demo.under(demo.decoder, demo.preset.with_settings(temperature=temperature))
     asked = [Schema.of(SMALL), None, Schema.of(FREE)]
@@ -161,12 +160,6 @@ def test_rows_and_slots_follow_schemas_of_their_own(demo, images, temperature):
     assert alone[1] == lvlm.answer(prepared(lvlm, images[1:2]), seeds=seeds[1:2])[0]
     assert alone[1].json_schema is alone[1].data is None
     assert lvlm.answer(inputs, seeds=seeds, schemas=asked) == alone
-    slots, found = RefilledSlots(lvlm), {}
-    slots.add([0], prepared(lvlm, images[:1]), seeds[:1], schemas=asked[:1])
-    slots.add([1, 2], prepared(lvlm, images[1:]), seeds[1:], schemas=asked[1:])
-    while slots.under_way:
-        found |= {ended.item: ended.answer for ended in slots.advance()}
-    assert [found[number] for number in range(3)] == alone
     for answer, schema in zip(alone, (SMALL, None, FREE), strict=True):
         if schema is not None:
             Draft202012Validator(schema).validate(answer.data)

@@ -12,7 +12,6 @@ from sira_cli import load
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.models.answering.choices import choose
-from sira_cli.models.answering.refilling import RefilledSlots
 from sira_cli.models.look import second_look
 from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
@@ -133,16 +132,6 @@ def test_reasoning_is_apart_from_the_text(loaded, photos, monkeypatch, tmp_path,
     if think:
         with pytest.raises(SettingsError, match="think"):
             list(run_pictures(loaded(name), paths, output=output))
-
-
-def test_texts_in_slots_are_apart_from_their_thoughts(loaded, photos, monkeypatch):
-    lvlm = loaded("always")
-    assert lvlm.refills
-    script(monkeypatch, lambda length: plan(lvlm, f"{THOUGHT}</think>{TEXT}"))
-    slots = RefilledSlots(lvlm)
-    slots.add(["it"], lvlm.prepare([open_picture(photos["chelsea"]).image], [QUESTION]), [0])
-    (ended,) = slots.advance()
-    assert (ended.answer.text, ended.answer.reasoning) == (TEXT, THOUGHT)
 
 
 def test_where_a_text_begins_behind_a_thought_that_says_the_same(loaded):

@@ -125,26 +125,6 @@ def test_sampling_does_not_depend_on_the_batch(scenes, method):
     assert max(sizes) == 4
 
 
-def test_the_next_pictures_take_the_places_of_texts_that_have_ended(scenes, monkeypatch):
-    """Ten pictures in slots of three: no step has fewer rows than that while pictures wait."""
-    lvlm = load("demo", max_new_tokens=60)
-    alone = records(lvlm, scenes, batch_size=1)
-    rows = []
-    lvlm.model.register_forward_pre_hook(
-        lambda model, args, asked: rows.append(asked["input_ids"].shape), with_kwargs=True
-    )
-    assert without_time(records(lvlm, scenes, batch_size=3)) == without_time(alone)
-    prompts = [number for number, (_, length) in enumerate(rows) if length > 1]
-    assert [rows[number][0] for number in prompts] == [1] * 10
-    assert {batch for batch, _ in rows[prompts[2] + 1 : prompts[-1]]} == {1, 3}  # prompts alone, and full steps
-    lengths = [record["output_tokens"] for record in alone]
-    assert len(set(lengths)) > 1
-    assert "stop" in {record["finish_reason"] for record in alone}
-    steps = [batch for batch, length in rows if length == 1]
-    assert len(steps) < sum(max(lengths[first : first + 3]) - 1 for first in range(0, 10, 3))
-    assert sum(steps) < 1.2 * sum(length - 1 for length in lengths)  # rows whose texts have ended soon leave
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -155,11 +135,10 @@ def test_the_next_pictures_take_the_places_of_texts_that_have_ended(scenes, monk
     ],
     ids=str,
 )
-def test_settings_of_decoding_hold_in_every_slot(scenes, settings):
+def test_settings_of_decoding_hold_in_every_row(scenes, settings):
     for number in range(4, 10):
         (scenes / f"{number}.jpg").unlink()
     lvlm = load("demo", **{"max_new_tokens": 40, **settings})
-    assert lvlm.refills is not (settings.get("on_loop") == "retry")
     assert without_time(records(lvlm, scenes, batch_size=2)) == without_time(records(lvlm, scenes, batch_size=1))
 
 
@@ -179,20 +158,16 @@ def test_what_looks_at_texts_is_the_same_in_a_batch(scenes, asked):
 
 def test_beams_in_a_batch(scenes):
     lvlm = load("demo", max_new_tokens=8, num_beams=3)
-    assert not lvlm.refills
     assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
 
 
 @pytest.mark.parametrize(
-    ("error", "refills"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory."), True),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), False),
-    ],
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    ids=["GPU", "CPU"],
 )
-def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error, refills):
+def test_out_of_memory_halves_the_batch(demo, scenes, error):
     """Memory that ends at three pictures is made up: here it would end the machine first."""
-    monkeypatch.setattr(Lvlm, "refills", refills)
     expected = records(demo, scenes, batch_size=3)
     tried = []
 
@@ -212,10 +187,8 @@ def test_out_of_memory_halves_the_batch(demo, scenes, monkeypatch, error, refill
     assert [event for event in events if isinstance(event, Halved)] == [Halved(8, 4), Halved(4, 2)]
 
 
-@pytest.mark.parametrize("refills", [True, False])
-def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes, monkeypatch, refills):
+def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes):
     """The failure is made up: no picture is known that does it."""
-    monkeypatch.setattr(Lvlm, "refills", refills)
     poison = demo.prepare([Image.open(scenes / "3.jpg").convert("RGB")], [PROMPT])["pixel_values"][0]
 
     def choke(encoder, args, asked):
@@ -252,7 +225,6 @@ def test_a_processor_without_memory_halves_the_batch(demo, scenes, monkeypatch):
             raise MemoryError
         return prepare(self, images, *args, **kwargs)
 
-    monkeypatch.setattr(Lvlm, "refills", False)
     monkeypatch.setattr(Lvlm, "prepare", short)
     assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
 

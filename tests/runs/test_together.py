@@ -229,8 +229,8 @@ def test_members_of_a_shard(sira, folder, demo):
 
 
 @pytest.mark.slow
-def test_texts_of_groups_take_the_places_of_others(folder, demo):
-    """Refilled slots: groups of one, two and three pictures at once, each text as if decoded alone."""
+def test_texts_of_groups_in_a_batch(folder, demo):
+    """Groups of one, two and three pictures at once, each text as if decoded alone."""
     rows = [[f"{(number + more) % 4}.png" for more in range(1 + number % 3)] for number in range(10)]
     path = Path(write("photos/groups.jsonl", *({"images": row} for row in rows)))
     run = LocalRun(demo, Request("caption", "Describe this image."), batch_size=4)

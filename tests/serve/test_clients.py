@@ -23,7 +23,6 @@ from sira_cli.serve.pictures import picture_data
 from sira_cli.serve.protocol import REFUSED, ChatRequest, RequestError
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, data_of, said
-from tools.small_requests import measured
 
 OPTIONAL = (
     *("model", "max_completion_tokens", "temperature", "top_p", "seed", "stop", "n", "stream", "stream_options"),
@@ -164,12 +163,6 @@ def test_answers_do_not_wait_for_an_acknowledgement():
     asyncio.run(accept_one())
     assert len(found) == 1
     assert found != [0]
-
-
-def test_small_requests_are_measured(address):
-    found = measured(httpx.URL(address).port, times=2)
-    assert list(found) == ["health", "caption of one token"]
-    assert all(0 < each[kind]["median"] <= each[kind]["p95"] for each in found.values() for kind in ("kept", "new"))
 
 
 SCHEMA = {

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from sira_cli.core.refill import RowBatch
-from sira_cli.models.answering import refilling
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve import prepared
@@ -20,8 +18,7 @@ def clock(monkeypatch) -> SimpleNamespace:
     """A clock that stands, but for those who say how long something took."""
     now = SimpleNamespace(seconds=0.0)
     standing = SimpleNamespace(perf_counter=lambda: now.seconds)
-    for module in (prepared, refilling):
-        monkeypatch.setattr(module, "time", standing)
+    monkeypatch.setattr(prepared, "time", standing)
     return now
 
 
@@ -36,14 +33,12 @@ def slow(monkeypatch, clock: SimpleNamespace, owner: type, name: str, seconds: f
     monkeypatch.setattr(owner, name, slowed)
 
 
-@pytest.mark.parametrize(("sira", "seconds"), [({"words": True}, 7.0), ({}, 3.0 + 4 * 1.0), ({"method": "vcd"}, 7.0)])
+@pytest.mark.parametrize(("sira", "seconds"), [({"words": True}, 7.0), ({}, 7.0), ({"method": "vcd"}, 7.0)])
 def test_the_time_of_a_text_is_that_of_its_decoding(client, monkeypatch, clock, sira, seconds):
     """Neither that of its picture, nor of the second look, nor of waiting for others."""
     slow(monkeypatch, clock, Lvlm, "answer", 7.0)
     slow(monkeypatch, clock, Lvlm, "prepare", 100.0)
     slow(monkeypatch, clock, SecondLook, "check", 1000.0)
-    slow(monkeypatch, clock, RowBatch, "join", 3.0)
-    slow(monkeypatch, clock, RowBatch, "step", 1.0)
 
     def timed(alpha: float) -> float:
         answer = ask(client, sira={"verify": "flag", "alpha": alpha, **sira}, max_tokens=5)

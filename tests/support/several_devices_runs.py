@@ -14,13 +14,10 @@ from typing import Any
 import torch
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import find_backbone, text_stack
+from sira_cli.core.families import text_stack
 from sira_cli.core.forcing import score
-from sira_cli.core.fork import attach
 from sira_cli.core.many_k import next_token
-from sira_cli.core.mixers import movable_rows
 from sira_cli.core.prefix import ImagePrefix
-from sira_cli.core.refill import RowBatch
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from tests.support import census, tiny
@@ -40,18 +37,6 @@ def steps_of(case: Tiny, **settings: Any) -> Found:
     return [tokens, *(view for step in steps for view in (step.full, step.cf))]
 
 
-def refilled(case: Tiny) -> Found:
-    """Two texts, one of which leaves and another one joins."""
-    batch = RowBatch(case.model)
-    with attach(case.model, SiraConfig(k=3)):
-        found = [batch.join(case.inputs), batch.join(case.inputs)]
-        for _ in range(2):
-            found.append(batch.step(torch.cat([each[:1].argmax(dim=-1) for each in found[-1:]] * 2)))
-        batch.keep([1])
-        found.append(batch.step(found[-1][1:].argmax(dim=-1)))
-    return found
-
-
 def of_method(case: Tiny, method: Method, branch: dict[str, torch.Tensor]) -> Found:
     if method.own_search:
         limits = {"max_new_tokens": TOKENS, "suppress_tokens": tiny.SUPPRESS, "eos_token_id": 2}
@@ -63,8 +48,6 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
     yield "greedy", lambda case, move: [generate(case.model, case.inputs, max_new_tokens=TOKENS)]
     for k in (min(case.boundaries), max(case.boundaries)):  # forks on the last device, and on the first
         yield f"sira, k = {k}", lambda case, move, k=k: steps_of(case, config=SiraConfig(k=k))
-    if movable_rows(find_backbone(case.model).mixers):
-        yield "refilled slots", lambda case, move: refilled(case)
     if name not in EVERYTHING:
         return
     for method in METHODS.values():

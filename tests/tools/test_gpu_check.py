@@ -11,7 +11,6 @@ import pytest
 
 from sira_cli.analysis.bench.figures import BenchReport
 from tools.gpu_check import Part, all_parts, run_part
-from tools.throughput import ThroughputReport
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
 
@@ -66,5 +65,4 @@ def test_every_part_runs_on_a_cpu(tmp_path):
     assert [row.split(" | ")[0] for row in rows] == [f"| {name}" for name in all_parts()]
     for one in all_parts().values():
         if one.figures:
-            kind = ThroughputReport if one.figures.endswith("throughput.json") else BenchReport
-            assert kind.from_json((tmp_path / one.figures).read_text()).runs == 1
+            assert BenchReport.from_json((tmp_path / one.figures).read_text()).runs == 1

@@ -40,9 +40,8 @@ from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.clip import stills

@@ -29,9 +29,8 @@ from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.events import Halved

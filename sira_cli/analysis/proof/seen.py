@@ -20,7 +20,6 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.decoding import refills
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.inputs.chats import check_thinking
 from sira_cli.models.inputs.image_size import pad_to_square
@@ -147,8 +146,6 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
 
 def can(ability: Ability, model: Any, preset: Preset) -> bool:
     """Return whether SIRA has one of its declared abilities on a model of this structure."""
-    if ability == Ability.REFILLED_SLOTS:
-        return refills(find("sira"), preset, model)
     if ability != Ability.COMPILED_STEPS:
         return True
     try:

@@ -24,9 +24,8 @@ from sira_cli.models.loading.peak import peak_memory
 from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.batch_size import BatchSize, most_that_fit
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.content import Content
@@ -55,7 +54,7 @@ class FirstTokens(Task[list[str], list[str]]):
         text = functools.cache(lambda token: self.lvlm.vocabulary.text([token]).strip())
         return [[text(token) for token in row] for row in first_tokens(self.lvlm, self._grid, batch.inputs).tolist()]
 
-    def largest_batch(self, inputs: Any, groups: int) -> int:
+    def largest_batch(self, inputs: Any) -> int:
         """Run the prompt of one question, and return the number of questions that fit."""
 
         def measure() -> PictureMemory:
@@ -132,9 +131,9 @@ class CaptionsOfCells(Task[list[str], list[str]]):
         super().__init__(lvlm)
         self._lvlms = [_with_cell(lvlm, cell) for cell in cells]
 
-    def largest_batch(self, inputs: Any, groups: int) -> int:
+    def largest_batch(self, inputs: Any) -> int:
         """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
-        return min(super().largest_batch(inputs, groups), MOST_CAPTIONS)
+        return min(super().largest_batch(inputs), MOST_CAPTIONS)
 
     def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""

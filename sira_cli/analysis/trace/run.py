@@ -20,9 +20,8 @@ from sira_cli.analysis.trace.targets import Line, TraceTargets
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Item
+from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.slots import Batch
 from sira_cli.models.many.task import Task
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.runs.events import Halved

@@ -1,1 +1,1 @@
-"""From pictures and prompts to texts: preparing, decoding, refilling, reasoning."""
+"""From pictures and prompts to texts: preparing, decoding, reasoning."""

@@ -13,10 +13,8 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
-from sira_cli.core.mixers import movable_rows
 from sira_cli.core.rules import cut_offs_kept
 from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
@@ -117,11 +115,6 @@ class DecodingModel(PreparingModel):
     def leaves_trail(self) -> bool:
         """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
         return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
-
-    @property
-    def refills(self) -> bool:
-        """Whether the next picture can take the place of an ended text (`models/answering/refilling.py`)."""
-        return refills(self.decoder, self.preset, self.model)
 
     @functools.cached_property
     def schema_tokens(self) -> SchemaTokens:
@@ -300,10 +293,3 @@ class DecodingModel(PreparingModel):
             check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
         if self.preset.generation.num_beams > 1:
             raise SettingsError("with several beams a step does not belong to one text: leave out `num_beams=`")
-
-
-def refills(method: Method, preset: Preset, model: Any) -> bool:
-    """Return whether a model's slots can be refilled under this method and these settings."""
-    settings = preset.generation
-    able = Ability.REFILLED_SLOTS in method.abilities and movable_rows(find_backbone(model).mixers)
-    return able and settings.num_beams == 1 and settings.on_loop != "retry"

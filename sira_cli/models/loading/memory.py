@@ -65,20 +65,8 @@ class StreamLayer:
         columns = self.columns + new_tokens
         return self.column_bytes * (min(columns, self.window) if self.slides else columns + self.room)
 
-    def refilled(self, prompt: int, new_tokens: int) -> int:
-        """Return the maximum bytes with refilled slots (`core/refill.py`): no window slides, and all have room.
-
-        Args:
-            prompt: tokens of the prompt.
-            new_tokens: tokens of the text.
-        """
-        if self.state:
-            return self.column_bytes
-        columns = prompt if self.slides else self.columns
-        return self.column_bytes * (columns + new_tokens + ROOM)
-
     def static(self, prompt: int, new_tokens: int) -> int:
-        """Return bytes in a static cache (`CompiledSteps`, `StaticLateLayer`); arguments as for `refilled`."""
+        """Return bytes in a static cache (`CompiledSteps`, `StaticLateLayer`); for a prompt of `prompt` tokens."""
         if self.fork:
             return self.column_bytes * math.ceil((self.columns + new_tokens) / CF_ROWS) * CF_ROWS
         columns = math.ceil((prompt + new_tokens) / CACHE_ROWS) * CACHE_ROWS
@@ -135,34 +123,19 @@ class PictureMemory:
     prefill: int
     text: int
 
-    def needed(self, batch_size: int, groups: int = 0) -> int:
-        """Return the memory of a batch, in bytes.
-
-        Args:
-            batch_size: number of pictures.
-            groups: number of groups that fill the batch; the prompts of one run while the others hold texts. 0: all
-                prompts run together, then all texts.
-        """
-        if groups:
-            return batch_size * self.text + max(1, batch_size // groups) * self.prefill
-        return batch_size * max(self.prefill, self.text)
-
-    def largest_batch(self, free: int, most: int, groups: int = 0) -> int:
-        """Return the number of pictures that fit into `free` bytes: from 1 to `most`."""
-        return max((size for size in range(1, most + 1) if self.needed(size, groups) <= free), default=1)
+    def largest_batch(self, free: int, most: int) -> int:
+        """Return the number of pictures that fit into `free` bytes, from 1 to `most`: all prompts, then all texts."""
+        return max(1, min(free // max(self.prefill, self.text), most))
 
 
 @torch.no_grad()
-def measure_picture(
-    lvlm: DecodingModel, inputs: Any, task: str = "caption", *, refilled: bool = False
-) -> PictureMemory:
+def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> PictureMemory:
     """Run the prompt of one picture, and return the picture's memory in a batch.
 
     Args:
         lvlm: the model under its method.
         inputs: from its `prepare`, for one picture and prompt; take the largest picture of a run, to be safe.
         task: `caption` or `ask`.
-        refilled: whether slots are refilled.
 
     Raises:
         torch.OutOfMemoryError: memory is too small for one picture.
@@ -189,9 +162,7 @@ def measure_picture(
         if isinstance(decoding, SecondPass) and decoding.cache is not None:
             layers += stream_layers(decoding.cache, own_windows)
     new, prompt = settings.max_new_tokens, inputs["input_ids"].shape[1]
-    if refilled:
-        caches = sum(layer.refilled(prompt, new) for layer in layers)
-    elif lvlm.compiled is not None:
+    if lvlm.compiled is not None:
         caches = sum(layer.static(prompt, new) for layer in layers)
     else:
         caches = sum(layer.growing(new) for layer in layers)

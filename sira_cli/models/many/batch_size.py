@@ -46,33 +46,30 @@ def usual_batch_size(device: torch.device) -> BatchSize:
     return AUTO if device.type == "cuda" else 1
 
 
-def largest_batch(lvlm: RecordingModel, inputs: Any, task: str, groups: int = 0) -> int:
+def largest_batch(lvlm: RecordingModel, inputs: Any, task: str) -> int:
     """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length.
 
     Args:
         lvlm: the model under its method.
         inputs: from its `prepare`, of one picture.
         task: `caption` or `ask`.
-        groups: number of groups in which pictures fill free slots; 0: batch after batch.
     """
     from sira_cli.models.loading.memory import measure_picture
 
     return most_that_fit(
         lvlm.model,
-        lambda: measure_picture(lvlm, inputs, task, refilled=groups > 0),
+        lambda: measure_picture(lvlm, inputs, task),
         "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
-        groups,
     )
 
 
-def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, groups: int = 0) -> int:
+def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:
     """Measure the memory of one picture, and return the number that fits.
 
     Args:
         model: Hugging Face's.
         measure: runs the model on one picture.
         says: text of the log after the batch size, with `{prompt}`, `{text}` and `{free}` in GB.
-        groups: as for `largest_batch`.
     """
     from sira_cli.models.loading.memory import free_memory, most_pictures
     from sira_cli.models.loading.placement import devices_of
@@ -86,7 +83,7 @@ def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str, g
         _log.info("batch size 1: memory does not suffice for one picture")
         return 1
     free = free_memory(*devices_of(model))
-    size = picture.largest_batch(free, most_pictures(model.device), groups)
+    size = picture.largest_batch(free, most_pictures(model.device))
     numbers = says.format(prompt=picture.prefill / 1e9, text=picture.text / 1e9, free=free / 1e9)
     _log.info("batch size %d: %s", size, numbers)
     return size

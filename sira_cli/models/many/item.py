@@ -1,14 +1,17 @@
-"""A picture on its way through a run, and the reason why it failed."""
+"""A picture on its way through a run, alone or in a batch, and the reason why it failed."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
 from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import Picture
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +72,25 @@ class Item(Generic[R]):
     def settled(self) -> bool:
         """Whether it has a result or an error, or was skipped."""
         return self.skipped or self.result is not None or bool(self.error)
+
+
+@dataclass
+class Batch(Generic[R]):
+    """Pictures that are prepared and worked on together.
+
+    Attributes:
+        items: the pictures.
+        images: their samples, if needed again.
+        inputs: inputs of the model; None: not made, or not needed.
+        seconds: time of the preparation.
+        failure: the error that prevented the inputs.
+    """
+
+    items: list[Item[R]]
+    images: list[Shown] = field(default_factory=list)
+    inputs: Any = None
+    seconds: float = 0.0
+    failure: Exception | None = None
 
 
 def is_final(error: Exception) -> bool:

@@ -14,9 +14,8 @@ from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.encoded import EncodedPictures
 from sira_cli.models.keys import Asked
 from sira_cli.models.many.batch_size import largest_batch
-from sira_cli.models.many.item import Item, message
+from sira_cli.models.many.item import Batch, Item, message
 from sira_cli.models.many.request import Request
-from sira_cli.models.many.slots import Batch, PictureSlots
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import Picture
@@ -77,17 +76,9 @@ class PictureTask(Task[Answer, Result]):
         item.skipped = self._done(item.id) == key
         return item.skipped
 
-    def slots(self, rows: int) -> PictureSlots[Result] | None:
-        """Return slots for captions; None for questions, whose answers are short and of similar length."""
-        request = self.request
-        refills = self.lvlm.refills and request.task == "caption"
-        if not refills or request.words or request.choices or request.verify is not None:
-            return None
-        return PictureSlots(self.lvlm, request.task, rows, request.schema)
-
-    def largest_batch(self, inputs: Any, groups: int) -> int:
+    def largest_batch(self, inputs: Any) -> int:
         """Return the number of pictures that fit into memory."""
-        return largest_batch(self.lvlm, inputs, self.request.task, groups)
+        return largest_batch(self.lvlm, inputs, self.request.task)
 
     def answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None = None) -> Sequence[Answer]:
         """Return the model's answer about each picture of a prepared batch."""

@@ -5,8 +5,7 @@
     this thread            the model                     of the current batch
 
 Pictures of similar size, and with it prompts of similar length, are put into one batch, within a window of a few
-batches. Where the method allows it, no text waits for the longest one of its batch: the next few pictures take the
-place of texts that have ended. Results still come in the order of the pictures.
+batches. Results still come in the order of the pictures.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ import torch
 
 from sira_cli.models.many.ahead import ahead, as_they_come
 from sira_cli.models.many.batch_size import AUTO, FIRST, BatchSize, Halved, check_batch_size, usual_batch_size
-from sira_cli.models.many.item import Item, is_final
+from sira_cli.models.many.item import Batch, Item, is_final
 from sira_cli.models.many.memory import out_of_memory
-from sira_cli.models.many.slots import GROUPS, Batch, PictureSlots
 from sira_cli.models.many.task import LARGE, Task
 from sira_cli.pictures.picture import Picture
 
@@ -69,7 +67,6 @@ class Runner(Generic[R]):
         self._undecided = batch_size == AUTO and lvlm.batches
         self.batch_size = batch_size if isinstance(batch_size, int) and lvlm.batches else 1
         self._on_text = on_text if self._one_by_one and task.streams else None
-        self._slots = None if self._one_by_one else task.slots(self.batch_size)
         self._halvings: deque[Halved] = deque()
 
     def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
@@ -84,8 +81,9 @@ class Runner(Generic[R]):
         try:
             batches = self._batches(self._read(readers, todo, given_out), given_out)
             prepare = functools.partial(self._task.prepare, each=readers.map)
-            prepared = ahead(preparer, prepare, batches, lambda: 2 * self.batch_size // self._together)
-            for _ in self._turns(prepared):
+            prepared = ahead(preparer, prepare, batches, lambda: 2)
+            for batch in prepared:
+                self._decode(batch)
                 while self._halvings:
                     yield self._halvings.popleft()
                 while given_out and given_out[0].read and given_out[0].settled:
@@ -95,11 +93,6 @@ class Runner(Generic[R]):
         finally:
             for pool in (readers, preparer):
                 pool.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def _together(self) -> int:
-        """Number of pictures that are prepared, and begin, together."""
-        return self.batch_size if self._slots is None else max(1, self.batch_size // GROUPS)
 
     @property
     def _window(self) -> int:
@@ -143,7 +136,7 @@ class Runner(Generic[R]):
                 window.sort(key=lambda item: item.pixels)  # stable
             if self._undecided and len(window) > 1:
                 self._decide(window)
-            yield from _portions(window, self._together)
+            yield from _portions(window, self.batch_size)
             if not window:
                 return
 
@@ -161,43 +154,9 @@ class Runner(Generic[R]):
                 if is_final(error):
                     raise
                 continue  # its turn to fail comes later
-            self.batch_size = self._task.largest_batch(inputs, 0 if self._slots is None else GROUPS)
+            self.batch_size = self._task.largest_batch(inputs)
             self._undecided = False
-            if self._slots is not None and not len(self._slots):
-                self._slots.expect(self.batch_size)
             return
-
-    def _turns(self, batches: Iterator[Batch[R]]) -> Iterator[None]:
-        """Decode batches, and yield whenever new results may exist."""
-        slots = self._slots
-        for batch in batches:
-            while slots and len(slots) + len(batch.items) > self.batch_size:
-                self._advance(slots)
-                yield
-            if slots is None or batch.inputs is None or len(batch.items) > self.batch_size:
-                self._decode(batch)
-            else:
-                self._advance(slots, batch)
-            yield
-        while slots:
-            self._advance(slots)
-            yield
-
-    def _advance(self, slots: PictureSlots[R], joining: Batch[R] | None = None) -> None:
-        """Let a batch join the running texts; without one, decode until a text has ended."""
-        try:
-            if joining is not None:
-                slots.add(joining)
-            else:
-                for item, answer, milliseconds in slots.advance():
-                    self._task.settle(item, answer, milliseconds)
-        except Exception as error:
-            if is_final(error):
-                raise
-            failure = error
-        else:
-            return
-        self._failed(slots.give_up(), failure)
 
     def _decode(self, batch: Batch[R]) -> None:
         """Give every item its result. A failed batch is tried again in halves, down to single pictures."""

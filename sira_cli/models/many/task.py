@@ -16,9 +16,8 @@ from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
 from sira_cli.models.inputs.processors import refused
 from sira_cli.models.many.batch_size import largest_batch
-from sira_cli.models.many.item import Item, is_final, message
+from sira_cli.models.many.item import Batch, Item, is_final, message
 from sira_cli.models.many.memory import out_of_memory
-from sira_cli.models.many.slots import Batch, PictureSlots
 from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
@@ -92,18 +91,9 @@ class Task(ABC, Generic[A, R]):
         """Return whether an earlier run has done it, and mark it as skipped."""
         return False
 
-    def slots(self, rows: int) -> PictureSlots[R] | None:
-        """Return slots for texts of any length at once; None: batch after batch. `rows` as for `RefilledSlots`."""
-        return None
-
-    def largest_batch(self, inputs: Any, groups: int) -> int:
-        """Return the number of pictures that fit into memory.
-
-        Args:
-            inputs: of the model, for one picture.
-            groups: number of groups in which pictures fill free slots; 0: batch after batch.
-        """
-        return largest_batch(self.lvlm, inputs, "caption", groups)
+    def largest_batch(self, inputs: Any) -> int:
+        """Return the number of pictures that fit into memory; `inputs` of the model are for one of them."""
+        return largest_batch(self.lvlm, inputs, "caption")
 
     def read(self, item: Item[R]) -> Item[R]:
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
