@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import (
     Cache,
-    DummyLayer,
     DynamicCache,
     DynamicIndexedLayer,
     DynamicLayer,
@@ -22,12 +21,14 @@ from transformers.cache_utils import (
     StaticCache,
 )
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.indexed import LateIndexedLayer
 from sira_cli.core.late_rows import LateRows
 from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.static_cache import StaticLateLayer, open_slots
 from sira_cli.core.streams import AnyStreams, Streams
+from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 ROOM = 64  # columns that a cache grows by at a time
@@ -132,7 +133,7 @@ def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
         state = "a recurrent state" if any(mixer.recurrent for mixer in mixers) else "an indexer"
         raise UnsupportedModelError(
             f"this {type(cache).__name__} does not know which layers of the model have {state}: leave out "
-            "past_key_values, or make it from the model's config, DynamicCache(config=model.config)"
+            f"{CACHE}, or make it from the model's config, DynamicCache(config=model.config)"
         )
     cache.layers[:boundary] = map(own_layer, cache.layers[:boundary])
 
@@ -272,8 +273,8 @@ def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
         return late.slots
     if not isinstance(late, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
         raise AttachError(
-            "past_key_values was filled outside this `with attach(...)` block, so it holds no CF stream: "
-            "generate from the whole prompt, without past_key_values"
+            f"{CACHE} was filled outside this `with attach(...)` block, so it holds no CF stream: "
+            f"generate from the whole prompt, without {CACHE}"
         )
     return late.streams
 

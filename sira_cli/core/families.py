@@ -6,11 +6,13 @@ is a row of `FAMILIES` with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.core.arguments import mask_name, parameters
 from sira_cli.core.census import EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
-from sira_cli.core.mixers import Mixer, all_columns, arguments, find_mixers
+from sira_cli.core.mixers import Mixer, all_columns, find_mixers
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -158,7 +160,7 @@ def find_backbone(model: Any) -> Backbone:
     if layers is None or norm is None:
         raise _refusal(name, "its text stack has no `layers` and final norm to hook")
     for kind in {type(module) for module in decoder.modules() if module is not decoder}:
-        for argument in FOREIGN_ARGUMENTS.keys() & arguments(kind.forward):
+        for argument in FOREIGN_ARGUMENTS.keys() & parameters(kind.forward):
             raise _refusal(name, f"it {FOREIGN_ARGUMENTS[argument]}")
     mixers = find_mixers(layers, config.get_text_config(decoder=True))
     if isinstance(mixers, str):
@@ -176,6 +178,31 @@ def find_backbone(model: Any) -> Backbone:
     few_queries = tested and attention == "sdpa" and mixers[-1].plain
     after_keys = _after_keys(layers[-1], mixers[-1], few_queries) if tested else ()
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, after_keys, few_queries)
+
+
+def check_row_arguments(
+    layer: Any, more: tuple[Any, ...], kwargs: dict[str, Any], has_rows: Callable[..., bool]
+) -> None:
+    """Check that the fork packs every argument of a decoder layer that has a row per token.
+
+    Args:
+        layer: the decoder layer.
+        more: its positional arguments after the hidden states.
+        kwargs: its keyword arguments.
+        has_rows: tells whether an argument has a row per token.
+
+    Raises:
+        UnsupportedModelError: it was called without positions or a mask, or with rows that nobody knows.
+    """
+    if ROW_ARGUMENTS[0] not in kwargs and not more:  # Gemma 3n passes them by position
+        raise UnsupportedModelError(f"{type(layer).__name__} was called without {ROW_ARGUMENTS[0]}")
+    known = {*ROW_ARGUMENTS, mask_name(layer, kwargs)}
+    for name, value in kwargs.items():
+        if name not in known and any(map(has_rows, value if isinstance(value, tuple) else (value,))):
+            raise UnsupportedModelError(
+                f"{type(layer).__name__} was called with {name}, which has a row per token and is unknown to the fork: "
+                "use a version of transformers that `sira doctor` calls tested, or report this"
+            )
 
 
 def text_stack(model: Any) -> Any:

@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, StaticCache
 
+from sira_cli.core.arguments import CACHE, cache_of, hidden_of, with_hidden
 from sira_cli.core.attention import Split, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import ROW_ARGUMENTS, check_static_cache, fork_place, untested
+from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, check_static_cache, fork_place, untested
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # also public here
 from sira_cli.core.hooks import Removable, attached_hooks
@@ -199,7 +200,7 @@ class Fork:
                 "the model was called without input_ids, so its image tokens cannot be found: "
                 "pass input_ids instead of inputs_embeds"
             )
-        cache: Cache | None = kwargs.get("past_key_values")
+        cache: Cache | None = cache_of(args, kwargs)
         q = input_ids.shape[1]
         if is_prompt(cache, self.boundary, q):
             self._thread = get_ident()
@@ -217,7 +218,7 @@ class Fork:
             raise UnsupportedModelError(
                 f"{q} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
                 "generation and continued conversations are not supported. Pass the whole prompt, without "
-                "past_key_values, assistant_model, prompt_lookup_num_tokens or prefill_chunk_size."
+                f"{CACHE}, assistant_model, prompt_lookup_num_tokens or prefill_chunk_size."
             )
         kept = kwargs.get("logits_to_keep")
         if not self._sharing or not isinstance(kept, int) or kept == 0:
@@ -248,18 +249,18 @@ class Fork:
     def drop_rows(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer that shares keys: keep only the last row of each stream of a prompt."""
         now = self.running()
-        if now.cf_rows is not None and kwargs.get("past_key_values") is not None and not now.recorded:
+        if now.cf_rows is not None and cache_of(args, kwargs) is not None and not now.recorded:
             if now.cache is None:  # the fork comes later
                 self.open(now, kwargs)
                 args = (args[0][:, -1:], *args[1:])  # [B, 1, d]
             else:
                 args = (LastRows(now.q, now.cf_rows.shape[1], 1).take(args[0]), *args[1:])  # [B, 2, d]
             now.keep_last()
-        return None if now.whole is None else last_row_inputs(now, args, kwargs)
+        return None if now.whole is None else last_row_inputs(layer, now, args, kwargs)
 
     def open(self, now: Pass, kwargs: dict[str, Any]) -> None:
         """Prepare the cache for both streams of a prompt, or count the rows of a step."""
-        now.cache = kwargs.get("past_key_values")
+        now.cache = cache_of((), kwargs)
         if now.cf_rows is not None:  # this pass is a prompt
             now.streams = now.prompt_streams()
             open_streams(now.cache, self.boundary, self.layers, now.streams)
@@ -270,26 +271,26 @@ class Fork:
     def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
         now = self.running()
-        hidden = args[0] if args else None
-        if not isinstance(hidden, Tensor) or hidden.ndim not in (3, 4) or hidden.shape[-2] != now.q:
+        hidden = hidden_of(layer, args, kwargs)
+        if hidden is None or hidden.ndim > 4 or hidden.shape[-2] != now.q:
             raise UnsupportedModelError(
-                f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its first "
-                "positional argument: the fork does not know how to pack its inputs"
+                f"{type(layer).__name__} was not called with hidden states [B, {now.q}, d] as its first argument: the "
+                "fork does not know how to pack its inputs"
             )
         if now.whole is None:
             self.open(now, kwargs)
         if hidden.ndim == 4:  # AltUp keeps several hidden states per row, [A, B, q, d]
-            return (torch.stack([pack_rows(each, now.cf_rows) for each in hidden]), *args[1:]), kwargs
-        return (pack_rows(hidden, now.cf_rows), *args[1:]), kwargs  # [B, q + T, d]
+            packed = torch.stack([pack_rows(each, now.cf_rows) for each in hidden])
+        else:
+            packed = pack_rows(hidden, now.cf_rows)  # [B, q + T, d]
+        return with_hidden(layer, args, kwargs, packed)
 
     def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer b..L-1: positions, and other arguments with a row per token, for both streams (Eq. 2)."""
-        now, more = self.running(), args[1:]
-        missing = {"attention_mask", "position_embeddings"} - kwargs.keys()
-        if missing - ({"position_embeddings"} if more else set()):  # Gemma 3n passes them by position
-            raise UnsupportedModelError(f"{type(layer).__name__} was called without {', '.join(sorted(missing))}")
+        now, hidden, more = self.running(), args[:1], args[1:]
+        check_row_arguments(layer, more, kwargs, now.has_rows)
         packed = {name: now.pack(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-        return (args[0], *map(now.pack, more)), {**kwargs, **packed}
+        return (*hidden, *map(now.pack, more)), {**kwargs, **packed}
 
     def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
         """Inside attention of layer b + `late_layer`: the CF stream's mask, keys and values."""

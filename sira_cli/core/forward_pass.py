@@ -88,6 +88,10 @@ class Pass:
             return rows
         return self.once(rows, lambda: rows[:, -1:])
 
+    def has_rows(self, rows: object) -> bool:
+        """Return whether an argument of a layer has a row per token of the full stream, `[B or 1, q, ...]`."""
+        return has_rows(rows, len(self.newest()), self.q)
+
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
 
@@ -95,7 +99,7 @@ class Pass:
         """
         if isinstance(rows, tuple):
             return tuple(map(self.pack, rows))
-        if not has_rows(rows, len(self.newest()), self.q):
+        if not self.has_rows(rows):
             return rows
         return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
 

@@ -6,7 +6,6 @@ of rows, among text rows only. So the whole module runs once per stream, each wi
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicIndexedLayer
 
+from sira_cli.core.arguments import hidden_of, mask_name, with_layer
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.late_rows import LateRows
@@ -74,29 +74,28 @@ class _BothStreams:
     def before(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the module: keep the full stream's rows."""
         now = self._running()
-        batch, rows = kwargs["hidden_states"].shape[:2]  # B, q + T
+        batch, rows = hidden_of(attention, args, kwargs).shape[:2]  # B, q + T
+        mask = mask_name(attention, kwargs)
 
         def part(given: Any, of: slice) -> Any:
             if isinstance(given, tuple):
                 return tuple(part(each, of) for each in given)
             return given[:, of] if has_rows(given, batch, rows) else given
 
-        given = {name: value for name, value in kwargs.items() if name != "attention_mask"}
+        given = {name: value for name, value in kwargs.items() if name != mask}
         full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in now.slices())
-        return args, {**full, "attention_mask": kwargs["attention_mask"]}
+        return args, {**full, mask: kwargs[mask]}
 
     def after(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """After the module: run the CF stream, and join the rows of both as the layer expects them."""
         now = self._running()
         cf, self._cf = self._cf, {}
-        mask = kwargs["attention_mask"]
+        name = mask_name(attention, kwargs)
+        mask = kwargs[name]
         seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest()))
-        cf["attention_mask"] = seen.to(cf["hidden_states"].device)
-        cache = cf["past_key_values"]
-        if cache is not None:
-            cf["past_key_values"] = copy.copy(cache)
-            cf["past_key_values"].layers = list(cache.layers)
-            cf["past_key_values"].layers[attention.layer_idx] = cache.layers[attention.layer_idx].cf
         rows, *more = output  # [B, q, d]
+        cf[name] = seen.to(rows.device)
+        if now.cache is not None:
+            cf = with_layer(cf, attention.layer_idx, now.cache.layers[attention.layer_idx].cf)
         cf_rows = attention.forward(*args, **cf)[0]  # not called as a module: that would come back here
         return (torch.cat([rows, cf_rows], dim=1), *more)

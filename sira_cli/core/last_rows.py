@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sira_cli.core.arguments import mask_name
 from sira_cli.core.families import ROW_ARGUMENTS
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
@@ -47,12 +48,13 @@ class LastRows:
         return rows
 
 
-def last_row_inputs(now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def last_row_inputs(layer: nn.Module, now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return a decoder layer's arguments, except hidden states, reduced to a prompt's last row."""
-    mask = kwargs["attention_mask"]  # [B or 1, H, q, kv]
+    name = mask_name(layer, kwargs)
+    mask = kwargs[name]  # [B or 1, H, q, kv]
     rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-    rows["attention_mask"] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
-    return (args[0], *map(now.last, args[1:])), {**kwargs, **rows}
+    rows[name] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
+    return (*args[:1], *map(now.last, args[1:])), {**kwargs, **rows}
 
 
 def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | None]) -> Iterator[Removable]:

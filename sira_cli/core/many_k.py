@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sira_cli.core.arguments import mask_name
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS
 from sira_cli.core.fork import Fork, attached
@@ -104,9 +105,10 @@ class _ForkPerK(Fork):
 
         streams = now.prompt_streams()
         recurrent = self._mixers[self.k - k].recurrent
-        mask = streams.live if recurrent else cf_mask(kwargs["attention_mask"], streams, rows)  # [B, T] or [B, 1, T, T]
+        name = mask_name(layer, kwargs)
+        mask = streams.live if recurrent else cf_mask(kwargs[name], streams, rows)  # [B, T] or [B, 1, T, T]
         changed = {
-            "attention_mask": None if mask is None else torch.cat([mask] * n).to(self._cf.device),
+            name: None if mask is None else torch.cat([mask] * n).to(self._cf.device),
             **{name: text_rows(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs},
         }
         if "shared_kv_states" in kwargs:

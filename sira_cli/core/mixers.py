@@ -9,13 +9,13 @@ recurrent    each stream has a state of its own (gated delta, convolution)    `s
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+
+from sira_cli.core.arguments import cache_name, parameters
 
 # The names under which transformers' decoder layers hold a mixer with a recurrent or convolution state.
 RECURRENT = ("linear_attn", "conv")
@@ -73,7 +73,7 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
             return f"its {type(layer).__name__} mixes rows in {' and '.join([*found, *others])}, not in one place"
         if found[0] not in RECURRENT and not hasattr(mixer, "config"):
             return f"the `self_attn` of its {type(layer).__name__} has no config"
-        if "prev_topk_indices" in arguments(type(mixer).forward):
+        if "prev_topk_indices" in parameters(type(mixer).forward):
             return "some of its layers attend to rows that earlier ones have chosen (sparse indexers)"
         recurrent = found[0] in RECURRENT
         source = index if recurrent else _key_source(index, text_config)
@@ -84,15 +84,8 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
 
 def _mixes(module: nn.Module) -> bool:
     """Return whether a module looks at more than one row: it takes a mask or a cache."""
-    return any(
-        "mask" in name or name in ("past_key_values", "cache_params") for name in arguments(type(module).forward)
-    )
-
-
-@functools.cache
-def arguments(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the argument names of a class's `forward`."""
-    return tuple(inspect.signature(forward).parameters)
+    forward = type(module).forward
+    return cache_name(forward) is not None or any("mask" in name for name in parameters(forward))
 
 
 def _key_source(index: int, text_config: Any) -> int:

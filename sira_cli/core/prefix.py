@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import full_stream, repeat_text
 from sira_cli.core.positions import position_state, positions_kept
 from sira_cli.core.upstream import position_ids
@@ -61,7 +62,7 @@ class ImagePrefix:
         with positions_kept(self._position_state):
             positions = self._positions(0)
             more = {} if positions is None else {"position_ids": positions}
-            model(**self._inputs, **more, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+            model(**self._inputs, **more, **{CACHE: self._cache}, use_cache=True, logits_to_keep=1)
 
     @classmethod
     def of(
@@ -122,7 +123,7 @@ class ImagePrefix:
                 own = positions[..., self.length :]
                 more["position_ids"] = own.expand(*own.shape[:-2], len(tails), longest)
             logits = self._model(
-                input_ids=ids, **more, past_key_values=cache, use_cache=True, logits_to_keep=ends
+                input_ids=ids, **more, **{CACHE: cache}, use_cache=True, logits_to_keep=ends
             ).logits  # [Q, number of different ends, V]
         found: Tensor = logits[list(range(len(tails))), [ends.index(len(tail) - 1) for tail in tails]].float()
         return found

@@ -11,14 +11,14 @@ them to zero, as is done with padding, would differ: the state would still decay
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
+from sira_cli.core.arguments import hidden_of, mask_name, with_hidden, with_layer
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.streams import AnyStreams
@@ -95,8 +95,8 @@ class _BothStreams:
     def before(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the mixer: in a prompt pass the full stream only; in a step make the streams texts of a batch."""
         now = self._running()
-        hidden = kwargs.get("hidden_states", args[0] if args else None)  # [B, q + T, d]
-        if not isinstance(hidden, Tensor):
+        hidden = hidden_of(mixer, args, kwargs)  # [B, q + T, d]
+        if hidden is None:
             raise UnsupportedModelError(f"{type(mixer).__name__} was called without hidden states")
         if now.cf_rows is None:
             hidden = torch.cat([hidden[:, :1], hidden[:, 1:]])  # [2B, 1, d]
@@ -115,7 +115,7 @@ class _BothStreams:
         late = _late(now, mixer)
         states = None if late is None else LinearAttentionLayer(number_of_states=late.number_of_states)
         args, kwargs = _called_with(mixer, args, kwargs, cf, states)
-        kwargs["attention_mask"] = None if live is None else live.to(cf.device)
+        kwargs[mask_name(mixer, kwargs)] = None if live is None else live.to(cf.device)
         cf_output = mixer.forward(*args, **kwargs)  # not called as a module: that would come back here
         if late is not None and states is not None:
             late.stack(states)
@@ -135,12 +135,4 @@ def _called_with(
     mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor, states: LinearAttentionLayer | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a mixer's arguments with other hidden states, and with a cache whose layer has these states."""
-    changed = dict(kwargs)
-    for name, value in kwargs.items():
-        if isinstance(value, Cache):
-            changed[name] = copy.copy(value)
-            changed[name].layers = list(value.layers)
-            changed[name].layers[mixer.layer_idx] = states
-    if "hidden_states" in kwargs:
-        return args, {**changed, "hidden_states": hidden}
-    return (hidden, *args[1:]), changed
+    return with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), hidden)

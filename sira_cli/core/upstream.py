@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import CompileConfig, GenerationConfig
+from transformers import CompileConfig, GenerationConfig, cache_utils
+
+if hasattr(cache_utils, "DummyLayer"):
+    DummyLayer = cache_utils.DummyLayer
+else:  # until transformers 5.22, where layers that read another layer's keys have none in the cache
+
+    class DummyLayer:  # type: ignore[no-redef]
+        """A layer of a cache that holds nothing."""
 
 
 def position_ids(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sira_cli.core.arguments import cache_of, hidden_of, mask_name, with_cache, with_hidden
 from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import UnsupportedModelError
 
@@ -26,7 +27,7 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
     Raises:
         UnsupportedModelError: no cache is used, or the module is called in another way.
     """
-    cache, hidden = kwargs.get("past_key_values"), kwargs.get("hidden_states")
+    cache, hidden = cache_of((), kwargs), hidden_of(attention, (), kwargs)
     if cache is None or hidden is None:
         raise UnsupportedModelError(
             f"method {method} reads keys from the cache: leave out use_cache=False"
@@ -34,19 +35,19 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
             else f"method {method} does not know how {type(attention).__name__} gets its hidden states"
         )
     stored = cache.layers[attention.layer_idx]
-    mask = kwargs.get("attention_mask")
+    name = mask_name(attention, kwargs)
+    mask = kwargs[name]
     if mask is not None:
         mask = mask[:, :, -rows:]  # [B or 1, 1, rows, kv]
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=hidden.dtype).masked_fill(~mask, torch.finfo(hidden.dtype).min)
     turns = kwargs["position_embeddings"]  # None in layers without positions
-    last_rows = {
-        **kwargs,
-        "hidden_states": hidden[:, -rows:],  # [B, rows, d]
+    _, last_rows = with_hidden(attention, (), kwargs, hidden[:, -rows:])  # [B, rows, d]
+    last_rows |= {
         "position_embeddings": None if turns is None else tuple(part[..., -rows:, :] for part in turns),
-        "attention_mask": mask,
-        "past_key_values": _Stored(stored.keys, stored.values),
+        name: mask,
     }
+    last_rows = with_cache(last_rows, _Stored(stored.keys, stored.values))
     if isinstance(kwargs.get("position_ids"), Tensor):
         last_rows["position_ids"] = kwargs["position_ids"][..., -rows:]
     config = attention.config

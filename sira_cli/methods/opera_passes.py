@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from sira_cli.core.arguments import CACHE, cache_of, mask_name
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.core.upstream import last_logits_only, next_inputs
@@ -84,10 +85,10 @@ class Passes:
         Raises:
             UnsupportedModelError: the cache is not empty, or cannot grow.
         """
-        cache = kwargs.get("past_key_values")
+        cache = cache_of((), kwargs)
         if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
             raise UnsupportedModelError(
-                "method opera needs an empty cache that grows: leave out past_key_values, cache_implementation and "
+                f"method opera needs an empty cache that grows: leave out {CACHE}, cache_implementation and "
                 "use_cache=False"
             )
         # Plain layers, also for a sliding window: columns that have left it may come back. Masks keep the window.
@@ -189,7 +190,7 @@ class Passes:
         inputs = self._model.prepare_inputs_for_generation(
             tokens,
             next_sequence_length=tokens.shape[1],
-            past_key_values=cache,
+            **{CACHE: cache},
             use_cache=True,
             **per_token,
             **last_logits_only(self._model, keep),
@@ -209,13 +210,14 @@ class Passes:
         count = self._siblings
         if count < 2:
             return None
-        mask = kwargs.get("attention_mask")  # [R or 1, 1, C, N + C]
+        name = mask_name(layer, kwargs)
+        mask = kwargs[name]  # [R or 1, 1, C, N + C]
         if mask is None:
             raise UnsupportedModelError(f"method opera cannot split tokens in {type(layer).__name__}: it has no mask")
         first, own = mask[:, :, :1], torch.eye(count, dtype=torch.bool, device=mask.device)
         siblings = torch.where(own, first[..., -count : 1 - count], first[..., -1:])  # its own column, and the last's
         rest = first[..., :-count].expand(-1, -1, count, -1)
-        return args, {**kwargs, "attention_mask": torch.cat([rest, siblings], dim=-1)}
+        return args, {**kwargs, name: torch.cat([rest, siblings], dim=-1)}
 
     def _keep_weights(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """After the last layer's attention: compute its weights."""

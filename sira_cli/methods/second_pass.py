@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from sira_cli.core.arguments import CACHE, cache_of
 from sira_cli.core.families import find_backbone
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.positions import position_state, positions_kept
@@ -84,7 +85,7 @@ class SecondPass:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None:
             raise UnsupportedModelError("the model was called without input_ids: pass them instead of inputs_embeds")
-        cache = kwargs.get("past_key_values")
+        cache = cache_of(args, kwargs)
         seen = 0 if cache is None else cache.get_seq_length() - ids.shape[1]
         if seen == 0:
             self._check_prompts(ids)
@@ -95,8 +96,8 @@ class SecondPass:
             )
         elif self.cache is None or seen != self._prompts.shape[1] + self.steps - 1:
             raise AttachError(
-                "past_key_values was filled outside this block, so the contrast branch does not know its tokens: "
-                "generate from the whole prompt, without past_key_values"
+                f"{CACHE} was filled outside this block, so the contrast branch does not know its tokens: "
+                f"generate from the whole prompt, without {CACHE}"
             )
         with self._running():
             z_contrast = self._prompt() if seen == 0 else self._step(ids)  # [B, V]
@@ -133,7 +134,7 @@ class SecondPass:
         if bool(more["attention_mask"].all()):
             del more["attention_mask"]  # as `generate` does: cheaper masks
         more |= last_logits_only(model)
-        self._kwargs: dict[str, Any] = {**more, "past_key_values": self.cache, "use_cache": True}
+        self._kwargs: dict[str, Any] = {**more, CACHE: self.cache, "use_cache": True}
         return self._forward(first=True)
 
     def _step(self, tokens: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sira_cli.core.arguments import cache_of
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.fork import Fork, attached
@@ -100,7 +101,7 @@ class _SidFork(Fork):
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """After layer b - 1's attention: choose the image tokens that its last row attends to least."""
         self.running()
-        cache = kwargs.get("past_key_values")
+        cache = cache_of(args, kwargs)
         stored: Any = None if cache is None else cache.layers[attention.layer_idx]
         if getattr(stored, "is_sliding", False) and stored.get_seq_length() > stored.keys.shape[-2]:
             raise PictureSettingsError(

@@ -21,6 +21,7 @@ from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
 from sira_cli.analysis.bench.measure import Timing, cache_bytes, check_caches, measure, pictures, prompts
 from sira_cli.analysis.bench.run import bench
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import SettingsError, SiraError
@@ -372,7 +373,7 @@ def test_a_state_of_one_stream_is_noticed():
     lvlm = SimpleNamespace(model=case.model, layers=6, method="sira", find_image=lambda _: case.image, decoder=None)
     cache = hf.DynamicCache(config=case.model.config)
     with attach(case.model, SiraConfig(k=4)) as fork:
-        generate(case.model, inputs, past_key_values=cache, max_new_tokens=new)
+        generate(case.model, inputs, **{CACHE: cache}, max_new_tokens=new)
         check_caches(lvlm, inputs, fork, [cache], new)
         state = cache.layers[3].states
         columns = 2 * (prompt + new - 1 + text + new - 1)  # of two late attention layers, and none before the fork

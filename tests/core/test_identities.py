@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import LateLayer
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -96,7 +97,7 @@ def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family:
         lengths.append(({layer.get_seq_length() for layer in early}, full, cf))
 
     with attach(family.model, SiraConfig(k=k), on_step=record):
-        generate(family.model, family.inputs, past_key_values=cache)
+        generate(family.model, family.inputs, **{CACHE: cache})
     early, late = any(own_keys[: tiny.LAYERS - k]), any(own_keys[tiny.LAYERS - k :])
     for t, (of_early, of_full, of_cf) in enumerate(lengths):
         assert of_early == ({prompt + t} if early else set())
@@ -107,9 +108,9 @@ def test_the_shared_cache_is_one_and_the_late_cache_holds_text_rows_only(family:
 def test_a_cache_without_config_and_a_cache_used_again(llava: tiny.Tiny):
     cache = DynamicCache()  # its layers are made as they are needed
     with attach(llava.model, SiraConfig(k=3)):
-        first = generate(llava.model, llava.inputs, past_key_values=cache)
+        first = generate(llava.model, llava.inputs, **{CACHE: cache})
         cache.reset()
-        again = generate(llava.model, llava.inputs, past_key_values=cache)
+        again = generate(llava.model, llava.inputs, **{CACHE: cache})
     assert torch.equal(first, generate_sira(llava.model, llava.inputs)[0])
     assert torch.equal(again, first)
 
@@ -185,7 +186,7 @@ def test_the_likeliest_token_is_plausible_whatever_the_cut(llava: tiny.Tiny):
 def test_late_layers_report_the_full_stream_alone(llava: tiny.Tiny):
     cache = DynamicCache(config=llava.model.config)
     with attach(llava.model, SiraConfig(k=2)):
-        generate(llava.model, llava.inputs, past_key_values=cache)
+        generate(llava.model, llava.inputs, **{CACHE: cache})
     late = cache.layers[-1]
     assert isinstance(late, LateLayer)
     assert late.get_seq_length() == cache.get_seq_length() == cache.layers[0].keys.shape[-2]

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from sira_cli.core import reference
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
@@ -120,9 +121,9 @@ def test_the_cache_holds_what_the_plain_model_puts_there(family: tiny.Tiny, k: i
     config = family.model.config.get_text_config(decoder=True)
     plain, forked = DynamicCache(config=config), DynamicCache(config=config)
     with torch.no_grad():
-        family.model(**family.inputs, past_key_values=plain, use_cache=True)
+        family.model(**family.inputs, **{CACHE: plain}, use_cache=True)
         with attach(family.model, SiraConfig(k=k)):
-            family.model(**family.inputs, past_key_values=forked, use_cache=True)
+            family.model(**family.inputs, **{CACHE: forked}, use_cache=True)
     mixer = find_backbone(family.model).mixers[-1]
     if mixer.keys_from < tiny.LAYERS - k:
         pytest.skip("the last layer reads the keys of a shared one")

@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from sira_cli.core import reference
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import cut_back, full_stream
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -88,17 +89,17 @@ def test_the_cache_of_an_indexer():
     cache = DynamicCache(config=case.model.config)
     for k in (3, 5, 1):
         expected, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k))
-        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), past_key_values=cache)
+        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), **{CACHE: cache})
         assert torch.equal(found, expected)
         assert cut_back(cache, torch.tensor([0]), 20) is None
         with pytest.raises(AttachError, match="cannot be used outside"):
-            case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+            case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
         cache.reset()
         assert cache.layers[5].cf.keys is None
     cache = DynamicCache(config=case.model.config)
     with pytest.raises(UnsupportedModelError, match=r"have an indexer: .* DynamicCache\(config=model.config\)"):
-        generate_sira(case.model, case.inputs, past_key_values=DynamicCache())
-    generate(case.model, case.inputs, past_key_values=cache)
+        generate_sira(case.model, case.inputs, **{CACHE: DynamicCache()})
+    generate(case.model, case.inputs, **{CACHE: cache})
     cache.layers[1:] = []
     assert full_stream(cache, 0, 0, 20) is None  # without the indexer's keys it would be of no use
 
@@ -107,7 +108,7 @@ def test_both_streams_of_an_indexer_follow_the_beams():
     case = case_of("dots3_note")
     cache = DynamicCache(config=case.model.config)
     singles = [case.inputs, census.longer(case, 4)]
-    generate_sira(case.model, left_pad(singles), SiraConfig(k=1), past_key_values=cache)
+    generate_sira(case.model, left_pad(singles), SiraConfig(k=1), **{CACHE: cache})
     layer = cache.layers[5]
     parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
     before = [getattr(*part) for part in parts]
@@ -120,7 +121,7 @@ def test_both_streams_of_an_indexer_follow_the_beams():
 def test_both_streams_of_an_indexer_are_repeated_and_selected_and_never_cropped():
     case = case_of("dots3_note")
     cache = DynamicCache(config=case.model.config)
-    generate_sira(case.model, case.inputs, SiraConfig(k=1), past_key_values=cache)
+    generate_sira(case.model, case.inputs, SiraConfig(k=1), **{CACHE: cache})
     layer = cache.layers[5]
     parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
     before = [getattr(*part) for part in parts]

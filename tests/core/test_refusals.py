@@ -13,6 +13,7 @@ import transformers as hf
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.cli.terminal.console import set_verbosity
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
@@ -167,29 +168,29 @@ def test_right_padding(llava: tiny.Tiny, changes):
 
 def test_a_cache_filled_outside(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
-    llava.model(**llava.inputs, past_key_values=cache)
+    llava.model(**llava.inputs, **{CACHE: cache})
     longer = {
         "input_ids": torch.cat([llava.inputs["input_ids"], torch.tensor([[5]])], dim=1),
         "attention_mask": torch.ones(1, 31).long(),
     }
     with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
-        generate(llava.model, longer, past_key_values=cache)
+        generate(llava.model, longer, **{CACHE: cache})
 
 
 def test_a_cache_taken_outside(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
     with attach(llava.model):
-        generate(llava.model, llava.inputs, past_key_values=cache)
+        generate(llava.model, llava.inputs, **{CACHE: cache})
     with pytest.raises(AttachError, match="cannot be used outside"):
-        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
 
 
 def test_a_continued_conversation(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
     with attach(llava.model):
-        generate(llava.model, llava.inputs, past_key_values=cache)
+        generate(llava.model, llava.inputs, **{CACHE: cache})
         with pytest.raises(UnsupportedModelError, match="continued conversations"):
-            llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
 
 
 def test_static_caches_that_transformers_does_not_have():
@@ -200,7 +201,7 @@ def test_static_caches_with_foreign_layers(llava: tiny.Tiny):
     cache = hf.StaticCache(llava.model.config, 64)
     cache.layers[-1] = type("PackedLayer", (hf.cache_utils.StaticLayer,), {})(64)
     before = list(cache.layers)
-    refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    refused(llava, UnsupportedModelError, "PackedLayer", **{CACHE: cache})
     assert cache.layers == before
 
 
@@ -208,7 +209,7 @@ def test_static_caches_without_an_end():
     case = tiny.gemma3()
     cache = hf.StaticCache(case.model.config, 64)
     cache.layers = [hf.cache_utils.StaticSlidingWindowLayer(64, 12) for _ in cache.layers]
-    refused(case, UnsupportedModelError, "does not limit the length", past_key_values=cache)
+    refused(case, UnsupportedModelError, "does not limit the length", **{CACHE: cache})
 
 
 def test_sid_with_a_static_cache(llava: tiny.Tiny):
@@ -222,32 +223,32 @@ def test_sid_with_a_static_cache(llava: tiny.Tiny):
 def test_a_static_cache_taken_outside(llava: tiny.Tiny):
     cache = hf.StaticCache(llava.model.config, 64)
     with attach(llava.model):
-        generate(llava.model, llava.inputs, past_key_values=cache)
+        generate(llava.model, llava.inputs, **{CACHE: cache})
         with pytest.raises(UnsupportedModelError, match="continued conversations"):
-            llava.model(input_ids=torch.tensor([[5, 6, 7]]), past_key_values=cache)
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
     with pytest.raises(AttachError, match="cannot be used outside"):
-        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
 
 
 def test_a_static_cache_filled_outside(llava: tiny.Tiny):
     cache = hf.StaticCache(llava.model.config, 64)
-    llava.model(**llava.inputs, past_key_values=cache)
+    llava.model(**llava.inputs, **{CACHE: cache})
     with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
-        llava.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
 
 
 def test_quantized_layers(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
     cache.layers[-1] = type("PackedLayer", (hf.cache_utils.DynamicLayer,), {})()
     before = list(cache.layers)
-    refused(llava, UnsupportedModelError, "PackedLayer", past_key_values=cache)
+    refused(llava, UnsupportedModelError, "PackedLayer", **{CACHE: cache})
     assert cache.layers == before
 
 
 def test_cropping_the_cache(llava: tiny.Tiny):
     cache = hf.DynamicCache(config=llava.model.config)
     with attach(llava.model):
-        generate(llava.model, llava.inputs, past_key_values=cache)
+        generate(llava.model, llava.inputs, **{CACHE: cache})
     with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
         cache.crop(-1)
 

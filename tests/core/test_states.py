@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from sira_cli.core import reference
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import cut_back
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -51,14 +52,14 @@ def test_a_cache_that_was_emptied_is_as_good_as_new(name: str):
     cache = DynamicCache(config=case.model.config)
     for k in (3, 5, 1):
         expected, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k))
-        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), past_key_values=cache)
+        found, _ = generate_sira(case.model, case.inputs, SiraConfig(k=k), **{CACHE: cache})
         assert torch.equal(found, expected)
         cache.reset()
     with attach(case.model, SiraConfig(k=3)):
-        generate(case.model, case.inputs, past_key_values=cache)
+        generate(case.model, case.inputs, **{CACHE: cache})
     cache.reset()
     with pytest.raises(AttachError, match="cannot be used outside"):
-        generate(case.model, case.inputs, past_key_values=cache)
+        generate(case.model, case.inputs, **{CACHE: cache})
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -67,16 +68,16 @@ def test_states_taken_outside(name: str, k: int):
     case = case_of(name)
     cache = DynamicCache(config=case.model.config)
     with attach(case.model, SiraConfig(k=k)):
-        generate(case.model, case.inputs, past_key_values=cache)
+        generate(case.model, case.inputs, **{CACHE: cache})
     with pytest.raises(AttachError, match="cannot be used outside"):
-        case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5", "LFM2-VL"])
 def test_a_cache_that_does_not_know_of_states_is_refused(name: str):
     case = case_of(name)
     with pytest.raises(UnsupportedModelError, match=r"DynamicCache\(config=model.config\)"), attach(case.model):
-        generate(case.model, case.inputs, past_key_values=DynamicCache())
+        generate(case.model, case.inputs, **{CACHE: DynamicCache()})
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -139,5 +140,5 @@ def test_a_state_has_no_columns_to_cut_back_to():
     case = case_of("Qwen3.5")
     cache = DynamicCache(config=case.model.config.get_text_config(decoder=True))
     with attach(case.model, SiraConfig(k=3)):
-        generate(case.model, case.inputs, past_key_values=cache)
+        generate(case.model, case.inputs, **{CACHE: cache})
     assert cut_back(cache, torch.tensor([0]), 20) is None

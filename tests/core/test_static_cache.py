@@ -9,6 +9,7 @@ from transformers import CompileConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
 from sira_cli.core import reference
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.static_cache import CF_ROWS, ReusedCache, StaticLateLayer
@@ -63,7 +64,7 @@ def test_a_cache_serves_one_prompt_after_the_other_in_the_same_place(llava: tiny
     for prompt in [*llava_prompts(), *reversed(llava_prompts())]:  # one, one and two images: S and T differ
         expected, expected_steps = generate_sira(llava.model, prompt, max_new_tokens=STEPS)
         cache.reset()
-        tokens, steps = generate_sira(llava.model, prompt, past_key_values=cache, max_new_tokens=STEPS)
+        tokens, steps = generate_sira(llava.model, prompt, **{CACHE: cache}, max_new_tokens=STEPS)
         assert torch.equal(tokens, expected)
         same(steps, *(torch.cat([getattr(step, name) for step in expected_steps]) for name in ("full", "cf")))
         late = cache.layers[-1]
@@ -77,9 +78,7 @@ def test_a_cache_serves_a_fork_with_another_k(llava: tiny.Tiny):
     for k in (3, 2, 5):
         cache.reset()
         expected, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=k), max_new_tokens=STEPS)
-        tokens, _ = generate_sira(
-            llava.model, llava.inputs, SiraConfig(k=k), past_key_values=cache, max_new_tokens=STEPS
-        )
+        tokens, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=k), **{CACHE: cache}, max_new_tokens=STEPS)
         assert torch.equal(tokens, expected)
         assert [type(layer) for layer in cache.layers] == [StaticLayer] * (6 - k) + [StaticLateLayer] * k
 
@@ -87,13 +86,13 @@ def test_a_cache_serves_a_fork_with_another_k(llava: tiny.Tiny):
 def test_the_cf_stream_gets_rows_for_text_alone(llava: tiny.Tiny):
     text = int((~llava.image).sum())
     cache = StaticCache(llava.model.config, llava.image.shape[1] + STEPS)
-    generate_sira(llava.model, llava.inputs, past_key_values=cache, max_new_tokens=STEPS)
+    generate_sira(llava.model, llava.inputs, **{CACHE: cache}, max_new_tokens=STEPS)
     for layer in cache.layers[3:]:
         assert layer.cf.max_cache_len == CF_ROWS
         assert int(layer.cf.cumulative_length) == text + STEPS - 1  # the last token never becomes a row
         assert int(layer.get_seq_length()) == int(cache.get_seq_length()) == llava.image.shape[1] + STEPS - 1
     more = ReusedCache(llava.model.config, 256, CF_ROWS - text + 1)
-    generate_sira(llava.model, llava.inputs, past_key_values=more, max_new_tokens=STEPS)
+    generate_sira(llava.model, llava.inputs, **{CACHE: more}, max_new_tokens=STEPS)
     assert more.layers[-1].cf.max_cache_len == 2 * CF_ROWS
 
 
@@ -120,7 +119,7 @@ def test_one_graph_serves_all_steps_of_all_prompts(make, prompts, graphs):
     cache = ReusedCache(model.config, 128, STEPS)
     for number, prompt in enumerate(prompts()):
         cache.reset()
-        arguments = {"past_key_values": cache, "compile_config": config, "max_new_tokens": STEPS}
+        arguments = {CACHE: cache, "compile_config": config, "max_new_tokens": STEPS}
         with torch.compiler.set_stance("fail_on_recompile" if number else "default"), attach(model, SiraConfig(k=3)):
             tokens = generate(model, prompt, **arguments)
         assert counters["stats"]["unique_graphs"] == graphs
@@ -136,10 +135,10 @@ def test_plain_decoding_and_the_fork_never_take_each_others_graph(llava: tiny.Ti
     plain, forked = StaticCache(llava.model.config, 64), StaticCache(llava.model.config, 64)
     for _ in range(2):
         plain.reset()
-        tokens = generate(llava.model, llava.inputs, past_key_values=plain, compile_config=config)
+        tokens = generate(llava.model, llava.inputs, **{CACHE: plain}, compile_config=config)
         assert torch.equal(tokens, expected)
         forked.reset()
         with attach(llava.model, SiraConfig(k=3)):
-            tokens = generate(llava.model, llava.inputs, past_key_values=forked, compile_config=config)
+            tokens = generate(llava.model, llava.inputs, **{CACHE: forked}, compile_config=config)
         assert torch.equal(tokens, sira)
     assert counters["stats"]["unique_graphs"] == 2

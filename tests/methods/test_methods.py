@@ -11,6 +11,7 @@ import pickle
 import pytest
 import torch
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
@@ -125,9 +126,9 @@ def test_both_streams_have_a_cache_of_their_own(method: TwoPasses, name: str):
     with attached(method, case) as run:
 
         def record(model, args, kwargs, output):
-            if kwargs["past_key_values"] is not run.cache:
-                caches.append((kwargs["past_key_values"], run.cache))
-                lengths.append((kwargs["past_key_values"].get_seq_length(), run.cache.get_seq_length()))
+            if kwargs[CACHE] is not run.cache:
+                caches.append((kwargs[CACHE], run.cache))
+                lengths.append((kwargs[CACHE].get_seq_length(), run.cache.get_seq_length()))
 
         handle = case.model.register_forward_hook(record, with_kwargs=True)
         try:
@@ -254,12 +255,12 @@ def test_another_prompt_and_another_cache_are_refused():
     case = case_of("LLaVA-1.5")
     other = {**case.inputs, "input_ids": case.inputs["input_ids"].clone()}
     other["input_ids"][0, -1] = 7
-    cache = case.model(**case.inputs).past_key_values
+    cache = case.model(**case.inputs)[CACHE]
     with attached(TextOnly(), case):
         with pytest.raises(UnsupportedModelError, match="not the"):
             generate(case.model, other)
         with pytest.raises(AttachError, match="filled outside"):
-            case.model(input_ids=torch.tensor([[5]]), past_key_values=cache)
+            case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
 
 
 @pytest.mark.parametrize("method", [Dola(), GreedyApc(), Ict()], ids=lambda m: m.name)

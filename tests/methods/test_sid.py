@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.greedy_apc import GreedyApc
@@ -69,9 +70,9 @@ def test_the_late_cache_holds_every_row_twice():
     with attached(SID, case):
         output = case.model.generate(**case.inputs, max_new_tokens=4, return_dict_in_generate=True, do_sample=False)
     rows = case.inputs["input_ids"].shape[1] + 3
-    lengths = [layer.keys.shape[-2] for layer in output.past_key_values.layers]
+    lengths = [layer.keys.shape[-2] for layer in output[CACHE].layers]
     assert lengths == [rows] * tiny.LAYERS
-    assert [layer.cf.keys.shape[-2] for layer in output.past_key_values.layers[2:]] == [rows] * (tiny.LAYERS - 2)
+    assert [layer.cf.keys.shape[-2] for layer in output[CACHE].layers[2:]] == [rows] * (tiny.LAYERS - 2)
 
 
 def test_it_takes_beams_processors_and_sampling():

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers.cache_utils import DynamicCache
 
 from sira_cli import load, methods
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.loading.compiled import CompiledSteps
@@ -56,7 +57,7 @@ def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
         inputs,
         tokens,
         on_attach=decodings.append,
-        past_key_values=cache,
+        **{CACHE: cache},
         do_sample=False,
         num_beams=lvlm.preset.generation.num_beams,
         min_new_tokens=tokens,
@@ -131,7 +132,7 @@ def test_a_static_cache_takes_its_rows(family, method, loaded):
     assert steps.cache is None  # the measured prefill leaves none behind
     inputs = lvlm.to_device(inputs_of(lvlm, 2))
     cache = steps.arguments(2, inputs["input_ids"].shape[1], STEPS)["past_key_values"]
-    lvlm.decode(inputs, 2, past_key_values=cache, do_sample=False, disable_compile=True)
+    lvlm.decode(inputs, 2, **{CACHE: cache}, do_sample=False, disable_compile=True)
     assert stored(cache) == found
 
 

@@ -15,13 +15,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.cache_utils import DummyLayer, DynamicCache, LinearAttentionLayer
+from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.static_cache import full_layer
+from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
@@ -117,14 +119,14 @@ def measure(
     before = restart_peak(devices)
     own_cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     decodings: list[Any] = []
+    given: dict[str, Any] = {CACHE: own_cache, "generation_config": generation}
     with _Clock(model, clock).running() as seen:
         output = lvlm.decode(
             inputs,
             tokens,
             room=room,
             on_attach=decodings.append,
-            past_key_values=own_cache,
-            generation_config=generation,
+            **given,
             streamer=seen,
         )
     decoding = decodings[0] if decodings else None

@@ -12,6 +12,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
@@ -187,7 +188,7 @@ class DecodingModel(PreparingModel):
         if trail is not None and self.leaves_trail:
             cache = trail.begin(self.model, cache)
         if cache is not None:
-            picking["past_key_values"] = cache
+            picking[CACHE] = cache
         ruling_out = schemas is not None or bool(start.processors)
         with torch.random.fork_rng(cuda), cut_offs_kept() if ruling_out else nullcontext():
             torch.manual_seed(seeds[0])  # for sampling that is not row by row

@@ -17,6 +17,7 @@ import psutil
 import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, LinearAttentionLayer
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM, RoomyLayer
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.static_cache import CF_ROWS
@@ -147,15 +148,14 @@ def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> 
     decodings: list[Any] = []
     plain = copy.copy(lvlm)
     plain.compiled = None  # only steps are compiled
+    given: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
     with peak_memory(*devices_of(model)) as peak:
         plain.decode(
             plain.to_device(inputs),
             1,
             task,
             on_attach=decodings.append,
-            past_key_values=cache,
-            num_beams=settings.num_beams,
-            do_sample=False,
+            **given,
         )
     layers = stream_layers(cache, own_windows)
     for decoding in decodings:
