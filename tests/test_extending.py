@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
@@ -17,12 +15,9 @@ from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.cards import Asking, Card
 from sira_cli.eval.stats.tally import Tally, ratio
-from sira_cli.language.things import Thing
-from sira_cli.language.wordings import Wording, shipped
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.methods.greedy import Greedy
-from sira_cli.models.look.kinds import KINDS, Kind
 from sira_cli.pictures import sources
 from sira_cli.pictures.picture import Picture
 
@@ -122,31 +117,3 @@ def test_a_place_of_pictures_is_a_file_and_a_line(sira, monkeypatch):
     file = json.loads(sira("caption", SCENE, *command)[1])
     assert (code, json.loads(out)["text"]) == (0, file["text"])
     assert json.loads(out)["file_name"] == "scene://2900000"
-
-
-# --- a kind of claim
-
-NUMBERS = """
-question: How many {thing}s are there?
-answers: {one: one, two: two, three: three}
-"""
-
-
-def numbered(text: str, named: Sequence[Thing], wording: Wording) -> list[Thing]:
-    values = wording.answers("numbers")
-    words = [word for word in text.lower().split() if word in values]
-    return [replace(thing, kind="numbers", value=word) for thing, word in zip(named, words, strict=True)]
-
-
-def test_a_kind_of_claim_is_a_row_and_its_words(sira, monkeypatch, tmp_path):
-    monkeypatch.setitem(KINDS, "numbers", Kind(find=numbered))
-    monkeypatch.setitem(shipped()["en"]["kinds"], "numbers", yaml.safe_load(NUMBERS))
-    (tmp_path / "a.png").write_bytes(SCENE.read_bytes())
-    (tmp_path / "a.txt").write_text("Two dogs.")
-    code, out, err = sira("check", tmp_path, "-p", "demo", "--claims", "objects,numbers", "--json")
-    assert code == 0, err
-    (claim,) = json.loads(out)["claims"]
-    assert [claim[key] for key in ("kind", "thing", "value")] == ["numbers", "dog", "two"]
-    assert 0 <= claim["support"] < 1
-    assert claim["answer"] in ("one", "two", "three")
-    assert json.loads(out)["verify"]["claims"]["numbers"]["question"] == "How many {thing}s are there?"

@@ -43,7 +43,6 @@ DECODING = {
     "failures": (("caption", EXAMPLE, *DEMO, "-o", "metadata.jsonl"), "metadata.errors.jsonl"),
     "ask": (("ask", EXAMPLE, "A dog?", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
     "check": (("check", "captions.jsonl", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
-    "check --fix": (("check", "captions.jsonl", *DEMO, "--fix", "rewrite", "--fixed", "out.jsonl"), "out.jsonl"),
     "eval": (("eval", *POPE, *DEMO, "-o", "."), "sira-pope.jsonl"),
     "sweep": ((*SWEEP, "-o", "out.jsonl"), "out.jsonl"),
     "sweep preset": ((*SWEEP, "--write-preset", "out.yaml"), "out.yaml"),

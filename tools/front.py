@@ -46,7 +46,6 @@ def effect() -> str:
     for title, name, report in (
         ("greedy decoding", "greedy", compared.report),
         ("SIRA", "sira", compared.report),
-        ("SIRA with a [second look](docs/second-look.md) (`--verify rewrite`)", "sira + rewrite", looked.report),
         (
             "greedy, [looking first](docs/second-look.md#looking-first) (`--verify guide`)",
             "greedy + guide",

@@ -1,6 +1,6 @@
 """Measure the cost of a second look: `python -m tools.look_cost -o docs/bench/cpu-demo-second-look.json`.
 
-The bundled model captions drawn scenes without a second look, with `flag` and with `rewrite`, in turn.
+The bundled model captions drawn scenes without a second look and with `flag`, in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 
 SCENES = 8  # captions per round
-ASKING = ("flag", "rewrite")
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,15 @@ class LookCost:
         method: its name.
         pictures: number captioned in a round.
         things: mean number of objects in a caption.
-        rewritten: captions that `rewrite` changed.
         caption: mean seconds of a caption without a second look, by round.
-        ratios: by mode, the time of a round divided by the same round's time without a second look.
+        ratio: the time of a round divided by the same round's time without a second look.
     """
 
     method: str
     pictures: int
     things: float
-    rewritten: int
     caption: Spread
-    ratios: dict[str, Spread]
+    ratio: Spread
 
 
 @dataclass(frozen=True)
@@ -69,32 +66,29 @@ def look_costs(
         pictures: to caption.
         runs: rounds.
     """
-    looks = {"": None, **{mode: Verify(mode=mode) for mode in ASKING}}
+    looks = (None, Verify())
     costs = []
     for name, lvlm in methods.items():
-        seconds: dict[str, list[float]] = {mode: [] for mode in looks}
+        seconds: tuple[list[float], list[float]] = ([], [])
         for number in range(runs + 1):
-            spent = dict.fromkeys(looks, 0.0)
-            things = rewritten = 0
+            spent, things = [0.0, 0.0], 0
             for picture in pictures if number else pictures[:1]:
-                for mode, look in looks.items():
+                for way, look in enumerate(looks):
                     began = time.perf_counter()
                     result = lvlm.caption(picture, verify=look)
-                    spent[mode] += time.perf_counter() - began
-                    things += len(result.objects or ()) if mode == "flag" else 0
-                    rewritten += result.draft is not None
+                    spent[way] += time.perf_counter() - began
+                    things += len(result.objects or ())
             if number:
-                for mode, total in spent.items():
-                    seconds[mode].append(total)
-        alone = seconds.pop("")
+                for times, total in zip(seconds, spent, strict=True):
+                    times.append(total)
+        alone, flagged = seconds
         costs.append(
             LookCost(
                 name,
                 len(pictures),
                 things / len(pictures),
-                rewritten,
                 Spread.of([total / len(pictures) for total in alone]),
-                {mode: Spread.of([a / b for a, b in zip(own, alone, strict=True)]) for mode, own in seconds.items()},
+                Spread.of([a / b for a, b in zip(flagged, alone, strict=True)]),
             )
         )
     return tuple(costs)

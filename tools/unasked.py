@@ -40,7 +40,7 @@ def ask(lvlm: Lvlm, scenes: Sequence[Scene]) -> Iterable[dict[str, Any]]:
     """Yield for each scene its objects, the support of all objects, and the captions of greedy and greedy + guide."""
     look, answering = SecondLook(lvlm, Verify()), {"greedy": FinalAnswers(lvlm)}
     answering["guide"] = FinalAnswers(lvlm, Verify(mode="guide"))
-    things = [look.words.objects.things(f"There is {article(name)} {name}.")[0] for name in OBJECTS]
+    things = [look.finder.words.things(f"There is {article(name)} {name}.")[0] for name in OBJECTS]
     for part in batches(scenes, BATCH):
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
         seeds = lvlm.text_seeds([str(scene.seed) for scene in part], prompts)

@@ -1,4 +1,4 @@
-"""The effect of a second look on captions of drawn scenes: greedy and SIRA, as decoded, rewritten and guided.
+"""The effect of a second look on captions of drawn scenes: greedy and SIRA, as decoded and guided.
 
 `python -m tools.verified --texts FILE.jsonl` measures the test scenes and writes `compared/verified.json`.
 """
@@ -241,7 +241,7 @@ def main() -> None:
         methods = {name: lvlm.under(lvlm.decoder, lvlm.preset.with_values(**values)) for name, lvlm in methods.items()}
     seeds = TEST_SEEDS if given.split == "test" else VALIDATION_SEEDS
     scenes = [held_out(seed) for seed in seeds[: given.count]]
-    looks = [(name, Verify(mode=mode)) for mode in ("rewrite", "guide") for name in methods]
+    looks = [(name, Verify(mode="guide")) for name in methods]
     with closing(Units(given.texts)) as units:
         units.begin({"scenes": "drawn"})
         report, removed = measure_verified(

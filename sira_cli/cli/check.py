@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -29,7 +29,7 @@ from sira_cli.cli.options.common import (
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import Claims, MinSupport, Objects, TextLanguage, note_threshold, with_objects
+from sira_cli.cli.options.verifying import MinSupport, Objects, note_threshold, with_objects
 from sira_cli.cli.terminal.console import resumable, set_verbosity
 from sira_cli.errors import SettingsError
 
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     from sira_cli.models.look.verify import Verify
 
 EXAMPLES = """
-sira check captions.csv -o checks.jsonl --below 0.3
-sira check captions.jsonl --fix drop-sentences --fixed better.jsonl
+sira check captions.csv -o checks.jsonl
+sira check photos/ --min-support 0.3
 sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
 """
-
-
-Fix = Literal["drop-sentences", "rewrite"]  # for captions that name something unsupported
 
 
 @dataclass(frozen=True)
@@ -72,39 +69,18 @@ class CaptionOptions:
 
 @dataclass(frozen=True)
 class LookOptions:
-    """The second look at captions, and their correction."""
+    """The second look at captions."""
 
     title: ClassVar[str] = "Second look"
 
     min_support: MinSupport = None
     objects: Objects = None
-    claims: Claims = None
-    language: TextLanguage = None
-    below: Annotated[
-        float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Show all captions with support below X, and no others."),
-    ] = None
-    fix: Annotated[
-        Fix | None,
-        typer.Option(help="Also write corrected captions."),
-    ] = None
-    fixed: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Target of --fix: a new file of the same kind, or a folder."),
-    ] = None
 
     def read(self) -> Verify:
-        """Return the second look that the options ask for; `with_objects` adds its objects.
-
-        Raises:
-            SettingsError: options exclude each other, or are not valid.
-        """
-        if (self.fix is None) != (self.fixed is None):
-            raise SettingsError("--fix and --fixed go together: give --fix drop-sentences --fixed FILE")
+        """Return the second look that the options ask for; `with_objects` adds its objects."""
         from sira_cli.models.look.verify import Verify
 
-        mode = "rewrite" if self.fix == "rewrite" else "flag"
-        return Verify(self.min_support, None, mode, None, self.claims, self.language)
+        return Verify(self.min_support)
 
 
 @dataclass(frozen=True)
@@ -117,7 +93,7 @@ class RecordOptions:
     xmp: AsXmp = False
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Replace existing records and the target of --fix."),
+        typer.Option("--overwrite", help="Replace existing records."),
     ] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
@@ -153,40 +129,32 @@ def check(
     if worker.on_ray and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
-    _check_files(found, output.output, look.fixed)
+    _check_files(found, output.output)
     verify = look.read()
     endpoint.check(context, model, clips, worker)
-    preset, usual = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions(), **asdict(clips))
+    preset, _ = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions(), **asdict(clips))
     note_threshold(verify, preset)
-    verify = with_objects(verify, look.objects, preset)
-    from sira_cli.analysis.check.fixed import check_own
+    verify = with_objects(verify, look.objects)
     from sira_cli.pictures.left_out import Pictures
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
     with Job.opened(
         Pictures(found.pictures, found.unread),
-        *CheckRequest.under(preset, usual, verify),
+        *CheckRequest.under(preset, verify),
         quantization=model.quantization,
         output=output.output,
         xmp=output.xmp,
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as job:
-        if look.fixed is not None and not output.overwrite:
-            check_own(found, look.fixed, job.targets)
-        terminal = CheckTerminal(job, below=look.below, as_json=output.json, keep=look.fix is not None)
+        terminal = CheckTerminal(job, as_json=output.json)
         terminal.say_found(found)
         engines = engines_of(model, EngineOptions(**asdict(worker)), endpoint)
         run = PictureRun(job, engines.of(job), fail_fast=output.fail_fast)
         with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
-        if look.fixed is not None and not run.stopped:
-            found.write(look.fixed, terminal.fixed)
-            terminal.say_fixed(look.fixed, found)
-            if found.files:
-                job.targets.note_file(look.fixed)
     if run.counts.failed:
         raise typer.Exit(3)
 
@@ -208,15 +176,11 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
     return found
 
 
-def _check_files(found: Captions, output: Path | None, fixed: Path | None) -> None:
-    """Check that neither captions nor records are overwritten. A table is made from records next to it."""
-    if fixed is not None:
-        found.check_target(fixed)
+def _check_files(found: Captions, output: Path | None) -> None:
+    """Check that records do not replace captions. A table is made from records next to it."""
     if output is None:
         return
     written = (output.resolve(), output.resolve().with_suffix(".jsonl"))
     for file in found.files:
-        if file.path.resolve() in written:
-            raise SettingsError(f"--output {output}: would replace the captions in {file.path}: give another name")
-    if fixed is not None and fixed.resolve() in written:
-        raise SettingsError(f"--fixed {fixed}: --output writes to this file: give another name")
+        if file.resolve() in written:
+            raise SettingsError(f"--output {output}: would replace the captions in {file}: give another name")

@@ -16,7 +16,7 @@ from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
 from sira_cli.cli.options.common import OutputOptions
 from sira_cli.cli.options.run import RunOptions
-from sira_cli.cli.options.verifying import claims_of, print_marked, unsupported, verdict
+from sira_cli.cli.options.verifying import print_marked, unsupported, verdict
 from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
 from sira_cli.cli.terminal.progress import Progress, in_words, picture_events
 from sira_cli.errors import SettingsError
@@ -114,8 +114,7 @@ class _Terminal:
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
         self._unsupported = 0  # pictures that do not support an object in their texts
-        self._asked = "objects"
-        self._rewritten = 0
+        self._changed = 0
         self._legend_shown = False
 
     @property
@@ -168,8 +167,7 @@ class _Terminal:
             say(record.error)
         self._suspicious += bool(record.warnings)
         self._unsupported += bool(unsupported(record))
-        self._asked = self._asked if record.claims is None else "claims"
-        self._rewritten += record.draft is not None
+        self._changed += record.draft is not None
         if record.warnings and not self._targets.any and not self._output.json:
             note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
 
@@ -185,7 +183,7 @@ class _Terminal:
 
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
-        elif claims_of(result):
+        elif result.objects:
             print_marked(result)
         else:
             print(result.text, flush=True)
@@ -219,10 +217,10 @@ class _Terminal:
                 parts.append(f"{before} were done before")
         if self._suspicious:
             parts.append(f"{self._suspicious} with warnings in their records")
-        if self._rewritten:
-            parts.append(f"{self._rewritten} rewritten")
+        if self._changed:
+            parts.append(f"{self._changed} changed by the second look")
         if self._unsupported:
-            parts.append(f"{self._unsupported} with {self._asked} that the picture does not support")
+            parts.append(f"{self._unsupported} with objects that the picture does not support")
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sira_cli.language import function_words
-from sira_cli.language.wordings import ENGLISH, Wording
 
+_INTRODUCING = frozenset(
+    {"a", "an", "another", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
+    | {"several", "some", "many", "more", "few"}
+)
+JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # one object to another
 _SINGULAR = frozenset({"a", "an", "another", "one"})
 _LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")
 _FAR = 80  # characters that two words may take
@@ -29,41 +33,29 @@ class Introduction:
     direct: bool
 
 
-class Introductions:
-    """How a language introduces objects.
-
-    Attributes:
-        joins: the pattern of words and signs that join one object to another.
-    """
-
-    def __init__(self, wording: Wording) -> None:
-        """Read a language's introducing words; without any, nothing counts as introduced."""
-        self._words = frozenset(wording.introduced_by.split())
-        self._english = wording.code == ENGLISH
-        words = "|".join(map(re.escape, wording.joined_by.split()))
-        self.joins = re.compile(rf"[,;]?\s*\b(?:{words})\b|[,;]" if words else "[,;]", re.IGNORECASE)
-
-    def before(self, text: str) -> Introduction | None:
-        """Return the introducing word at the end of a text, possibly followed by an adjective; None without one."""
-        far = max(0, len(text) - _FAR)
-        last = _LAST.search(text, far)
-        if last is None:
-            return None
-        if last[2].lower() in self._words:
-            return Introduction(last[2].lower(), last.start(2), direct=True)
-        if last[1] and last[1].lower() in self._words and last[2].lower() not in function_words():
-            return Introduction(last[1].lower(), last.start(1), direct=False)
+def introduction_before(text: str) -> Introduction | None:
+    """Return the introducing word at the end of a text, possibly followed by an adjective; None without one."""
+    far = max(0, len(text) - _FAR)
+    last = _LAST.search(text, far)
+    if last is None:
         return None
+    if last[2].lower() in _INTRODUCING:
+        return Introduction(last[2].lower(), last.start(2), direct=True)
+    if last[1] and last[1].lower() in _INTRODUCING and last[2].lower() not in function_words():
+        return Introduction(last[1].lower(), last.start(1), direct=False)
+    return None
 
-    def article(self, introduction: Introduction) -> Literal["a", "an"] | None:
-        """Return the English article directly before a name (`a` or `an` must fit its sound); None without one."""
-        article: Literal["a", "an"] | None = None
-        if self._english and introduction.direct and introduction.word in ("a", "an"):
-            article = "an" if introduction.word == "an" else "a"
-        return article
 
-    def plural(self, introduction: Introduction) -> bool | None:
-        """Return whether the next name must be plural; None: unknown in this language, or both may follow."""
-        if not self._english or introduction.word in ("some", "more"):
-            return None
-        return introduction.word not in _SINGULAR
+def article_of(introduction: Introduction) -> Literal["a", "an"] | None:
+    """Return the English article directly before a name (`a` or `an` must fit its sound); None without one."""
+    article: Literal["a", "an"] | None = None
+    if introduction.direct and introduction.word in ("a", "an"):
+        article = "an" if introduction.word == "an" else "a"
+    return article
+
+
+def plural_after(introduction: Introduction) -> bool | None:
+    """Return whether the next name must be plural; None: both may follow."""
+    if introduction.word in ("some", "more"):
+        return None
+    return introduction.word not in _SINGULAR

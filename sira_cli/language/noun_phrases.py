@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.language.fallback import singular
-from sira_cli.language.listed import ASK, Asked, PlainWords
+from sira_cli.language.listed import ASK, Asked
 from sira_cli.language.things import LONGEST, Thing, Words, is_denied, lists, read, shipped, words_of
-from sira_cli.language.wordings import ENGLISH, Wording
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 SPACY = "spacy"  # given instead of a file
 PIPELINE = "en_core_web_sm"
-PIPELINES = {"zh": "zh_core_web_sm"}  # of other languages whose small one is not XX_core_news_sm
 _RULES = 1  # the version of the rules below, for the record
 _SENSES = 2
 _SEEN = {f"noun.{file}" for file in ("animal", "artifact", "body", "food", "object", "person", "plant", "substance")}
@@ -37,7 +35,6 @@ _GET = (
     f"pip install 'sira-cli[eval]', then python -m spacy download {PIPELINE} and python -m nltk.downloader wordnet; "
     "the bundled list needs none of these"
 )
-_GET_NOUNS = "pip install 'sira-cli[eval]', then python -m spacy download {}; `objects=` ask needs none of these"
 
 
 class NounPhrases(Words):
@@ -136,15 +133,15 @@ def _is_seen(name: str) -> bool:
 
 
 @functools.cache
-def _spacy(pipeline: str, get: str = _GET) -> Language:
+def _spacy(pipeline: str) -> Language:
     try:
         import spacy
 
         return spacy.load(pipeline, exclude=["ner"])
     except ImportError as error:
-        raise SettingsError(f"noun phrases need spaCy, which is not installed: {get}") from error
+        raise SettingsError(f"noun phrases need spaCy, which is not installed: {_GET}") from error
     except (OSError, ValueError) as error:
-        raise SettingsError(f"spaCy's {pipeline} is not installed, or cannot be read: {get}") from error
+        raise SettingsError(f"spaCy's {pipeline} is not installed, or cannot be read: {_GET}") from error
 
 
 def _version(nlp: Language) -> str:
@@ -164,60 +161,19 @@ def _wordnet() -> Any:
     return wordnet
 
 
-class Nouns(Words):
-    """Finder of all nouns in a text that is not English, by spaCy's tagger; it also finds invisible things.
-
-    Attributes:
-        name: the pipeline with its version.
-    """
-
-    def __init__(self, language: str, pipeline: str | None = None) -> None:
-        """Load the pipeline.
-
-        Args:
-            language: its code.
-            pipeline: of spaCy, with a tagger: its name or folder; None: the small one of the language.
-
-        Raises:
-            SettingsError: spaCy or the pipeline is missing; the message names the command to get it.
-        """
-        self._pipeline = pipeline or PIPELINES.get(language, f"{language}_core_news_sm")
-        self.name = f"spacy/{_RULES} ({_version(self._nlp)})"
-
-    @property
-    def _nlp(self) -> Language:
-        return _spacy(self._pipeline, _GET_NOUNS.format(self._pipeline))
-
-    def group(self, name: str) -> str:
-        """Return `name`: nothing is known about synonyms."""
-        return name
-
-    def things(self, text: str) -> list[Thing]:
-        """Return the objects that a text names, in the order of their first mentions."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for token in self._nlp(text):
-            if token.pos_ == "NOUN":
-                found.setdefault(token.lemma_ or token.text, []).append((token.idx, token.idx + len(token)))
-        return [Thing(name, tuple(spans), name) for name, spans in found.items()]
-
-
-def find_words(choice: str | None, wording: Wording) -> Words | None:
+def find_words(choice: str | None) -> Words | None:
     """Return the finder of the objects that a text names; None: the bundled list.
 
     Args:
         choice: `spacy`: noun phrases; `ask`: the model finds them; else the file of one's own list (a file of such a
-            name is `./spacy`). None: in English the bundled list, in other languages `ask`.
-        wording: the language.
+            name is `./spacy`).
 
     Raises:
         SettingsError: a requirement of noun phrases is missing.
         DataError: the file cannot be read, or names nothing.
     """
-    english = wording.code == ENGLISH
     if choice is None:
-        return None if english else Asked(wording)
+        return None
     if choice == ASK:
-        return Asked(wording)
-    if choice == SPACY:
-        return NounPhrases() if english else Nouns(wording.code)
-    return read(Path(choice)) if english else PlainWords.read(Path(choice), wording)
+        return Asked()
+    return NounPhrases() if choice == SPACY else read(Path(choice))

@@ -24,7 +24,6 @@ from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words
 from sira_cli.language.fallback import singular
 
 _WORD = re.compile(r"\w+(?:-\w+)*")
-OBJECTS = "objects"
 LONGEST = 3  # words of a compound
 _DENIED = 3  # words before an object that may deny it: "no people or cars"
 
@@ -41,36 +40,17 @@ def lists() -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Thing:
-    """A kind of object that a text names, or something that a text says about one.
+    """A kind of object that a text names.
 
     Attributes:
         name: in the singular, lower case.
         spans: start and end of every mention, in characters of the text.
         group: the head of its synonyms in the list; the name itself where it has none.
-        kind: of the claim; `objects`: that the object is there.
-        value: the property that it has by the text, such as a colour; empty for `objects`.
     """
 
     name: str
     spans: tuple[tuple[int, int], ...]
     group: str
-    kind: str = OBJECTS
-    value: str = ""
-
-    @property
-    def key(self) -> str:
-        """Text that identifies the claim: an object's name, or else kind, name and value."""
-        return key_of(self.name, self.kind, self.value)
-
-    @property
-    def head(self) -> str:
-        """Key that all synonyms share."""
-        return key_of(self.group, self.kind, self.value)
-
-
-def key_of(name: str, kind: str, value: str) -> str:
-    """Return `Thing.key` for these fields."""
-    return name if kind == OBJECTS else f"{kind}: {name}, {value}"
 
 
 class Words(Protocol):
@@ -134,8 +114,15 @@ class WordList(Words):
         Raises:
             DataError: it has no objects.
         """
-        groups = {word.lower(): head.lower() for word, head in groups_of(lines, name).items()}
-        return cls(groups, digested(name, groups))
+        groups: dict[str, str] = {}
+        for line in lines:
+            words = [unicodedata.normalize("NFC", word.strip()).lower() for word in line.partition("#")[0].split(",")]
+            words = [word for word in words if word]
+            groups |= dict.fromkeys(words, next(iter(words), ""))
+        if not groups:
+            raise DataError(f"{name}: names no objects; expected one object per line")
+        digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
+        return cls(groups, f"{name} {digest.hexdigest()[:8]}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._groups
@@ -244,42 +231,11 @@ def read(path: Path) -> WordList:
     Raises:
         DataError: the file cannot be read, or has no objects.
     """
-    return WordList.of(lines_of(path), path.name)
-
-
-def lines_of(path: Path) -> list[str]:
-    """Return the lines of a user's list.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-
-
-def groups_of(lines: Iterable[str], name: str) -> dict[str, str]:
-    """Map every word of a user's list to the first word of its line; `#` begins a comment.
-
-    Raises:
-        DataError: it has no objects.
-    """
-    groups: dict[str, str] = {}
-    for line in lines:
-        words = [
-            unicodedata.normalize("NFC", word.strip()) for word in line.partition("#")[0].split(",") if word.strip()
-        ]
-        groups |= dict.fromkeys(words, next(iter(words), ""))
-    if not groups:
-        raise DataError(f"{name}: names no objects; expected one object per line")
-    return groups
-
-
-def digested(name: str, groups: Mapping[str, str]) -> str:
-    """Return the name of a list for records, with the start of a hash over its words."""
-    digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
-    return f"{name} {digest.hexdigest()[:8]}"
+    return WordList.of(lines, path.name)
 
 
 def with_article(name: str) -> str:

@@ -10,7 +10,6 @@ from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.entries import looked
 from sira_cli.models.look.guiding import GuidedCaptions
-from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
@@ -39,7 +38,6 @@ class FinalAnswers:
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         self._lvlm, self.settings = lvlm, dict[str, Any]()
-        self._rewriter: Rewriter | None = None
         self._guided: GuidedCaptions | None = None
         self._verify = verify
         self._look: SecondLook | None = None
@@ -48,15 +46,13 @@ class FinalAnswers:
         beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
         verify.check(lvlm.decoder, beams, words=words, choices=False, compiled=compiled)
         self.settings = verify.settings(lvlm.preset)
-        self._rewriter = Rewriter(lvlm, verify) if verify.rewrites else None
         self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
-        decides = self._rewriter or self._guided
-        self._look = SecondLook(lvlm, verify) if decides is None else decides.look
+        self._look = SecondLook(lvlm, verify) if self._guided is None else self._guided.look
 
     @property
-    def rewrites(self) -> bool:
-        """Whether a text may change after it has ended, so that its first form is not shown."""
-        return self._rewriter is not None or self._guided is not None
+    def guides(self) -> bool:
+        """Whether texts are decoded after the look."""
+        return self._guided is not None
 
     def answer(
         self,
@@ -73,7 +69,7 @@ class FinalAnswers:
 
         Args:
             images: B pictures or groups, RGB; without a second look they are not needed.
-            inputs, seeds, words, task: as for `AnsweringModel.answer`; texts that are decoded again need seeds.
+            inputs, seeds, words, task: as for `AnsweringModel.answer`; guided texts need seeds.
             on_text: as for `AnsweringModel.answer`; only without a second look.
             schema: schema that all texts follow.
         """
@@ -86,14 +82,9 @@ class FinalAnswers:
         if self._guided is not None and self._verify is not None:
             assert seeds is not None
             self._verify.check_task(task, schema=schema is not None)
-            if schema is not None:
-                return self._guided.lists(images, inputs, self.settings, seeds=seeds, task=task, schema=schema)
             return self._guided.answers(images, inputs, self.settings, seeds=seeds, task=task)
         trail = Trail(range(len(images)))
         answers = lvlm.answer(inputs, trail=trail, **asked)
-        if self._rewriter is not None and schema is None:
-            assert seeds is not None  # a text that goes on needs its own
-            return self._rewriter.rewritten(images, answers, inputs, self.settings, seeds=seeds, task=task, trail=trail)
         looks = self._look.at(images, inputs, trail)
         return [self._seen(look, answer, schema) for look, answer in zip(looks, answers, strict=True)]
 

@@ -60,7 +60,7 @@ class Lvlm(RecordingModel):
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
-                `rewrite` to remove unsupported objects, `guide` to look first and then write; or a `Verify`.
+                `guide` to look first and then write; or a `Verify`.
             schema: a JSON schema that the text follows, as for `Schema.of`; its value is the result's `data`.
 
         Raises:
@@ -93,7 +93,7 @@ class Lvlm(RecordingModel):
             words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
 
         Returns:
-            The objects with their support; empty if none was recognised. Other claims as the preset says.
+            The objects with their support; empty if none was recognised.
 
         Raises:
             PictureError: the picture cannot be opened or processed.

@@ -11,8 +11,9 @@ from typing import Any
 
 from sira_cli.data.records.record import FinishReason
 from sira_cli.errors import SettingsError
-from sira_cli.models.look.claims import NO, YES
 
+YES = ("Yes", "yes", "YES")
+NO = ("No", "no", "NO", "Not", "not")
 _SPACES = " \u2581\u0120"  # the space itself, and its marks in vocabularies
 
 

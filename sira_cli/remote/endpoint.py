@@ -16,9 +16,8 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError
-from sira_cli.models.look.claims import NO, YES
 from sira_cli.pictures.data_url import encoded
-from sira_cli.remote.answer import Reply, read_answers
+from sira_cli.remote.answer import NO, YES, Reply, read_answers
 from sira_cli.remote.client import SECONDS, SHORT, Client, StatusError, line_of
 
 YES_OR_NO = {"yes": YES, "no": NO}
@@ -106,30 +105,6 @@ class Endpoint:
                 raise
             self._limit = "max_completion_tokens"
             return self.reply([picture], question)
-
-    def check_continues(self, prompt: str) -> None:
-        """Check on an empty picture that the server continues a given beginning; call `begin` first.
-
-        Args:
-            prompt: asks for a text of several words.
-
-        Raises:
-            SiraError: the server does not continue it; or as `begin`.
-        """
-        reason = "does not go on with the beginning of a text"
-        try:
-            words = self.reply([_empty_picture()], prompt, _PROBED).text.split()
-            half = next((at for at in range(len(words) // 2, len(words)) if words[at] != words[0]), 0)
-            # No server begins so by itself: one that writes another text is found out.
-            head = " ".join([_UNUSUAL, *words[:half]])
-            rest = self.reply([_empty_picture()], prompt, _PROBED, start=head).text.split()
-            if half and rest[:1] == words[half : half + 1]:
-                return
-        except StatusError as error:
-            reason += f" ({str(error).removeprefix(f'{self.shown} ')})"
-        except NoAnswerError as error:
-            raise SiraError(str(error)) from None
-        raise SiraError(f"{self.shown} {reason}, which rewriting needs: let sentences be dropped instead")
 
     def ask(
         self, picture: str, question: str, answers: Mapping[str, Sequence[str]] = YES_OR_NO, *, single: bool = True

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
-from sira_cli.models.look.finding import ClaimFinder
+from sira_cli.models.look.claims import LIST_TOKENS, Claim, best_of
+from sira_cli.models.look.finding import ObjectFinder
 from sira_cli.models.look.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.remote.answer import check_choices, read_choices, read_yes
 from sira_cli.remote.endpoint import Endpoint
-from sira_cli.remote.rewriting import EndpointRewriter
 
 NO_PROBABILITIES = "the server tells no probabilities: 1 for its answer"
 
@@ -68,43 +66,27 @@ class ClaimQuestions(Questions):
 
     def __init__(self, endpoint: Endpoint, preset: Preset, how: Verify) -> None:
         super().__init__(endpoint, preset)
-        self._rewrites = how.rewrites
-        self._words = ClaimFinder(how, preset)
+        self._finder = ObjectFinder(how, preset)
         self.looked = how.settings(preset)
-        self._thresholds = how.thresholds(preset)
-        self._mender = EndpointRewriter(endpoint, preset, how)
 
     def begin(self) -> None:
         """Ask about an object, to learn whether the server gives probabilities."""
-        some = self._words.objects.things("a dog") or [Thing("dog", (), "dog")]
-        self.looked["source"] = self._endpoint.begin(self._words.question(some[0]))
-        if self._rewrites:
-            self._endpoint.check_continues(self._preset.prompts.caption)
+        some = self._finder.words.things("a dog") or [Thing("dog", (), "dog")]
+        self.looked["source"] = self._endpoint.begin(self._finder.question(some[0]))
 
     def answer(self, urls: Sequence[str], asked: str, picture: Picture) -> Answer:
         """Ask about each claim of a caption, separately for each picture."""
-        caption, known = cast(CaptionedPicture, picture), dict[str, Claim]()
-
-        def look(text: str) -> Check:
-            named = self._words.named(text, lambda prompt: self._endpoint.reply(urls[:1], prompt, LIST_TOKENS).text)
-            return self._words.check(text, named, known, ask)
+        text = cast(CaptionedPicture, picture).text
 
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([[self._claim(url, thing) for thing in new] for url in urls])
 
-        check = look(caption.text)
-        answer = check.added_to(Answer(caption.text, "stop"), self.looked)
-        if not self._rewrites or not caption.is_prose or not check.below(self._thresholds):
-            return answer
-        new = self._mender.rewrite(urls, check, look)
-        return replace(answer, text=new.text, removed=[claim.removed() for claim in new.removed])
+        named = self._finder.named(text, lambda prompt: self._endpoint.reply(urls[:1], prompt, LIST_TOKENS).text)
+        return self._finder.check(text, named, {}, ask).added_to(Answer(text, "stop"), self.looked)
 
     def _claim(self, url: str, thing: Thing) -> Claim:
-        kind, answers = self._words.kinds[thing.kind], self._words.wording.answers(thing.kind)
-        shares, neither = self._endpoint.ask(url, self._words.question(thing), answers, single=kind.single)
-        share = shares[[*answers].index(thing.value)]
-        answer = [*answers][shares.index(max(shares))] if thing.value else ""
-        return Claim(thing.name, thing.spans, share, neither, thing.kind, thing.value, answer=answer)
+        shares, neither = self._endpoint.ask(url, self._finder.question(thing))
+        return Claim(thing.name, thing.spans, shares[0], neither)
 
     def no_answer(self, error: str) -> Answer:
         """Return the answer about a picture that failed."""

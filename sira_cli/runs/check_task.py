@@ -1,16 +1,14 @@
-"""The task of existing captions: ask about their objects, and rewrite from the first unsupported one on."""
+"""The task of existing captions: ask about the objects that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Answer, Result
 from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import check_pictures
-from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.item import Batch, Item
@@ -22,16 +20,10 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
 TOGETHER = 8  # pictures, as an automatic batch size
-STILL = "objects that could not be removed"
-TOO_LONG = "the unsupported objects come after max_new_tokens: nothing is removed"
 
 
 class CheckTask(PictureTask):
-    """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s.
-
-    Records have the caption as `text`, and as `fixed` the caption without unsupported objects: without their sentences,
-    or, if the request rewrites, decoded again from the first one on.
-    """
+    """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s."""
 
     def __init__(self, lvlm: Lvlm, request: CheckRequest, done: Callable[[str], str]) -> None:
         """Prepare the task.
@@ -42,9 +34,8 @@ class CheckTask(PictureTask):
         """
         super().__init__(lvlm, request, done)
         self.streams = False
-        self._how, self._thresholds = request.how.settings(lvlm.preset), request.how.thresholds(lvlm.preset)
+        self._how = request.how.settings(lvlm.preset)
         self._look = SecondLook(lvlm, request.how)
-        self._mender = Rewriter(lvlm, request.how) if request.how.rewrites else None
 
     def _final_answers(self) -> FinalAnswers:
         return FinalAnswers(self.lvlm)  # the captions exist already
@@ -66,26 +57,11 @@ class CheckTask(PictureTask):
         return True
 
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
-        return [self._answer(image, _caption(item)) for image, item in zip(batch.images, batch.items, strict=True)]
-
-    def _answer(self, image: Shown, caption: CaptionedPicture) -> Answer:
-        """Return the check of a caption, with the new caption if it is rewritten."""
-        thresholds, lvlm, text = self._thresholds, self.lvlm, caption.text
-        check = self._look.check(image, text)
-        answer = check.added_to(Answer(text, "stop"), self._how)
-        starts = [claim.spans[0][0] for claim in check.below(thresholds) if claim.spans]
-        if self._mender is None or not starts or not caption.is_prose:
-            return answer
-        if len(lvlm.vocabulary.encode(text[: min(starts)])) > lvlm.preset.generation.max_new_tokens:
-            return replace(answer, warnings=(TOO_LONG,))
-        new = self._mender.rewrite(image, text)
-        left = ", ".join(claim.shown for claim in new.check.below(thresholds))
-        return replace(
-            answer,
-            text=new.text,
-            removed=[claim.removed() for claim in new.removed],
-            warnings=(f"{STILL}: {left}",) if left else (),
-        )
+        found = []
+        for image, item in zip(batch.images, batch.items, strict=True):
+            text = _caption(item).text
+            found.append(self._look.check(image, text).added_to(Answer(text, "stop"), self._how))
+        return found
 
     def settle(self, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record, with the rest of the caption."""

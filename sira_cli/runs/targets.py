@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,7 +13,7 @@ from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, relative, replacing
+from sira_cli.files import make_folder, replacing
 from sira_cli.models.loading.preset_parts import OutputSettings
 from sira_cli.models.look import claims
 from sira_cli.pictures.picture import Picture
@@ -53,8 +52,6 @@ class Targets:
         """
         self.store, self._sinks, self._task, self._retry_errors = store, sinks, task, retry_errors
         self._texts = [sink.sidecars for sink in sinks if isinstance(sink, TextFiles)]
-        files = read_report(self._report).get("files")
-        self._files: dict[str, str] = files if isinstance(files, dict) else {}  # SHA-256 by name
 
     def close(self) -> None:
         """Release the files."""
@@ -84,20 +81,6 @@ class Targets:
         """Return the facts of an earlier run's report about the model, the device and the memory."""
         before = read_report(self._report)
         return {name: before[name] for name in FACTS if name in before}
-
-    def wrote(self, file: Path) -> bool:
-        """Return whether a file is unchanged since an earlier run of these records wrote it, by the run's report."""
-        return self._report is not None and self._files.get(relative(file, self._report.parent)) == _sha256(file)
-
-    def note_file(self, file: Path) -> None:
-        """Note in the run's report that a file was made from its records; `wrote` compares its content.
-
-        Raises:
-            SiraError: the report cannot be written.
-        """
-        if self._report is not None:
-            self._files[relative(file, self._report.parent)] = _sha256(file)
-            self.write_report(read_report(self._report))
 
     def name(self, picture: Picture) -> str:
         """Return a picture's public name in its record."""
@@ -197,7 +180,6 @@ class Targets:
             SiraError: the file cannot be written.
         """
         if self._report is not None:
-            report = report | ({"files": self._files} if self._files else {})
             with replacing(self._report) as file:
                 file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
 
@@ -268,12 +250,3 @@ def targets_for(
     by = "id" if asked else "file_name"
     ledger = Ledger(output, overwrite=overwrite, by=by, same_prompt=same_prompt, failures=failures)
     return Targets(RecordFile(ledger), sinks, task=task, retry_errors=retry_errors)
-
-
-def _sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content; empty if it cannot be read."""
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError:
-        return ""

@@ -75,9 +75,9 @@ def _facts(record: Mapping[str, Any]) -> dict[str, str | Sequence[str]]:
     }
     if record.get("sira_version"):
         facts["version"] = str(record["sira_version"])
-    found = [*(record.get("objects") or ()), *(record.get("claims") or ())]
+    found = record.get("objects") or ()
     if found:
-        facts["support"] = [f"{claim['support']:.2f} {claims.shown(claim)}" for claim in found]
+        facts["support"] = [f"{claim['support']:.2f} {claim['thing']}" for claim in found]
     if record.get("verify"):
         facts["unsure"] = claims.unsure(record)
     return facts

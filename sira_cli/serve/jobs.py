@@ -121,7 +121,7 @@ class Job:
     def _decodes(self) -> list[Any] | None:
         """The second-look settings that change decoding (part of the batch key)."""
         look = self.verify
-        return None if look is None or look.mode == "flag" else [look.mode, look.min_support, look.rounds]
+        return None if look is None or look.mode == "flag" else [look.mode, look.min_support]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from sira_cli.serve.report import traced
 # Fields of the record that a reply shows with the text.
 SHOWN = (
     *("method", "k", "layers", "alpha", "method_settings", "seed"),
-    *("finish_reason", "image_tokens", "warnings", "words", "objects", "claims", "verify", "draft", "removed"),
+    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
     *("candidates", "added", "forbidden"),
 )
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
@@ -105,13 +105,13 @@ class Prepared:
                 return
             parts = [list(jobs)] if self.lvlm.batches else [[job] for job in jobs]
             for part in parts:
-                if (answering := self._answers(part[0])).rewrites:
-                    self._rewrite(answering, part)
+                if (answering := self._answers(part[0])).guides:
+                    self._guide(answering, part)
                 else:
                     self._answer(part)
 
-    def _rewrite(self, answering: FinalAnswers, jobs: Sequence[Job]) -> None:
-        """Rewrite texts, and report them only when final: sentences to be removed must not be shown."""
+    def _guide(self, answering: FinalAnswers, jobs: Sequence[Job]) -> None:
+        """Guide texts, and report them only when final."""
         inputs, seeds = self.inputs(jobs), self.seeds(jobs)
         started = time.perf_counter()
         answers = answering.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sira_cli.errors import SiraError
 from sira_cli.methods.prompts import Turn
-from sira_cli.models.loading.preset_parts import MOST_ROUNDS
 from sira_cli.models.look.verify import Verify
 from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
@@ -116,9 +115,8 @@ class SiraOptions(Options):
     task: Literal["caption", "ask"] = "caption"
     words: bool = False
     think: bool | None = None
-    verify: Literal["flag", "rewrite", "guide"] | None = None
+    verify: Literal["flag", "guide"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
-    rounds: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the method."""
@@ -126,7 +124,7 @@ class SiraOptions(Options):
 
     def look(self) -> Verify | None:
         """Return the requested second look."""
-        return self.verify and Verify(self.min_support, mode=self.verify, rounds=self.rounds)
+        return self.verify and Verify(self.min_support, mode=self.verify)
 
     def check(self) -> None:
         """Check that second-look keys come with a second look, and that no file is named.
@@ -143,10 +141,6 @@ class SiraOptions(Options):
             raise RequestError("sira.min_support: is for a second look; also give verify", param="sira.min_support")
         if self.verify == "guide" and self.task == "ask":
             raise RequestError('sira.verify: "guide" is for captions; take "flag"', param="sira.verify")
-        if self.verify != "rewrite" and self.rounds is not None:
-            raise RequestError(
-                'sira.rounds: is for texts that are decoded again; give verify: "rewrite"', param="sira.rounds"
-            )
 
 
 class StreamOptions(Options):

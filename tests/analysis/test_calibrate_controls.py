@@ -56,9 +56,8 @@ def test_the_line_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
     assert threshold_of(np.ones(9)) == 1
 
 
-@pytest.mark.parametrize("options", [("--language", "de"), ("--objects", "ask")])
-def test_controls_need_a_list(sira, captions, options):
-    code, _, err = sira("calibrate", "support", captions, "--controls", "-p", "demo", *options)
+def test_controls_need_a_list(sira, captions):
+    code, _, err = sira("calibrate", "support", captions, "--controls", "-p", "demo", "--objects", "ask")
     assert code == 2
     assert "--controls needs a list of objects: give --objects FILE" in err
 
@@ -221,23 +220,6 @@ def test_records_of_a_server_and_labels(sira, captions, tmp_path):
     assert presets.find(str(preset)).verify.min_support == 0.749
 
 
-def test_another_language_and_a_list_of_ones_own(sira, captions, tmp_path):
-    for number, what in enumerate(("Ein Hund.", "Ein Haus.", "Ein Boot.")):
-        (captions / f"{number}.txt").write_text(what)
-    (tmp_path / "list").write_text("Hund\nHaus\nBoot\n")
-    with scripted(lambda number, body: tokens({"Ja": 0.6, "Nein": 0.2})) as (server, address):
-        command = ("calibrate", "support", captions, "--controls", "--endpoint", address, "-m", "m", "--json")
-        command = (*command, "--language", "de", "--objects", tmp_path / "list")
-        code, out, err = sira(*command, "--write-preset", tmp_path / "mine.yaml")
-    assert code == 0, err
-    assert "mine.yaml: min_support = 0.75, language de;" in err
-    written = presets.find(str(tmp_path / "mine.yaml")).verify
-    assert (written.min_support, written.language) == (0.75, "de")
-    assert json.loads(out)["threshold"] == 0.75
-    assert json.loads(out)["controls"] == 6
-    assert {named(body).split()[0] for body in server.bodies} == {"Ist"}
-
-
 def test_drawn_scenes_need_no_files(sira):
     code, out, err = sira("calibrate", "support", "-p", "demo", "--controls", "--limit", 3, "--json")
     assert code == 0, err
@@ -251,8 +233,8 @@ def test_drawn_scenes_need_no_files(sira):
     [
         (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
         (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
-        (["x", "--endpoint", "http://x/v1", "-m", "m"], "--answers, --objects and --language are for --controls"),
-        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--objects and --language need PATH"),
+        (["x", "--endpoint", "http://x/v1", "-m", "m"], "--endpoint, --answers and --objects are for --controls"),
+        (["--controls", "--endpoint", "http://x/v1", "-m", "m"], "--answers and --objects need PATH"),
         (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
         (["x", "--controls", "--concurrency", "3"], "--concurrency and --timeout are for a server"),
     ],

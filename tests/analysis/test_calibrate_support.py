@@ -117,7 +117,7 @@ def test_records_that_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match=r"line 1: not a record with a second look: .*`verify=` flag"):
         read_captions([plain])
     mended = json.loads(record("a.jpg", ("dog", 0.5)))
-    mended["verify"]["mode"] = "rewrite"
+    mended["verify"]["mode"] = "guide"
     with pytest.raises(DataError, match="not a record with a second look"):
         read_captions([write(tmp_path / "mended.jsonl", json.dumps(mended))])
     both = write(tmp_path / "both.jsonl", record("a.jpg", ("dog", 0.5)), record("b.jpg", revision="other"))

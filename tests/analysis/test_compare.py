@@ -166,12 +166,12 @@ def test_settings_that_have_parts_differ_part_by_part(sira, tmp_path):
     a = write(tmp_path / "a.jsonl", record("1", "A dog."))
     b, c = (
         write(tmp_path / f"{mode}.jsonl", record("1", "A dog.", verify=look | {"mode": mode}))
-        for mode in ("flag", "rewrite")
+        for mode in ("flag", "guide")
     )
-    assert compare(b, c).settings == {"verify.mode": ("flag", "rewrite")}
+    assert compare(b, c).settings == {"verify.mode": ("flag", "guide")}
     assert list(compare(a, c).settings) == ["verify.mode", "verify.min_support", "verify.claims.objects.question"]
     out = sira("compare", a, c, "--summary")[1]
-    assert re.search(r"^ *verify\.mode +rewrite *$", out, re.MULTILINE)
+    assert re.search(r"^ *verify\.mode +guide *$", out, re.MULTILINE)
     assert "{'" not in out
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 
 import pytest
 from PIL import Image
 
-from sira_cli.data.captions.files import with_text
 from sira_cli.data.captions.find import check_pictures, find_captions
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.find import Shard
@@ -167,79 +165,3 @@ def test_paths_that_are_neither(photos, tmp_path):
     (tmp_path / "x.csv").write_text("image,text\nnone.png,x\nalso-none.png,y\n")
     with pytest.raises(PictureError, match=r"none\.png: no such file, nor any of the other 1; names .*`images=`"):
         check_pictures(find_captions(tmp_path / "x.csv"))
-
-
-def test_a_table_comes_back_with_its_rows_and_columns(photos):
-    rows = [["id", "image", "text", "note"], ["1", "a.png", 'A "dog",\nred', "x,y"], ["2", "b.png", "", ""]]
-    for name, delimiter in (("x.csv", ","), ("x.tsv", "\t")):
-        with (photos / name).open("w", newline="") as file:
-            csv.writer(file, delimiter=delimiter).writerows(rows)
-        captions = find_captions(photos / name)
-        captions.write(photos / f"new-{name}", {captions.pictures[0].identity: "A cat."})
-        with (photos / f"new-{name}").open(newline="") as file:
-            assert [*csv.reader(file, delimiter=delimiter)] == [rows[0], ["1", "a.png", "A cat.", "x,y"], rows[2]]
-
-
-def test_json_comes_back_with_its_rows_and_keys(photos):
-    rows = [{"image": "a.png", "text": "A dog.", "more": {"x": [1]}}, {"image": "b.png", "text": None, "n": 1.5}]
-    for name, content in (("x.jsonl", lines(*rows)), ("x.json", json.dumps(rows))):
-        (photos / name).write_text(content)
-        captions = find_captions(photos / name)
-        captions.write(photos / f"new-{name}", {captions.pictures[0].identity: "Ein Kätzchen."})
-        new = (photos / f"new-{name}").read_text(encoding="utf-8")
-        back = json.loads(new) if name == "x.json" else [json.loads(line) for line in new.splitlines()]
-        assert back == [{**rows[0], "text": "Ein Kätzchen."}, rows[1]]
-
-
-def test_a_record_of_sira_says_what_it_said_before(photos):
-    record = {"schema": "sira.caption/1", "file_name": "a.png", "status": "ok", "text": "A dog.", "objects": [1]}
-    (photos / "x.jsonl").write_text(lines(record, {**record, "file_name": "b.png"}))
-    captions = find_captions(photos / "x.jsonl")
-    captions.write(photos / "new.jsonl", {captions.pictures[0].identity: "It."})
-    changed, same = (json.loads(line) for line in (photos / "new.jsonl").read_text().splitlines())
-    assert changed == {
-        key: value for key, value in {**record, "text": "It.", "draft": "A dog."}.items() if key != "objects"
-    }
-    assert same == {**record, "file_name": "b.png"}
-
-
-def test_another_text_has_not_the_value_of_the_json_before():
-    record = {"schema": "sira.caption/1", "text": '["dog"]', "data": ["dog"], "json_schema": "tags@0", "key": "a"}
-    assert with_text(record, "text", "A dog.") == {
-        "schema": "sira.caption/1",
-        "text": "A dog.",
-        "draft": '["dog"]',
-        "key": "a",
-    }
-    row = {"caption": "A dog.", "data": 1, "json_schema": "mine"}
-    assert with_text(row, "caption", "It.") == {**row, "caption": "It."}
-
-
-def test_text_files_come_back_in_another_folder(photos, tmp_path):
-    (photos / "sub").mkdir()
-    Image.new("RGB", (32, 32)).save(photos / "sub/d.png")
-    (photos / "sub/d.txt").write_text("A boat.\n")
-    captions = find_captions(photos, recursive=True)
-    captions.write(tmp_path / "new", {captions.pictures[0].identity: "A cat."})
-    texts = {path.relative_to(tmp_path / "new").as_posix(): path.read_text() for path in tmp_path.glob("new/**/*.txt")}
-    assert texts == {"a.txt": "A cat.\n", "b.txt": "\n", "sub/d.txt": "A boat.\n"}
-    assert (photos / "a.txt").read_text(encoding="utf-8-sig") == "A dog.\n"
-
-
-def test_originals_are_never_written_over(photos, tmp_path):
-    (photos / "x.csv").write_text("image,text\na.png,x\n")
-    (tmp_path / "link").symlink_to(photos)
-    (tmp_path / "file").write_text("")
-    cases = [
-        (photos, photos, "original captions would be replaced"),
-        (photos, tmp_path / "link", "original captions would be replaced"),
-        (photos, tmp_path / "file", "is a file"),
-        (photos / "x.csv", tmp_path / "link/x.csv", "is the file of captions itself"),
-        (photos / "x.csv", tmp_path / "new.jsonl", r"expected a file that ends in \.csv"),
-        (photos / "x.csv", tmp_path / "no/new.csv", "does not exist"),
-        ([photos, photos / "x.csv"], tmp_path / "new.csv", "captions from one place"),
-    ]
-    for paths, target, message in cases:
-        captions = find_captions(paths)
-        with pytest.raises(SettingsError, match=message):
-            captions.check_target(target)

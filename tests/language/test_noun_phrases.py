@@ -13,10 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.language import noun_phrases
 from sira_cli.language.noun_phrases import NounPhrases, find_words
 from sira_cli.language.things import WordList
-from sira_cli.language.wordings import wording_of
 from tests.support.eval import language_data
-
-ENGLISH = wording_of("en")
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
 
@@ -157,7 +154,7 @@ def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
 def test_a_file_of_the_same_name_is_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spacy").write_text("dog\n")
-    assert isinstance(find_words("./spacy", ENGLISH), WordList)
+    assert isinstance(find_words("./spacy"), WordList)
 
 
 def test_the_command(sira, pipeline, wordnet, monkeypatch):

@@ -15,7 +15,7 @@ from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.core.reference import counterfactual
 from sira_cli.models.answering.starts import Start, Trail
-from sira_cli.models.look.finding import ClaimFinder
+from sira_cli.models.look.finding import ObjectFinder
 from sira_cli.models.look.forbidding import GivenTokens
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
@@ -104,7 +104,7 @@ def test_a_second_look_takes_the_pictures_rows_from_the_caption(folder, method):
     inputs, trail = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS)), Trail([0, 1])
     trail.end(lvlm.generate(inputs, trail=trail).tolist())
     look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
-    look._lvlm, look._worded, look.words = lvlm, {}, ClaimFinder(Verify(), lvlm.preset)
+    look._lvlm, look._worded, look.finder = lvlm, {}, ObjectFinder(Verify(), lvlm.preset)
     recomputed = moves_on(lvlm) or lvlm.model.config.model_type in BIDIRECTIONAL
     for at, picture in zip(look.at(PICTURES, inputs, trail), PICTURES, strict=True):
         assert (at._prefix is None) == recomputed

@@ -13,9 +13,8 @@ from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError
-from sira_cli.language.introducing import Introductions
+from sira_cli.language.introducing import introduction_before
 from sira_cli.language.things import WordList, shipped
-from sira_cli.language.wordings import wording_of
 from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
@@ -23,7 +22,6 @@ from sira_cli.models.look.candidates import captions
 from sira_cli.models.look.forbidding import Bans
 from sira_cli.models.look.guide import Guide, GuideMask, GuideRules
 from sira_cli.models.look.name_tokens import NameTokens, Place
-from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
 from tests.support.helpers import mostly_slow
 from tools.grammar import is_broken
@@ -34,7 +32,6 @@ CORPUS = [
     "A cat sits in a hot dog stand; the Dog barks at baseball fans and cattle.",
     "An orange traffic light above a coffee table with umbrellas, men and women.",
 ] * 40
-ENGLISH = wording_of("en")
 
 
 @pytest.fixture(scope="module", params=mostly_slow(["greedy", "sira"], "sira"))
@@ -121,7 +118,7 @@ def test_articles_and_numbers_agree(lvlm):
     ],
 )
 def test_what_introduces_an_object(text, word):
-    found = Introductions(ENGLISH).before(text)
+    found = introduction_before(text)
     assert (found and found.word) == word
 
 
@@ -202,9 +199,8 @@ def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvl
 )
 def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, supported, limit, held):
     lvlm = load("demo", method="greedy")
-    finder = SecondLook(lvlm, Verify()).words
     tokens = lvlm.processor.tokenizer(text, add_special_tokens=False).input_ids
-    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, limit)
+    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, limit)
     choice = Guide(rules, frozenset(supported)).next(tokens)
     assert {*lvlm.ends.ids}.issubset(choice.ruled_out.tolist()) == held
 
@@ -212,8 +208,7 @@ def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, s
 @pytest.mark.parametrize(("logit", "ends"), [(12.0, False), (3.0, True)])
 def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
     lvlm = load("demo", method="greedy")
-    finder = SecondLook(lvlm, Verify()).words
-    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, 64)
+    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64)
     tokens = lvlm.processor.tokenizer("There is a dog on the left.", add_special_tokens=False).input_ids
     (there,) = lvlm.processor.tokenizer(" There", add_special_tokens=False).input_ids[-1:]
     scores = torch.zeros(1, len(lvlm.processor.tokenizer))
@@ -224,8 +219,7 @@ def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
 
 
 def test_a_contrast_does_not_draw_a_text_away_from_a_name(lvlm):
-    finder = SecondLook(lvlm, Verify()).words
-    rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, 64)
+    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64)
     tokens = lvlm.processor.tokenizer("There is a", add_special_tokens=False).input_ids
     cat, red = (lvlm.processor.tokenizer(word, add_special_tokens=False).input_ids[-1] for word in (" cat", " red"))
     z = torch.zeros(1, len(lvlm.processor.tokenizer))

@@ -13,7 +13,6 @@ from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.models.answering.choices import choose
 from sira_cli.models.look import second_look
-from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
 from sira_cli.runs.events import Failed, Finished, Skipped
@@ -132,18 +131,6 @@ def test_reasoning_is_apart_from_the_text(loaded, photos, monkeypatch, tmp_path,
     if think:
         with pytest.raises(SettingsError, match="think"):
             list(run_pictures(loaded(name), paths, output=output))
-
-
-def test_where_a_text_begins_behind_a_thought_that_says_the_same(loaded):
-    lvlm = loaded("always")
-    rewriter = Rewriter.__new__(Rewriter)  # the tiny tokenizer has no token for yes
-    rewriter._lvlm = lvlm
-    tokens = plan(lvlm, f"{TEXT}</think>{TEXT}")
-    ended = lvlm.ended(tokens)
-    assert (ended.text, ended.reasoning, ended.error) == (TEXT, TEXT, "")
-    plain, begins = rewriter._plain(tokens, ended.text, ended.reasoning)
-    assert plain[begins:] == TEXT
-    assert plain[:begins].count(TEXT) == 1
 
 
 def test_a_thought_that_is_cut_off_is_an_error_of_that_picture(loaded, photos, monkeypatch, tmp_path):

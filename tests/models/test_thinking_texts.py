@@ -1,4 +1,4 @@
-"""What is done with texts behind a thought: second look, rewriting, loops, traces; by the bundled model."""
+"""What is done with texts behind a thought: second look, loops, traces; by the bundled model."""
 
 from __future__ import annotations
 
@@ -52,21 +52,6 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
     assert [TEXT[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]
     expected = {claim.thing: claim.support for claim in demo.check(EXAMPLES[0], TEXT).objects}
     assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("prefix", ["", "Look, a dog: "])
-def test_rewriting_keeps_the_thought_and_goes_on_in_the_text(demo, image, planned, prefix):
-    lvlm = demo.under(demo.decoder, demo.preset.with_settings(prefix=prefix))
-    (answer,) = FinalAnswers(lvlm, Verify(1.0, mode="rewrite", rounds=1)).answer(
-        [image], prepared(lvlm, image), seeds=[0], task="caption"
-    )
-    assert (answer.draft, answer.reasoning) == (prefix + TEXT, THOUGHT)
-    assert answer.text.startswith(f"{prefix}There is a")
-    assert "car" not in answer.text
-    assert "think" not in answer.text
-    assert [each["thing"] for each in answer.removed] == ["car"]
-    kept = len(written(demo.processor.tokenizer, f"<think>{THOUGHT}</think>\n\n"))
-    assert answer.tokens[:kept] == tuple(planned[:kept])
 
 
 def test_a_thought_that_loops_is_an_error(demo, image, monkeypatch):

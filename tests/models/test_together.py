@@ -119,7 +119,7 @@ def test_an_object_has_the_support_of_the_picture_that_shows_it_best(demo):
     assert [claim.image for claim in look.objects] == [None] * 4
 
 
-@pytest.mark.parametrize("mode", ["flag", "rewrite"])
+@pytest.mark.parametrize("mode", ["flag", "guide"])
 def test_a_caption_of_several_pictures_is_looked_at_twice(demo, mode):
     seen = demo.caption(EXAMPLES[:2], verify=mode)
     again = demo.check(EXAMPLES[:2], seen.text)

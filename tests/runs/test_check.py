@@ -1,8 +1,7 @@
-"""`sira check`: a second look at captions that exist already, resumable, and captions without what is not there."""
+"""`sira check`: a second look at captions that exist already, resumable."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pickle
@@ -11,7 +10,6 @@ import shutil
 
 import pyarrow
 import pytest
-from PIL import Image
 from pyarrow import parquet
 
 from sira_cli import load
@@ -22,11 +20,8 @@ from sira_cli.data.captions.find import find_captions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
-from sira_cli.models.look.rewriting import Rewriter
 from sira_cli.models.look.second_look import Verify
-from sira_cli.pictures.find import Shard
-from sira_cli.runs.check_request import EMPTY, NOT_PROSE, NOT_RECOGNISED, NOTHING_LEFT, CheckRequest
-from sira_cli.runs.check_task import TOO_LONG
+from sira_cli.runs.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
 from sira_cli.runs.events import Failed, Finished, Skipped
 from sira_cli.runs.ray_run import Captioner, Work
 from tests.support.shards import write_tar
@@ -106,7 +101,7 @@ def test_records_hold_what_the_library_says_of_the_captions(sira, demo, scenes, 
     }
     assert len({tuple(types) for types in keys.values()}) == 1  # the failed one among them
     failed = found["scenes/6.png"]
-    assert (failed["status"], failed["support"], failed["objects"], failed["fixed"]) == ("error", 0.0, [], "A dog.")
+    assert (failed["status"], failed["support"], failed["objects"], failed["text"]) == ("error", 0.0, [], "A dog.")
     assert "6.png" in failed["error"]
     assert "6.png" in err
     assert "left out: 1 picture without a caption" in err
@@ -136,7 +131,7 @@ def test_the_worst_come_first_and_the_sums_below(sira, demo, scenes, tmp_path):
 
 
 def test_what_is_at_the_line_is_supported(demo, scenes):
-    """In the record, and in the sums: the least supported thing is at the threshold, and nothing is taken out."""
+    """In the sums: the least supported thing is at the threshold."""
     image, text = scenes / "0.png", TEXTS["0"]
     line = demo.check(image, text).support
     assert 0 < line < 1
@@ -147,25 +142,9 @@ def test_what_is_at_the_line_is_supported(demo, scenes):
             for event in check_captions(demo, find_captions(image), verify=Verify(min_support=least))
             if isinstance(event, Finished)
         ]
-        sums = Summary(least)
+        sums = Summary()
         sums.add(record)
-        assert (record["fixed"] != text, len(record["dropped"]), sums.kinds["objects"].below) == (bool(low), low, low)
-
-
-def test_below_shows_these_only_and_keeps_all(sira, scenes, tmp_path):
-    command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl"]
-    sira(*command)
-    supports = sorted(
-        record["support"] for record in records(tmp_path / "a.jsonl").values() if record["status"] == "ok"
-    )
-    line = (supports[0] + supports[1]) / 2
-    _, out, err = sira(*command, "--below", line, "--json")
-    shown = [json.loads(line) for line in out.splitlines()]
-    assert [record["support"] for record in shown] == supports[:1]
-    assert "5 captions" in err
-    _, out, _ = sira(*command, "--below", line)
-    assert len(out.split("\n\n")[0].splitlines()) == 2  # a head and the one
-    assert len(records(tmp_path / "a.jsonl")) == 6
+        assert (sums.below, len(sums.worst())) == (low, low)
 
 
 def test_only_what_is_new_or_changed_is_looked_at_again(demo, scenes, tmp_path):
@@ -209,7 +188,7 @@ def test_what_decides_is_in_the_key(demo, scenes):
 
 
 def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
-    request, preset, _ = CheckRequest.under(demo.preset, demo.decoder, None)
+    request, preset, _ = CheckRequest.under(demo.preset, None)
     loading = {"method": "greedy", "device": "auto", "quantization": None, "offline": False, "trust_remote_code": False}
     work = Work(preset, loading, request, 2, os.getcwd())  # noqa: PTH109
     captions = find_captions(scenes).pictures
@@ -232,121 +211,12 @@ def test_remarks(demo, scenes):
     assert remarks == {
         "0.png": None,
         "1.png": None,
-        "2.png": [NOTHING_LEFT],
+        "2.png": None,
         "3.png": [NOT_RECOGNISED],
         "5.png": [EMPTY],
         "6.png": None,
     }
-    assert (found["3.png"].objects, found["3.png"].support, found["3.png"].fixed) == ([], 1.0, TEXTS["3"])
-    assert (found["2.png"].fixed, found["2.png"].dropped) == ("", [TEXTS["2"]])
-
-
-def test_sentences_that_name_something_unsupported_are_dropped(sira, demo, scenes, tmp_path):
-    fix = ["--fix", "drop-sentences", "--fixed", tmp_path / "fixed"]
-    before = {path.name: path.read_bytes() for path in scenes.iterdir()}
-    code, _, err = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)
-    assert code == 3
-    texts = {path.stem: path.read_text(encoding="utf-8").strip() for path in (tmp_path / "fixed").iterdir()}
-    assert texts == {
-        "0": "There is a bowl beside a blue bicycle.",
-        "1": TEXTS["1"],
-        "2": "",
-        "3": TEXTS["3"],
-        "5": "",
-        "6": "A dog.",
-    }
-    assert f"2 of 6 captions changed, 1 of them empty now: {tmp_path / 'fixed'}" in err
-    assert {path.name: path.read_bytes() for path in scenes.iterdir()} == before
-    for name in "013":
-        assert demo.check(scenes / f"{name}.png", texts[name]).below(demo.preset.verify.min_support) == []
-    record = records(tmp_path / "a.jsonl")["scenes/0.png"]
-    assert (record["fixed"], record["dropped"]) == (texts["0"], ["A dog stands there."])
-    (tmp_path / "fixed" / "3.txt").unlink()
-    assert sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)[0] == 3  # its own files
-    (tmp_path / "fixed" / "1.txt").write_text("mine")
-    (tmp_path / "fixed" / "3.txt").unlink()
-    code, _, err = sira("check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix)
-    assert (code, "fixed/1.txt: exists, and is not as an earlier run" in err) == (2, True)
-    assert (tmp_path / "fixed" / "1.txt").read_text() == "mine"
-    assert not (tmp_path / "fixed" / "3.txt").exists()
-
-
-def test_captions_are_decoded_anew_from_what_is_unsupported_on(sira, demo, scenes, tmp_path):
-    """What the library makes of each caption alone, and nothing below the threshold in it."""
-    fix = ["--fix", "rewrite", "--fixed", tmp_path / "fixed"]
-    command = ["check", scenes, "-p", "demo", "-o", tmp_path / "a.jsonl", *fix]
-    assert sira(*command, "-b", 2)[0] == 3
-    found = {name[7]: record for name, record in records(tmp_path / "a.jsonl").items()}
-    rewriter = Rewriter(demo, Verify(mode="rewrite"))
-    for name, record in found.items():
-        keys = {"support", "fixed", "objects", "verify", "removed"}
-        assert keys <= record.keys()
-        assert not {"dropped", "draft"} & record.keys()
-        assert (record["method"], record["verify"]["mode"], record["verify"]["rounds"]) == ("sira", "rewrite", 3)
-        assert (tmp_path / f"fixed/{name}.txt").read_text(encoding="utf-8").strip() == record["fixed"]
-        if name not in "02":
-            assert (record["fixed"], record["removed"]) == (record["text"], [])
-            continue
-        assert record["text"] == TEXTS[name]
-        new = rewriter.rewrite(Image.open(scenes / f"{name}.png").convert("RGB"), TEXTS[name])
-        assert record["fixed"] == new.text != TEXTS[name]
-        assert [removed["thing"] for removed in record["removed"]] == [claim.thing for claim in new.removed]
-        assert demo.check(scenes / f"{name}.png", record["fixed"]).below(demo.preset.verify.min_support) == []
-    before = (tmp_path / "a.jsonl").read_bytes()
-    sira(*command)
-    assert (tmp_path / "a.jsonl").read_bytes() == before  # nothing was left to do
-
-
-def test_a_text_of_thousands_of_words_is_not_gone_on_with(demo, scenes):
-    """The model would stand where it never comes to by itself."""
-    (scenes / "0.txt").write_text("There is a bowl beside a bicycle on the left. " * 500 + "There is a dog.")
-    (event,) = events(demo, scenes / "0.png", None, verify=Verify(mode="rewrite"))
-    assert (event.record.fixed, event.record.removed) == (event.record.text, [])
-    assert event.record.warnings == [TOO_LONG]
-    (event,) = events(demo, scenes / "0.png", None)
-    assert event.record.dropped == ["There is a dog."]
-
-
-def test_what_decides_a_new_caption_is_in_its_key(demo, scenes):
-    verify = Verify(mode="rewrite")
-    presets = [demo.preset, demo.preset.with_settings(prompt="Say it."), demo.preset.with_settings(alpha=0.25)]
-    keys = [
-        events(demo.under(demo.decoder, preset), scenes / "1.png", None, verify=verify)[0].record.key
-        for preset in presets
-    ]
-    assert len({*keys, events(demo, scenes / "1.png", None)[0].record.key}) == 4
-
-
-def test_captions_can_be_mended_from_records_without_a_model(sira, scenes, tmp_path, monkeypatch):
-    (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n8,1.png,A house.\n9,none.png,A dog.\n")
-    command = ["check", scenes / "x.csv", "-p", "demo", "-o", tmp_path / "a.jsonl"]
-    code, _, err = sira(*command)
-    assert (code, "none.png: no such file" in err) == (3, True)
-    monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
-    code, _, err = sira(*command, "--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
-    assert (code, "leaves out" in err) == (3, False)
-    with (tmp_path / "new.csv").open(newline="") as file:
-        assert [*csv.reader(file)] == [
-            ["id", "image", "caption"],
-            ["7", "0.png", "There is a bowl beside a blue bicycle."],
-            ["8", "1.png", "A house."],
-            ["9", "none.png", "A dog."],
-        ]
-    _, _, err = sira(*command, "--limit", 2, "--fix", "drop-sentences", "--fixed", tmp_path / "two.csv")
-    assert f"{tmp_path / 'two.csv'} has 2 of 3 rows: --limit or --shard leaves out the others" in err
-    assert len((tmp_path / "two.csv").read_text().splitlines()) == 3
-    parts = [find_captions(scenes / "x.csv", shard=Shard(index, 2)) for index in (1, 2)]
-    assert [part.rows + part.left_out for part in parts] == [3, 3]
-    assert sum(part.rows for part in parts) == 3
-    fix = ("--fix", "drop-sentences", "--fixed", tmp_path / "new.csv")
-    (scenes / "x.csv").write_text(f"id,image,caption\n7,0.png,{TEXTS['0']}\n9,none.png,A dog.\n")
-    assert sira(*command)[0] == 3
-    assert sira(*command, *fix)[0] == 3  # its own file may be made again, also of other captions
-    assert len((tmp_path / "new.csv").read_text().splitlines()) == 3
-    (tmp_path / "new.csv").write_text("mine")
-    code, _, err = sira(*command, *fix)
-    assert (code, (tmp_path / "new.csv").read_text()) == (2, "mine")
-    assert "new.csv: exists, and is not as an earlier run of these records wrote it: give another" in err
+    assert (found["3.png"].objects, found["3.png"].support) == ([], 1.0)
 
 
 def test_what_caption_wrote_can_be_checked(sira, scenes, tmp_path):
@@ -362,55 +232,20 @@ def test_what_caption_wrote_can_be_checked(sira, scenes, tmp_path):
         )
 
 
-def test_json_and_tags_are_not_cut_by_sentences(demo, scenes, tmp_path):
-    texts = ['{"caption": "A dog. A tree stands there."}', "horse, house", "A dog. A tree stands there."]
-    lines = [
-        {"schema": "sira.caption/1", "file_name": f"scenes/{number}.png", "status": "ok", "text": text}
-        | ({"json_schema": "tags@0 as text"} if number == 1 else {})
-        for number, text in enumerate(texts)
-    ]
-    (tmp_path / "made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (scenes / "3.txt").write_text('["dog", "tree"]')
-    captions = find_captions([tmp_path / "made.jsonl", scenes / "3.png"])
-    for mode in ("flag", "rewrite"):
-        verify = Verify(min_support=1.0, mode=mode)
-        found = [event.record for event in check_captions(demo, captions, verify=verify) if isinstance(event, Finished)]
-        kept = {record.file_name[-5:-4]: record.fixed == record.text for record in found}
-        assert kept == {"3": True, "0": True, "1": True, "2": False}
-        assert {record.file_name[-5:-4] for record in found if NOT_PROSE in (record.warnings or [])} == {"3", "0", "1"}
-
-
 def test_ones_own_words_and_line(sira, scenes, tmp_path):
     (tmp_path / "words.txt").write_text("Lastwagen\nStuhl, St\u00fchle\n", encoding="utf-8")
     more = ["--objects", tmp_path / "words.txt", "--min-support", "1", "--json"]
     _, out, _ = sira("check", scenes / "3.png", "-p", "demo", *more)
     record = json.loads(out)
     assert [claim["thing"] for claim in record["objects"]] == ["lastwagen", "st\u00fchle"]
-    assert (record["verify"]["min_support"], record["fixed"]) == (1.0, "")
+    assert record["verify"]["min_support"] == 1.0
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ([], 2, "Missing argument 'PATH': a folder of pictures with captions"),
-        (["scenes", "--fix", "drop-sentences"], 2, "--fix and --fixed go together"),
-        (["scenes", "--fix", "drop-sentences", "--fixed", "scenes"], 2, "--fixed scenes: original captions would be"),
         (["x.jsonl", "-o", "x.jsonl"], 2, "--output x.jsonl: would replace the captions in x.jsonl"),
-        (
-            ["x.jsonl", "-o", "y.jsonl", "--fix", "drop-sentences", "--fixed", "y.jsonl"],
-            2,
-            "--output writes to this file",
-        ),
-        (
-            ["tags.csv", "--fix", "drop-sentences", "--fixed", "y.csv"],
-            2,
-            "--fixed y.csv: the captions are JSON or tags, not sentences: caption the pictures again",
-        ),
-        (
-            ["scenes", "-o", "y.jsonl", "--fix", "drop-sentences", "--fixed", "texts"],
-            2,
-            "--fixed texts/0.txt: exists, and is not as an earlier run of these records wrote it: give another, remove",
-        ),
         (
             ["x.jsonl", "--images", "nowhere"],
             1,
@@ -427,15 +262,8 @@ def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments
     monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
     (scenes.parent / "x.jsonl").write_text('{"image": "scenes/0.png", "text": "A dog."}\n')
     (scenes.parent / "notes.md").write_text("A dog.")
-    (scenes.parent / "z.jsonl").write_text("mine")
-    (scenes.parent / "texts").mkdir()
-    (scenes.parent / "texts/0.txt").write_text("mine")
-    (scenes.parent / "tags.csv").write_text(
-        "schema,file_name,status,text,json_schema\nsira.caption/1,scenes/0.png,ok,dog,tags@0 as text\n"
-    )
     found, _, err = sira("check", *arguments, "-p", "demo")
     assert (found, message in err) == (code, True), err
-    assert {(scenes.parent / name).read_text() for name in ("z.jsonl", "texts/0.txt")} == {"mine"}
 
 
 # --- data sets
@@ -458,18 +286,16 @@ def test_captions_in_a_shard_and_in_a_table_are_checked_like_those_in_files(sira
     sira("check", *(scenes / f"{number}.png" for number in range(3)), "-p", "demo", "-o", tmp_path / "files.jsonl")
     expected = [json.loads(line) for line in (tmp_path / "files.jsonl").read_text().splitlines()]
     for place, name in zip(sharded(drawn, tmp_path), ("shard.tar/{:03}.png", "table.parquet/{}"), strict=True):
-        output, fixed = tmp_path / f"{place.name}.jsonl", tmp_path / f"fixed {place.name}"
-        command = ["check", place, "-p", "demo", "-o", output, "--fix", "drop-sentences", "--fixed", fixed]
+        output = tmp_path / f"{place.name}.jsonl"
+        command = ["check", place, "-p", "demo", "-o", output]
         code, out, err = sira(*command)
         assert code == 0, err
         assert "left out: 1 picture without a caption" in err
         found = [json.loads(line) for line in output.read_text().splitlines()]
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             assert one["file_name"] == name.format(number)
-            same = ("text", "objects", "support", "fixed", "dropped", "image_sha256", "verify")
+            same = ("text", "objects", "support", "image_sha256", "verify")
             assert {each: one[each] for each in same} == {each: other[each] for each in same}
-            [written] = fixed.glob(f"**/{name.format(number).removesuffix('.png')}.txt")
-            assert written.read_text().strip() == other["fixed"]
         again, records = sira(*command), output.read_text()
         assert (again[0], again[1]) == (0, out)
         assert output.read_text() == records
@@ -503,3 +329,13 @@ def test_the_decoder_and_its_settings_play_no_part(demo, scenes):
     assert [{**record.to_record(), "duration_ms": 0} for record in one] == [
         {**record.to_record(), "duration_ms": 0} for record in two
     ]
+
+
+def test_a_caption_that_cannot_be_put_into_a_prompt_fails_alone(sira, drawn, tmp_path):
+    for number, text in enumerate(["A <image> of a dog.", "A house."]):
+        shutil.copy(drawn / f"{number}.png", tmp_path)
+        (tmp_path / f"{number}.txt").write_text(text)
+    code, out, err = sira("check", tmp_path, "-p", "demo", "--objects", "ask", "--json")
+    assert code == 3
+    assert "0.png: the prompt holds <image>" in err
+    assert [json.loads(line)["status"] for line in out.splitlines()] == ["error", "ok"]

@@ -17,7 +17,6 @@ from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.groups import listed_groups
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
@@ -276,11 +275,10 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, f
     assert code == 2
 
 
-def test_a_check_shows_pictures_together_only_where_it_decodes(folder, demo):
+def test_a_check_asks_about_each_picture_by_itself(folder, demo):
     group = as_picture(["photos/0.png", "photos/1.png"])
-    for verify, together in ((None, 1), (Verify(mode="rewrite"), 2)):
-        request, _, _ = CheckRequest.under(demo.preset, demo.decoder, verify)
-        assert request.about([CaptionedPicture.of(group, "A dog.")]).together == together
+    request, _, _ = CheckRequest.under(demo.preset, None)
+    assert request.about([CaptionedPicture.of(group, "A dog.")]).together == 1
 
 
 def test_groups_are_asked_about_on_a_server(sira, folder, demo):

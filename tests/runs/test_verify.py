@@ -120,126 +120,38 @@ def test_refused_before_the_model_is_loaded(sira, scenes, options, message):
     assert re.search(message, err)
 
 
-REWRITE = ["-p", "demo", "--method", "greedy", "--verify", "rewrite", "--min-support", "0.5"]
-
-
-def by_name(lvlm, places, **more):
-    events = run_pictures(lvlm, places, **more)
-    return {event.record.file_name: event.record for event in events if hasattr(event, "record")}
-
-
-def test_rewritten_records_say_what_was_changed(sira, scenes, tmp_path):
-    code, _, err = sira("caption", scenes, *REWRITE, "-o", tmp_path / "a.jsonl", "-b", "3")
-    assert code == 3
-    lvlm = load("demo", method="greedy")
-    plain = {Path(name).name: record for name, record in by_name(lvlm, scenes).items()}
-    changed = 0
-    for record in records(tmp_path / "a.jsonl"):
-        before = plain[Path(record["file_name"]).name]
-        assert record["verify"]["mode"] == "rewrite"
-        assert record["verify"]["rounds"] == 3
-        assert record["key"] != lvlm.keys.key("caption", record["file_name"], record["image_sha256"], record["prompt"])
-        if record["status"] == "error":
-            continue
-        assert [claim["thing"] for claim in record["objects"] if claim["support"] < 0.5] == []
-        if "draft" not in record:
-            assert record["text"] == before.text
-            assert "removed" not in record
-            continue
-        changed += 1
-        assert record["draft"] == before.text != record["text"]
-        check = lvlm.check(scenes / record["file_name"], before.text)
-        assert record["removed"][0]["thing"] == check.below(0.5)[0].thing
-        assert record["removed"][0]["support"] == pytest.approx(check.below(0.5)[0].support, abs=1e-4)
-        first = check.below(0.5)[0].spans[0][0]
-        kept = before.text.rfind(". ", 0, first) + 1  # the article and the sentence before the object may go with it
-        assert record["text"][:kept] == before.text[:kept]
-    assert 0 < changed < 4
-    assert f"{changed} rewritten" in err
-    _, _, err = sira("caption", scenes, *REWRITE, "-o", tmp_path / "a.jsonl")
-    assert "4 of 5 pictures were done before" in err  # by their keys, without the model
-
-
-def test_a_batch_and_a_single_picture_give_the_same(scenes):
-    lvlm = load("demo", method="sira")
-    paths = [scenes / f"{seed}.png" for seed in range(FIRST + 2, FIRST + 4)]
-    together = by_name(lvlm, paths, verify="rewrite", batch_size=2)
-    for path in paths:
-        alone = lvlm.caption(path, verify="rewrite")
-        record = together[str(path)]
-        assert (alone.text, alone.draft, alone.verify) == (record.text, record.draft, record.verify)
-        assert [claim["thing"] for claim in alone.objects] == [claim["thing"] for claim in record.objects]
-        for one, other in zip(alone.objects, record.objects, strict=True):
-            assert one["support"] == pytest.approx(other["support"], abs=1e-4)
-
-
-def test_rewriting_is_said(sira, scenes):
-    _, out, err = sira("caption", scenes / f"{FIRST}.png", *REWRITE)
-    assert re.search(r"rewritten without: cup \(0\.\d\d\)$", err.strip())
-    assert "cup" not in out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--words"], "scores a text as it was decoded"),
         (["--set", "num_beams=2"], "follows one text per picture"),
         (["--method", "opera"], "method opera cannot"),
-        (["--compile"], "cannot go back in compiled steps"),
+        (["--tags"], "--verify guide writes sentences, and --schema asks for values"),
+        (["--objects", "ask"], "give --objects a list"),
     ],
 )
-def test_what_does_not_go_with_rewriting_is_refused(sira, scenes, options, message):
-    code, _, err = sira("caption", scenes / f"{FIRST}.png", *REWRITE, *options)
-    assert code == 2
-    assert message in " ".join(err.split())
+def test_what_does_not_go_with_guide_is_refused(sira, scenes, options, message):
+    code, _, err = sira("caption", scenes / f"{FIRST}.png", "-p", "demo", "--verify", "guide", *options)
+    assert (code, message in " ".join(err.split())) == (2, True), err
+
+
+def test_a_text_that_was_guided_is_said(sira, scenes, tmp_path):
+    _, _, err = sira("caption", scenes / f"{FIRST}.png", "-p", "demo", "--verify", "guide")
+    assert re.search(r"looked first at \d+ objects; not supported: ", err)
+    _, _, err = sira("caption", scenes, "-p", "demo", "--verify", "guide", "-o", tmp_path / "a.jsonl")
+    changed = sum("draft" in record for record in records(tmp_path / "a.jsonl"))
+    assert changed
+    assert f"{changed} changed by the second look" in err
 
 
 def test_a_second_look_needs_a_text_and_a_mode_that_exists():
     with pytest.raises(SettingsError, match=r"`choices=` writes none"):
         Verify().check(find("greedy"), 1, words=False, choices=True, compiled=False)
-    with pytest.raises(SettingsError, match=r"'cheap': expected flag, rewrite"):
+    with pytest.raises(SettingsError, match=r"'cheap': expected flag, guide"):
         Verify(mode="cheap")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["m3id", "sid"])  # another pass and rows of its own; a fork
-def test_methods_whose_state_is_more_than_a_cache(scenes, method):
-    """What they computed of the kept tokens, they compute again: the texts begin with them."""
-    lvlm = load("demo", method=method, max_new_tokens=40)
-    plain = lvlm.caption(scenes / f"{FIRST + 3}.png").text
-    record = lvlm.caption(scenes / f"{FIRST + 3}.png", verify="rewrite")
-    doubted = lvlm.check(scenes / f"{FIRST + 3}.png", plain).below(lvlm.preset.verify.min_support)
-    first = min(span[0] for claim in doubted for span in claim.spans)
-    assert record.draft == plain
-    assert record.text[: first - 1] == plain[: first - 1]
-    assert record.text != plain
-
-
-def test_what_is_done_to_texts_is_done_to_rewritten_ones(scenes):
-    lvlm = load("demo", method="greedy", prefix="My cup: ", suffix=" (end)", max_sentences=3)
-    look = Verify(min_support=0.5, mode="rewrite")
-    path = scenes / f"{FIRST + 3}.png"
-    whole = load("demo", method="greedy").caption(path, verify=look)
-    record = lvlm.caption(path, verify=look)
-    assert whole.draft is not None
-    assert record.draft is None  # what is not supported stands behind the third sentence
-    assert record.text.startswith("My cup: The image")
-    assert "cup" not in [claim["thing"] for claim in record.objects]
-    four = load("demo", method="greedy", prefix="My cup: ", max_sentences=4).caption(path, verify=look)
-    assert four.text == "My cup: " + ". ".join(whole.text.split(". ")[:4]).removesuffix(".") + "."
-    assert four.draft.startswith("My cup: ")
-
-
-def test_sampled_texts_are_made_again_the_same(scenes):
-    lvlm = load("demo", method="sira", temperature=0.7, seed=3)
-    path = scenes / f"{FIRST + 3}.png"
-    one, two = (lvlm.caption(path, verify="rewrite") for _ in range(2))
-    assert one.text == two.text
-    assert one.draft == lvlm.caption(path).text
-    assert one.draft is not None
-
-
-@pytest.mark.parametrize("mode", ["flag", "rewrite"])
+@pytest.mark.parametrize("mode", ["flag", "guide"])
 def test_the_prefix_and_the_suffix_claim_nothing(scenes, mode):
     """The user wrote them, such as the trigger word of a training set."""
     path = scenes / f"{FIRST + 1}.png"

@@ -41,7 +41,7 @@ def text_of(answer):
 def test_null_is_a_key_that_is_left_out(address):
     plain = text_of(post(address))
     assert text_of(post(address, **dict.fromkeys(OPTIONAL))) == plain
-    options = dict.fromkeys(("method", "task", "words", "verify", "min_support", "rounds"))
+    options = dict.fromkeys(("method", "task", "words", "verify", "min_support"))
     assert text_of(post(address, sira=options)) == plain
     usage = post(address, stream=True, stream_options={"include_usage": None})
     assert usage.status_code == 200

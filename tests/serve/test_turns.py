@@ -100,7 +100,7 @@ def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(cli
     assert answer == reference(lvlm, told)
 
 
-@pytest.mark.parametrize("sira", [{"method": "icd"}, {"verify": "rewrite"}])
+@pytest.mark.parametrize("sira", [{"method": "icd"}, {"verify": "guide"}])
 def test_other_methods_and_a_second_look_take_turns(client, sira):
     text = ask(client, [*said(), *FOLLOWING], sira, max_tokens=8).choices[0].message.content
     assert text
@@ -171,7 +171,7 @@ def test_pictures_after_all_words_come_first(client, lvlm):
     assert ask(client, messages).choices[0].message.content == ask(client).choices[0].message.content
 
 
-@pytest.mark.parametrize("verify", ["flag", "rewrite"])
+@pytest.mark.parametrize("verify", ["flag", "guide"])
 def test_a_second_look_is_at_all_pictures(client, lvlm, verify):
     for messages in (shown(*PICTURES[:2]), [*said(picture=PICTURES[0]), FOLLOWING[0], *said(picture=PICTURES[1])]):
         answer = ask(client, messages, {"verify": verify})

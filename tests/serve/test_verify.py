@@ -31,12 +31,8 @@ def expected(lvlm, scene, look, method="greedy"):
 @pytest.mark.parametrize(
     ("scene", "sira", "look"),
     [
-        (0, {"method": "greedy", "verify": "rewrite"}, Verify(mode="rewrite")),
-        pytest.param(
-            *(1, {"method": "greedy", "verify": "rewrite", "rounds": 1}, Verify(mode="rewrite", rounds=1)),
-            marks=pytest.mark.slow,
-        ),
-        (1, {"verify": "rewrite", "min_support": 0.9}, Verify(0.9, mode="rewrite")),
+        (0, {"method": "greedy", "verify": "guide"}, Verify(mode="guide")),
+        (1, {"verify": "guide", "min_support": 0.9}, Verify(0.9, mode="guide")),
         (1, {"verify": "flag", "min_support": 0.4, "words": True}, Verify(0.4, mode="flag")),
         pytest.param(1, {"method": "greedy", "verify": "flag"}, Verify(mode="flag"), marks=pytest.mark.slow),
     ],
@@ -60,13 +56,13 @@ def test_text_things_and_draft_are_those_of_caption(client, lvlm, scene, sira, l
     assert ("words" in answer.sira) == ("words" in sira)
 
 
-def test_a_rewritten_text_comes_in_one_piece_and_the_others_as_they_grow(client, lvlm):
-    for mode in ("rewrite", "flag"):
+def test_a_guided_text_comes_in_one_piece_and_the_others_as_they_grow(client, lvlm):
+    for mode in ("guide", "flag"):
         sira = {"method": "greedy", "verify": mode}
         chunks = list(ask(client, said(picture=SCENES[0]), sira, max_tokens=TOKENS, stream=True))
         pieces, result = streamed(chunks), expected(lvlm, 0, mode)
         assert "".join(pieces) == result.text
-        assert (len(pieces) == 1) == (mode == "rewrite")
+        assert (len(pieces) == 1) == (mode == "guide")
         assert [thing["thing"] for thing in chunks[-1].sira["objects"]] == [thing["thing"] for thing in result.objects]
 
 
@@ -84,7 +80,7 @@ def test_the_things_of_a_text_that_a_stop_has_cut(client, lvlm):
 
 
 def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
-    looks = [None, "flag", "rewrite"]
+    looks = [None, "flag", "guide"]
     texts = {mode: expected(lvlm, 1, mode).text for mode in looks}
 
     def one(mode: str | None) -> str:
@@ -98,17 +94,15 @@ def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
 @pytest.mark.parametrize(
     ("more", "sira", "words"),
     [
-        ({"stop": "."}, {"verify": "rewrite"}, "stop: is about a text as it is decoded"),
-        ({"logprobs": True}, {"verify": "rewrite"}, "logprobs: is about a text as it is decoded"),
+        ({"stop": "."}, {"verify": "guide"}, "stop: is about a text as it is decoded"),
+        ({"logprobs": True}, {"verify": "guide"}, "logprobs: is about a text as it is decoded"),
         (
             {},
-            {"verify": "rewrite", "words": True},
-            "sira.words scores a text .*, but sira.verify rewrite changes it",
+            {"verify": "guide", "words": True},
+            "sira.words scores a text .*, but sira.verify guide changes it",
         ),
-        ({}, {"verify": "rewrite", "method": "opera"}, "method opera cannot"),
-        ({}, {"verify": "flag", "rounds": 2}, "sira.rounds"),
+        ({}, {"verify": "guide", "method": "opera"}, "method opera cannot"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
-        ({}, {"verify": "rewrite", "rounds": 0}, "rounds"),
         ({}, {"verify": "mark"}, "sira.verify"),
     ],
 )
@@ -118,7 +112,7 @@ def test_what_does_not_go_together_is_refused(client, more, sira, words):
             ask(client, sira=sira, stream=stream, **more)
 
 
-@pytest.mark.parametrize("sira", [{"verify": "rewrite"}, {"method": "opera"}])
+@pytest.mark.parametrize("sira", [{"verify": "guide"}, {"method": "opera"}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_ends_what_shows_nothing_before_its_end(endless, sira, stream):
     """Of a text that would never end."""

@@ -95,7 +95,7 @@ def commands(folder: Path, picture: str) -> dict[str, list[str]]:
         "caption, opera": ["caption", picture, *few, "--method", "opera"],
         "ask": ["ask", picture, "Is there a tree?", *few, "--choices", "Yes,No"],
         "check --verify": ["check", captions, *demo, "-o", str(folder / "checked.jsonl")],
-        "caption --verify": ["caption", picture, *few[:-1], "24", "--verify", "rewrite"],
+        "caption --verify": ["caption", picture, *few[:-1], "24", "--verify", "guide"],
         "trace": ["trace", picture, *few, "-o", trace, "--full-logits", str(folder / "full.safetensors")],
         "report": ["report", trace, "-o", str(folder / "report.html")],
         "drift": ["drift", picture, *demo, "--set", "max_new_tokens=6"],

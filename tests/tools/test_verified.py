@@ -11,7 +11,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.look.second_look import Verify
 from tools.verified import measure_verified
 
-LOOK = Verify(min_support=0.5, mode="rewrite")
+LOOK = Verify(min_support=0.5, mode="guide")
 LOOKS = [("greedy", LOOK)]
 
 
@@ -38,17 +38,17 @@ def measured(greedy, scenes, tmp_path_factory):
 
 def test_figures_are_those_of_drafts_and_texts(greedy, scenes, measured):
     _, report, removed = measured
-    assert list(report.figures) == ["greedy", "greedy + rewrite"]
+    assert list(report.figures) == ["greedy", "greedy + guide"]
     results = [greedy.caption(render(scene)[0], verify=LOOK) for scene in scenes]
     words = sum(len(result.text.split()) for result in results) / 2
-    assert report.figures["greedy + rewrite"]["words"].value == pytest.approx(words)
-    assert removed == {"greedy + rewrite": sum(len(result.removed or ()) for result in results) / 2}
-    assert removed["greedy + rewrite"] == 0.5
+    assert report.figures["greedy + guide"]["words"].value == pytest.approx(words)
+    assert removed == {"greedy + guide": sum(len(result.removed or ()) for result in results) / 2}
+    assert removed["greedy + guide"] == 0.5
     texts = {"greedy": [result.draft or result.text for result in results]}
-    texts["greedy + rewrite"] = [result.text for result in results]
+    texts["greedy + guide"] = [result.text for result in results]
     wrong = {name: sum(bool(hallucinated(*pair)) for pair in zip(scenes, texts[name], strict=True)) for name in texts}
     assert wrong["greedy"] > 0
     for name, count in wrong.items():
         assert report.figures[name]["CHAIRs"].value == 50 * count
-    changed = wrong["greedy + rewrite"] - wrong["greedy"]
-    assert report.differences["greedy + rewrite"]["CHAIRs"].value == 50 * changed
+    changed = wrong["greedy + guide"] - wrong["greedy"]
+    assert report.differences["greedy + guide"]["CHAIRs"].value == 50 * changed

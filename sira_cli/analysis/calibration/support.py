@@ -25,7 +25,6 @@ from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
-from sira_cli.language.wordings import ENGLISH
 
 FALSE_ALARMS = 0.03
 SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # thresholds in the table, besides the one that is found
@@ -66,11 +65,6 @@ class Source:
     model: str
     revision: str
     verify: Mapping[str, Any]
-
-    @property
-    def language(self) -> str:
-        """The language of the texts and of the questions; records name it only if it is not English."""
-        return str(self.verify.get("language", ENGLISH))
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Source:

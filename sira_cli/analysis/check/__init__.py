@@ -2,5 +2,4 @@
 
 run         every caption looked at, resumable
 summary     numbers of pictures and objects, those below the threshold; the worst
-fixed       changed captions, written next to the originals
 """

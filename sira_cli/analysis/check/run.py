@@ -34,9 +34,9 @@ def check_captions(
     """Ask about each object that captions name, and yield events. The same call goes on where a run stopped.
 
     Args:
-        lvlm: the loaded model; its decoder is used for rewriting only.
+        lvlm: the loaded model.
         captions: from `find_captions`.
-        verify: how to look; None: as in the preset. With `mode="rewrite"`, `fixed` of a record is decoded again.
+        verify: how to look; None: as in the preset.
         batch_size: pictures prepared together, as for `Runner`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
@@ -46,7 +46,7 @@ def check_captions(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    request = CheckRequest.under(lvlm.preset, lvlm.decoder, verify)
+    request = CheckRequest.under(lvlm.preset, verify)
     with Job.opened(captions.pictures, *request, quantization=lvlm.quantization, output=output, **targets) as job:
         engine = LocalRun(lvlm.under(job.method, job.preset), job.request, batch_size=batch_size, done=job.targets.done)
         yield from PictureRun(job, engine, fail_fast=fail_fast).events()

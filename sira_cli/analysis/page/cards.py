@@ -70,7 +70,7 @@ class Telling:
 
 @dataclass(frozen=True)
 class Named:
-    """An object that the text names, or another claim.
+    """An object that the text names.
 
     Attributes:
         degree: of doubt, 0 if it is supported.
@@ -206,13 +206,13 @@ def _things(trace: Trace) -> list[Named] | None:
     if end is None or end.objects is None or end.verify is None:
         return None
     found = []
-    for claim in (*end.objects, *(end.claims or ())):
+    for claim in end.objects:
         steps = []
         for start, stop in claim.spans:
             words = [word for word in end.words if word.start < stop and word.end > start]
             own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
             steps += [(own[0], own[-1] + 1)] if own else []
-        found.append(Named(claim, doubt(claim.support, end.verify.threshold(claim.kind)), steps))
+        found.append(Named(claim, doubt(claim.support, end.verify.min_support), steps))
     return sorted(found, key=lambda one: one.claim.support)
 
 

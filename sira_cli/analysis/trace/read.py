@@ -15,8 +15,6 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sira_cli.errors import DataError
-from sira_cli.language.things import OBJECTS
-from sira_cli.models.look.claims import shown
 from sira_cli.pictures.names import one_line
 
 SCHEMA = "sira.trace/1"
@@ -148,36 +146,24 @@ class Use:
 
 @dataclass(frozen=True, config=_STRICT)
 class TracedObject:
-    """An object that the text names, or another claim about one, its mentions, and its support by a second look."""
+    """An object that the text names, its mentions, and its support by a second look."""
 
     thing: str
     spans: tuple[tuple[Count, Count], ...]
     support: float
     neither: float
-    kind: str = OBJECTS
-    value: str = ""
-
-    @property
-    def shown(self) -> str:
-        """The claim for people: `dog`, or `car: red`."""
-        return shown({"thing": self.thing, "value": self.value})
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Look:
-    """Settings of a second look. `claims`: threshold per kind, only if more than objects was asked about."""
+    """Settings of a second look."""
 
     min_support: float
-    claims: dict[str, Look] | None = None
-
-    def threshold(self, kind: str) -> float:
-        """Return the threshold of a kind of claim."""
-        return (self.claims or {}).get(kind, self).min_support
 
 
 @dataclass(frozen=True, config=_STRICT)
 class End:
-    """The end of a trace; `objects` and `verify` are None without a second look, `claims` without other kinds."""
+    """The end of a trace; `objects` and `verify` are None without a second look."""
 
     type: Literal["end"]
     status: Literal["ok", "error"]
@@ -189,7 +175,6 @@ class End:
     words: tuple[TracedWord, ...]
     tracked: tuple[Use, ...]
     objects: tuple[TracedObject, ...] | None = None
-    claims: tuple[TracedObject, ...] | None = None
     verify: Look | None = None
     reasoning: str = ""
 

@@ -193,11 +193,8 @@ class Tracer:
         verify = self._options.verify
         if self._look is None or verify is None:
             return {}
-        check = self._look.check(self._request.picture.shown, text)
-        return {
-            **check.fields(),
-            "verify": verify.settings(self._lvlm.preset),
-        }
+        objects = self._look.check(self._request.picture.shown, text).objects
+        return {"objects": [claim.to_json() for claim in objects], "verify": verify.settings(self._lvlm.preset)}
 
     def _said(self) -> Iterator[Line]:
         """Yield the places where the text continues with all tokens of a tracked word."""

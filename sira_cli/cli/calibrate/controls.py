@@ -37,7 +37,6 @@ def from_captions(
     answers: Path | None,
     overwrite: bool,
     objects: str | None,
-    language: str | None,
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold.
 
@@ -49,7 +48,7 @@ def from_captions(
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)
     engines = engines_of(model, EngineOptions(), endpoint)
-    return _report(captions.pictures, preset, engines.of, answers, overwrite, model.quantization, objects, language)
+    return _report(captions.pictures, preset, engines.of, answers, overwrite, model.quantization, objects)
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
@@ -75,24 +74,21 @@ def _report(
     overwrite: bool = False,
     quantization: str | None = None,
     objects: str | None = None,
-    language: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
     from sira_cli.language.listed import Asked
-    from sira_cli.language.things import OBJECTS
-    from sira_cli.methods import find
     from sira_cli.models.look.verify import Verify
     from sira_cli.runs.check_request import CheckRequest
     from sira_cli.runs.run import Job, PictureRun
 
-    verify = with_objects(Verify(claims=OBJECTS, language=language), objects, preset)
+    verify = with_objects(Verify(), objects)
     finder = verify.finder(preset)
     if isinstance(finder, Asked):
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder, [picture.text for picture in pictures])
     with Job.opened(
         pictures,
-        *CheckRequest.under(preset, find("greedy"), replace(verify, words=words)),
+        *CheckRequest.under(preset, replace(verify, words=words)),
         quantization=quantization,
         output=answers,
         overwrite=overwrite,

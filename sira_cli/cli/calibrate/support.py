@@ -15,7 +15,7 @@ from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import Objects, TextLanguage
+from sira_cli.cli.options.verifying import Objects
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import check_file, check_preset_file, save_preset, show_report, table_console
 from sira_cli.cli.terminal.progress import Progress
@@ -57,7 +57,6 @@ def support(
         typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers, to resume."),
     ] = None,
     objects: Objects = None,
-    language: TextLanguage = None,
     annotations: Annotations = None,
     labels: Labels = None,
     scenes: Annotated[
@@ -105,19 +104,19 @@ def support(
         if paths:
             if scenes:
                 raise SettingsError("give captions, or --scenes, not both")
-            where = (answers, overwrite, objects, language)
+            where = (answers, overwrite, objects)
             report = found = by_controls.from_captions(paths, limit, preset, model, endpoint, *where)
         else:
-            if endpoint.given or (answers, objects, language) != (None, None, None):
-                raise SettingsError("--endpoint, --answers, --objects and --language need PATH: captions")
+            if endpoint.given or (answers, objects) != (None, None):
+                raise SettingsError("--endpoint, --answers and --objects need PATH: captions")
             _check_scenes(scenes, preset, "captions, such as those that `sira caption -o captions.jsonl` writes")
             lvlm = load_model(preset, model, "sira", pictures=())
             report = found = by_controls.from_scenes(limit or SCENES, lvlm)
         failed = found.failed
     else:
-        if endpoint.given or (answers, objects, language) != (None, None, None):
+        if endpoint.given or (answers, objects) != (None, None):
             raise SettingsError(
-                "--endpoint, --answers, --objects and --language are for --controls: records hold their answers already"
+                "--endpoint, --answers and --objects are for --controls: records hold their answers already"
             )
         preset = choose_preset(model)
         report = _from_labels(paths or [], annotations, labels, scenes, limit, preset, model, false_alarms / 100)
@@ -126,15 +125,13 @@ def support(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
             "give the records' model with --preset or --model"
         )
-    if write_preset is not None:
-        preset.verify.wording(report.source.language)  # one that the preset lacks is refused
     show_report(report, _print, as_json, output)
     if write_preset is not None:
-        language = report.source.language
-        verify = preset.verify.model_copy(update={"min_support": report.threshold, "language": language})
+        verify = preset.verify.model_copy(update={"min_support": report.threshold})
         how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
-        holds = f"min_support = {report.threshold:g}" + f", language {language}" * (language != preset.verify.language)
-        save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
+        save_preset(
+            preset.model_copy(update={"verify": verify}), write_preset, how, f"min_support = {report.threshold:g}"
+        )
     if failed:
         raise typer.Exit(3)
 

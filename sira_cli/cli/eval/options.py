@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers.read import AnswerFiles
 
 
-Look = Literal["rewrite", "guide"]  # second looks that change captions
+Look = Literal["guide"]  # the second look that changes captions
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.options.verifying import note_threshold, with_objects
+from sira_cli.cli.options.verifying import note_threshold
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import save_report
 from sira_cli.cli.terminal.stages import show_stages
@@ -237,7 +237,7 @@ def looks(
                 raise
             note(f"{name} has no second look: {error}")
             continue
-        found[name] = with_objects(look, None, preset)
+        found[name] = look
     return found
 
 

@@ -8,7 +8,7 @@ from sira_cli.cli.options.common import ClipOptions, EngineOptions, ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.schemas import SchemaOptions
-from sira_cli.cli.options.verifying import RunVerifyOptions
+from sira_cli.cli.options.verifying import VerifyOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class RunOptions:
     decoding: MethodsOptions
     text: TextOptions
     schema: SchemaOptions
-    verify: RunVerifyOptions = field(default_factory=RunVerifyOptions)
+    verify: VerifyOptions = field(default_factory=VerifyOptions)
     selection: PartOptions
     clips: ClipOptions
     engine: EngineOptions

@@ -28,7 +28,7 @@ OPTIONS = {
         "system",
         "temperature",
     ),
-    *("think", "top_p", "min_support", "claims", "language", "verify"),
+    *("think", "top_p", "min_support", "verify"),
 }
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
 
-MORE_WORDS = "--objects FILE: your own words; --language, or --objects ask: another language"
+MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"
 
 
-VerifyMode = Literal["flag", "rewrite", "guide"]  # what the second look changes: nothing, or the text
+VerifyMode = Literal["flag", "guide"]  # what the second look changes: nothing, or the text
 
 
 MinSupport = Annotated[
@@ -36,17 +36,6 @@ Objects = Annotated[
         help="Objects to look for: a list, nouns, or ask.",
     ),
 ]
-Claims = Annotated[
-    str | None,
-    typer.Option(metavar="KIND,...", help="Ask about objects, colors, or both."),
-]
-TextLanguage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CODE",
-        help="Language of the texts, such as de (default: en).",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -57,12 +46,10 @@ class VerifyOptions:
 
     verify: Annotated[
         VerifyMode | None,
-        typer.Option(metavar="MODE", help="Mark unseen objects (flag), rewrite, or guide."),
+        typer.Option(metavar="MODE", help="Mark unseen objects (flag), or name only seen ones (guide)."),
     ] = None
     min_support: MinSupport = None
     objects: Objects = None
-    claims: Claims = None
-    language: TextLanguage = None
 
     def read(self, preset: Preset) -> Verify | None:
         """Return the second look that the options ask for.
@@ -78,23 +65,8 @@ class VerifyOptions:
             return None
         from sira_cli.models.look.verify import Verify
 
-        look = Verify(self.min_support, None, self.verify, None, self.claims, self.language)
-        return with_objects(look, self.objects, preset)
-
-
-@dataclass(frozen=True)
-class RunVerifyOptions(VerifyOptions):
-    """A second look that may also sort lists."""
-
-    sort: Annotated[
-        Literal["support"] | None,
-        typer.Option(metavar="support", help="Sort lists of a schema by support."),
-    ] = None
-
-    def read(self, preset: Preset) -> Verify | None:
-        """Return the second look, as `VerifyOptions.read` does."""
-        look = super().read(preset)
-        return look and replace(look, sort=self.sort)
+        look = Verify(self.min_support, mode=self.verify)
+        return with_objects(look, self.objects)
 
 
 @dataclass(frozen=True)
@@ -109,44 +81,28 @@ class FlagOptions(VerifyOptions):
 
 def note_threshold(verify: Verify, preset: Preset) -> None:
     """Note that a threshold is not measured, and how to measure it."""
-    language = verify.language or preset.verify.language
-    other = language != preset.verify.language
-    if verify.min_support is None and (other or preset.verify.min_support == type(preset.verify)().min_support):
-        where = f"{preset.model}, language {language}" if other else preset.model
-        threshold = f"the threshold of {verify.threshold(preset):g} is not measured for {where}"
+    if verify.min_support is None and preset.verify.min_support == type(preset.verify)().min_support:
+        threshold = f"the threshold of {verify.threshold(preset):g} is not measured for {preset.model}"
         note(f"{threshold}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
 
 
-def with_objects(verify: Verify, objects: str | None, preset: Preset) -> Verify:
-    """Return a second look that finds the objects as --objects says, in the language of the texts.
+def with_objects(verify: Verify, objects: str | None) -> Verify:
+    """Return a second look that finds the objects as --objects says.
 
     Raises:
-        SettingsError: the language is not known, a requirement is missing, or the threshold is not of the claims.
+        SettingsError: a requirement is missing.
         DataError: the file of objects cannot be read.
     """
-    from sira_cli.language.things import OBJECTS
-
-    kinds = verify.kinds(preset)
-    if verify.min_support is not None and OBJECTS not in kinds:
-        raise SettingsError(
-            f"--min-support is the threshold of objects, but the claims are {', '.join(kinds)}: leave it out, or "
-            "also ask about objects with --claims"
-        )
     from sira_cli.language.noun_phrases import find_words
 
-    return replace(verify, words=find_words(objects, verify.wording(preset)))
-
-
-def claims_of(result: Answer | Result) -> list[dict[str, Any]]:
-    """Return all claims that were asked about."""
-    return [*(result.objects or ()), *(result.claims or ())]
+    return replace(verify, words=find_words(objects))
 
 
 def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
-    """Return the claims of a text that the picture does not support."""
+    """Return the objects of a text that the picture does not support."""
     from sira_cli.models.look import claims
 
-    return [] if result.verify is None else claims.unsupported(claims_of(result), result.verify)
+    return claims.unsupported({"objects": result.objects, "verify": result.verify})
 
 
 def print_marked(result: Result) -> None:
@@ -158,10 +114,9 @@ def print_marked(result: Result) -> None:
 
     from sira_cli.analysis.doubt import doubt
     from sira_cli.cli.terminal.strip import DOUBT
-    from sira_cli.models.look.claims import threshold_of
 
     parts = [
-        (*span, DOUBT[doubt(claim["support"], threshold_of(claim, result.verify or {}))])
+        (*span, DOUBT[doubt(claim["support"], (result.verify or {})["min_support"])])
         for claim in unsupported(result)
         for span in claim["spans"]
     ]
@@ -186,21 +141,13 @@ def marked(text: str, parts: Iterable[tuple[int, int, str]]) -> Text:
 
 def verdict(result: Answer | Result) -> str:
     """Return the second look's verdict on a text, as one line."""
-    from sira_cli.models.look.claims import shown
-
     if result.candidates is not None:
         forbidden, added = ", ".join(result.forbidden or ()), ", ".join(result.added or ())
         told = f"; not in its first caption: {added}" * bool(added)
         return f"looked first at {len(result.candidates)} objects; not supported: {forbidden or 'none'}" + told
-    if result.draft is not None:
-        taken = ", ".join(f"{shown(each)} ({each['support']:.2f})" for each in result.removed or ())
-        rest = ", ".join(shown(claim) for claim in unsupported(result))
-        return f"rewritten without: {taken or 'nothing'}" + f"; still not supported: {rest}" * bool(rest)
     if doubted := unsupported(result):
-        return "not supported: " + ", ".join(f"{shown(claim)} ({claim['support']:.2f})" for claim in doubted)
-    if not claims_of(result):
+        return "not supported: " + ", ".join(f"{one['thing']} ({one['support']:.2f})" for one in doubted)
+    if not result.objects:
         return f"second look: nothing was recognised ({MORE_WORDS})"
-    count = len(claims_of(result))
-    if result.claims is not None:
-        return f"second look: supported, {f'all {count} claims' if count > 1 else 'the one claim'} of the text"
+    count = len(result.objects)
     return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"

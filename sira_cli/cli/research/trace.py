@@ -233,6 +233,6 @@ class _Terminal:
             from sira_cli.data.records.record import Answer
 
             end = lines[-1]
-            print(verdict(Answer(objects=end["objects"], claims=end.get("claims"), verify=end["verify"])))
+            print(verdict(Answer(objects=end["objects"], verify=end["verify"])))
         if verbosity() >= 1:
             print_candidates([line for line in lines if line["type"] == "token"], self._color_by)

@@ -18,19 +18,17 @@ class CaptionedPicture(WrappedPicture):
     Attributes:
         text: the caption.
         number: 1 for the first text about a picture; from 2 on it is part of the name.
-        is_prose: whether it has sentences; False for JSON and tags, which are kept whole.
         source: place of the text in the picture's metadata; empty: it is from elsewhere.
     """
 
     text: str
     number: int = 1
-    is_prose: bool = True
     source: str = ""
 
     @classmethod
-    def of(cls, picture: Picture, text: str, number: int = 1, *, is_prose: bool = True, source: str = "") -> Self:
+    def of(cls, picture: Picture, text: str, number: int = 1, *, source: str = "") -> Self:
         """Combine a picture and a text."""
-        return cls(picture.location, picture.relative, picture, text, number, is_prose, source)
+        return cls(picture.location, picture.relative, picture, text, number, source)
 
     @property
     def _mark(self) -> str:

@@ -1,10 +1,7 @@
-"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; read, and written with other texts."""
+"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; read row by row."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +9,8 @@ from typing import Any, NamedTuple
 
 from sira_cli.data.groups import SEVERAL, names_in
 from sira_cli.data.records.table_rows import table_rows
-from sira_cli.data.rows import is_array, read_rows, read_table, some, text_of
+from sira_cli.data.rows import read_rows, read_table, some, text_of
 from sira_cli.errors import DataError
-from sira_cli.files import replacing
 from sira_cli.pictures.names import joined
 from sira_cli.pictures.tables import is_table
 
@@ -23,7 +19,6 @@ ENDINGS = (".jsonl", ".json", *TABLES)
 # Usual names of the columns of captions; the first that a file has counts.
 IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
 TEXT_COLUMNS = ("text", "caption", "description", "answer")
-_OF_THE_TEXT = ("words", "objects", "claims", "data", "json_schema")  # in a record; another text has others
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +63,14 @@ class CaptionFile:
 
     Attributes:
         path: the file.
-        columns: of a table, in order; empty for JSON.
         image_column, text_column: columns of names and of captions.
-        is_array: whether it is one JSON array.
         own: whether it holds sira's records.
         newest: the newest record, and its place, of each picture with several.
     """
 
     path: Path
-    columns: tuple[str, ...]
     image_column: str
     text_column: str
-    is_array: bool
     own: bool
     newest: Mapping[Any, tuple[str, dict[str, Any]]]
 
@@ -94,14 +85,14 @@ class CaptionFile:
         Raises:
             DataError: the file cannot be read, holds nothing, or lacks a column; the message names its columns.
         """
-        columns, names, own, newest, by = _scan(path, image_column)
+        names, own, newest, by = _scan(path, image_column)
         if own is None:
             raise DataError(f"{path}: holds no captions")
         image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
         text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
         if own and image != by:
             newest = _scan(path, image).newest
-        return cls(path, columns, image, text, not columns and not is_table(path.name) and is_array(path), own, newest)
+        return cls(path, image, text, own, newest)
 
     @property
     def rows(self) -> Iterator[CaptionRow]:
@@ -118,40 +109,10 @@ class CaptionFile:
                 where, values = again.pop(same)
             yield CaptionRow.of(where, values, self.image_column, self.text_column)
 
-    @property
-    def suffix(self) -> str:
-        """Ending of the file that `write` makes: as here, but `.jsonl` for a table of records."""
-        return ".jsonl" if is_table(self.path.name) else self.path.suffix
-
-    def write(self, path: Path, rows: Sequence[tuple[CaptionRow, str | None]]) -> None:
-        """Write rows in this file's format, each with a new text, or unchanged (None).
-
-        A changed record keeps its first text as `draft`, and loses its word scores.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
-        changed = [
-            row.values if text is None or text == row.text else with_text(row.values, self.text_column, text)
-            for row, text in rows
-        ]
-        with replacing(path) as file:
-            if self.columns:
-                stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
-                writer = csv.writer(stream, delimiter="\t" if self.path.suffix.lower() == ".tsv" else ",")
-                writer.writerow(self.columns)
-                writer.writerows([values.get(name, "") for name in self.columns] for values in changed)
-                stream.detach()
-            elif self.is_array:
-                file.write(json.dumps(changed, ensure_ascii=False, indent=1).encode() + b"\n")
-            else:
-                file.writelines(json.dumps(values, ensure_ascii=False).encode() + b"\n" for values in changed)
-
 
 class _Scan(NamedTuple):
     """Result of scanning a file. `own`: None without rows; `by`: the column that identifies the picture."""
 
-    columns: tuple[str, ...]
     names: tuple[str, ...]
     own: bool | None
     newest: dict[Any, tuple[str, dict[str, Any]]]
@@ -173,7 +134,7 @@ def _scan(path: Path, by: str | None) -> _Scan:
             if same in seen:
                 newest[same] = where, values
             seen.add(same)
-    return _Scan(columns, tuple(names), own, newest, by)
+    return _Scan(tuple(names), own, newest, by)
 
 
 def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
@@ -206,17 +167,6 @@ def is_record(values: Mapping[str, Any]) -> bool:
 def is_failure(values: Mapping[str, Any]) -> bool:
     """Return whether a row is a record of a picture that failed."""
     return is_record(values) and values.get("status", "ok") != "ok"
-
-
-def with_text(values: Mapping[str, Any], column: str, text: str) -> dict[str, Any]:
-    """Return a row with another text.
-
-    A record of sira keeps its first text as `draft`, and loses its word scores and its JSON value.
-    """
-    if not is_record(values):
-        return {**values, column: text}
-    kept = {name: value for name, value in values.items() if name not in _OF_THE_TEXT}
-    return {**kept, column: text, "draft": values.get("draft", values[column])}
 
 
 def _column(path: Path, names: Sequence[str], option: str, given: str | None, usual: Sequence[str]) -> str:

@@ -9,22 +9,18 @@ records of sira     of `sira caption` and `sira ask`, also as .parquet; failed r
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.captions.files import ENDINGS, CaptionFile, CaptionRow, metadata_in
-from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.captions.texts import METADATA, is_prose, no_captions, texts_of_pictures
+from sira_cli.data.captions.files import ENDINGS, CaptionFile, metadata_in
+from sira_cli.data.captions.texts import METADATA, no_captions, texts_of_pictures
 from sira_cli.data.parts import recorded
 from sira_cli.data.wrapped import refused_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.names import one_line
@@ -42,111 +38,24 @@ class Captions:
         pictures: each with a caption.
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
-        files: the files of captions that were read.
+        files: paths of the files of captions that were read.
         unread: numbers of pictures and clips in unsupported formats, by ending (`Pictures.left_out`).
-        left_out: number of rows that `shard` and `limit` exclude, also from the output of `write`.
     """
 
     pictures: list[CaptionedPicture] = field(default_factory=list)
     without: int = 0
     failed: int = 0
-    files: list[CaptionFile] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
     unread: dict[str, int] = field(default_factory=dict)
-    left_out: int = 0
-    _rows: list[tuple[CaptionRow, CaptionedPicture | None]] = field(default_factory=list)
     _numbers: Counter[str] = field(default_factory=Counter)
-    _extension: str = ".txt"
 
-    def add(
-        self, picture: Picture, text: str | None, values: Mapping[str, Any], source: str = ""
-    ) -> CaptionedPicture | None:
-        """Add a picture and its caption, with the values of its row; only count it if it has none."""
+    def add(self, picture: Picture, text: str | None, source: str = "") -> None:
+        """Add a picture and its caption; only count it if it has none."""
         if text is None:
             self.without += 1
-            return None
+            return
         self._numbers[picture.identity] += 1
-        number, prose = self._numbers[picture.identity], is_prose(text, values)
-        self.pictures.append(CaptionedPicture.of(picture, text, number, is_prose=prose, source=source))
-        return self.pictures[-1]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that `write` makes from a file of captions."""
-        return len(self._rows)
-
-    def check_target(self, target: Path) -> None:
-        """Check that changed captions can be written to a target, before a model is loaded.
-
-        Args:
-            target: of `write`.
-
-        Raises:
-            SettingsError: they cannot be written, or would replace the originals.
-        """
-        if self.pictures and not any(picture.is_prose for picture in self.pictures):
-            raise SettingsError(
-                f"`fixed=` {target}: the captions are JSON or tags, not sentences: caption the pictures again "
-                "with a second look that rewrites, which drops entries"
-            )
-        if not self.files:
-            if target.is_file():
-                raise SettingsError(f"`fixed=` {target}: is a file; captions in text files need a folder")
-            Sidecars(self.pictures, extension=self._extension, output_dir=target)
-            for picture in self.pictures:
-                if isinstance(picture.picture, ContainedPicture):
-                    continue
-                if _same(target / picture.mirrored(self._extension), picture.text_file(self._extension)):
-                    raise SettingsError(f"`fixed=` {target}: original captions would be replaced: give another folder")
-            return
-        if len(self.files) > 1 or sum(picture is not None for _, picture in self._rows) < len(self.pictures):
-            raise SettingsError("`fixed=` takes captions from one place: a file of captions, or pictures with texts")
-        source = self.files[0].path
-        if _same(target, source):
-            raise SettingsError(f"`fixed=` {target}: is the file of captions itself: give another")
-        suffix = self.files[0].suffix
-        if target.suffix.lower() != suffix.lower() or target.is_dir():
-            as_before = f", as {source} does" * (suffix == source.suffix)
-            raise SettingsError(f"`fixed=` {target}: expected a file that ends in {suffix}{as_before}")
-        if not target.parent.is_dir():
-            raise SettingsError(f"`fixed=` {target}: the folder {target.parent} does not exist: make it first")
-
-    def foreign(
-        self, target: Path, wrote: Callable[[Path], bool], fixed: Callable[[Picture], str | None]
-    ) -> Path | None:
-        """Return an existing file that `write` would replace and no earlier run wrote in this form; None without one.
-
-        Args:
-            target: of `write`.
-            wrote: whether an earlier run wrote a file.
-            fixed: the caption of a picture that an earlier run wrote; None: none.
-        """
-        if self.files:
-            return target if target.exists() and not wrote(target) else None
-        places = Sidecars(self.pictures, extension=self._extension, output_dir=target)
-        there = ((places.place(picture), picture) for picture in self.pictures if places.keeps(picture))
-        return next((file for file, each in there if not _holds(file, fixed(each))), None)
-
-    def write(self, target: Path, texts: Mapping[str, str]) -> None:
-        """Write captions in their original form, with other texts; the originals stay as they are.
-
-        Existing files are replaced: see `foreign`.
-
-        Args:
-            target: a file like that of the captions, or a folder for text files.
-            texts: new texts by `identity` of the picture; others stay.
-
-        Raises:
-            SettingsError: they cannot be written there.
-            SiraError: the system refuses the write.
-        """
-        self.check_target(target)
-        if self.files:
-            rows = [(row, None if picture is None else texts.get(picture.identity)) for row, picture in self._rows]
-            self.files[0].write(target, rows)
-            return
-        places = Sidecars(self.pictures, extension=self._extension, output_dir=target, overwrite=True)
-        for picture in self.pictures:
-            places.write(picture, texts.get(picture.identity, picture.text))
+        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity], source=source))
 
 
 def find_captions(
@@ -180,29 +89,29 @@ def find_captions(
         PictureError: none of the paths exists.
     """
     places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    found = Captions(_extension=caption_extension if caption_extension.startswith(".") else f".{caption_extension}")
+    extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+    found = Captions()
     tables, rest = _parted(places)
     if rest:
         pictures = find_pictures(
             rest, recursive=recursive, shard=shard, image_column=image_column, allow_private=allow_private
         )
-        texts = texts_of_pictures(pictures, found._extension, text_column)
+        texts = texts_of_pictures(pictures, extension, text_column)
         if pictures and not texts:
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
             if metadata is not None:
                 tables, pictures = [metadata, *tables], Pictures()
             elif not (texts := texts_of_pictures(pictures, METADATA, text_column)):
                 check_any_exists(pictures)
-                raise DataError(no_captions(rest[0], pictures, found._extension, text_column))
+                raise DataError(no_captions(rest[0], pictures, extension, text_column))
         found.unread = pictures.left_out
         for picture in pictures:
             text, source, error = texts.get(picture.identity, (None, "", ""))
-            found.add(refused_picture(picture, error) if error else picture, text, {}, source)
+            found.add(refused_picture(picture, error) if error else picture, text, source)
     for path in tables:
         file = CaptionFile.read(path, image_column, text_column)
-        found.files.append(file)
+        found.files.append(path)
         for row in file.rows:
-            found.left_out += 1
             is_enough = limit is not None and len(found.pictures) >= limit
             if is_enough and shard is None and row.text is not None:
                 continue
@@ -211,16 +120,12 @@ def find_captions(
                 continue
             if row.failed:
                 found.failed += 1
-            elif is_enough and row.text is not None:
-                continue
-            found._rows.append((row, None if row.failed else found.add(picture, row.text, row.values)))
+            elif not is_enough or row.text is None:
+                found.add(picture, row.text)
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")
-    if limit is not None and len(found.pictures) > limit:
+    if limit is not None:
         found.pictures = found.pictures[:limit]
-        kept = {picture.identity for picture in found.pictures}
-        found._rows = [(row, picture) for row, picture in found._rows if picture is None or picture.identity in kept]
-    found.left_out -= len(found._rows)
     return found
 
 
@@ -258,15 +163,3 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
                 "text files with captions are found by their pictures"
             )
     return tables, rest
-
-
-def _holds(file: Path, text: str | None) -> bool:
-    """Return whether a text file can be read and holds a text."""
-    try:
-        return text is not None and file.read_bytes().strip() == text.strip().encode()
-    except OSError:
-        return False
-
-
-def _same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from sira_cli.data.captions.files import TEXT_COLUMNS, is_record, usual_column
+from sira_cli.data.captions.files import TEXT_COLUMNS, usual_column
 from sira_cli.data.rows import some, text_of
 from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import DataError, PictureError
@@ -78,21 +77,6 @@ def _in_metadata(picture: Picture) -> Found | None:
     except DataError as error:
         return Found("", error=str(error))
     return None if caption is None else Found(*caption)
-
-
-def is_prose(text: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a caption consists of sentences: it is neither JSON nor a record's tags.
-
-    Args:
-        text: the caption.
-        values: its row or record; empty for a text file.
-    """
-    if is_record(values) and values.get("json_schema"):
-        return False
-    try:
-        return not text.lstrip().startswith(("{", "[")) or not isinstance(json.loads(text), dict | list)
-    except (ValueError, RecursionError):
-        return True
 
 
 def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:

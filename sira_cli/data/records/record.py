@@ -37,7 +37,6 @@ class Answer:
     support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
-    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
@@ -82,15 +81,10 @@ class Result:
             answer of a server that begins with yes or no, the probability of yes.
         source: in a check, the place of the text in the picture's metadata: the XMP sidecar's name, `XMP in the
             picture` or `IPTC in the picture`; None: it is from elsewhere.
-        fixed: in a check, the text without unsupported objects.
-        dropped: in a check that decodes nothing, the sentences missing from `fixed`.
-        objects: the objects that the text names, each with its support (`second_look.Claim`); only with a second look.
-        claims: other claims of the text about them, such as colours, each with its support; only if their kinds are
-            asked for.
+        objects: the objects that the text names, each with its support (`claims.Claim`); only with a second look.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
-        removed: objects removed from the draft, each with its support; None like `draft`. In a check that decodes
-            again: the objects missing from `fixed`.
+        removed: objects removed from the draft, each with its support; None like `draft`.
         candidates: of a guided caption, the objects asked about before it was decoded, each with its support.
         added: names of the objects that it has and its draft lacks; None like `candidates`.
         forbidden: names of the candidates that are not supported; None like `candidates`.
@@ -143,10 +137,7 @@ class Result:
     reasoning: str | None = None
     support: float | None = None  # before `objects`, whose entries have a field of the same name
     source: str | None = None
-    fixed: str | None = None
-    dropped: list[str] | None = None
     objects: list[dict[str, Any]] | None = None
-    claims: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None

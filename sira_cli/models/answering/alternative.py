@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from sira_cli.language import function_words, text_words
 from sira_cli.language.detect import likeliest_latin
 from sira_cli.language.scripts import UNSPACED
-from sira_cli.language.wordings import shipped
 
 SHORTEST, USUAL = 20, 125  # characters
 _SENTENCES = 2
@@ -67,7 +66,7 @@ def _shortened(sentence: str, length: int) -> str:
     stop = "\u3002" if unspaced else "."
     room = length - len(stop)
     language = likeliest_latin(sentence)
-    joints = rf"\s(?:{'|'.join(shipped()[language]['joined_by'].split())})\s"
+    joints = r"\s(?:and|or|with|plus)\s"
     clauses = [*_CLAUSE.finditer(sentence), *re.finditer(joints, sentence)]
     parts = sorted(place.start() for place in clauses if 0 < place.start() <= room)
     words = [place.start() for place in re.finditer(r"\s", sentence) if place.start() <= room]

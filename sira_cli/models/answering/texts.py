@@ -69,10 +69,6 @@ class TextSettings(BaseModel):
         first = len(self.prefix) if text.startswith(self.prefix) else 0
         return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
 
-    def around_nothing(self) -> str:
-        """Return prefix and suffix without tags between them, and without the commas that led to them."""
-        return ", ".join(filter(None, (self.prefix.strip(", "), self.suffix.strip(", "))))
-
     def _cut(self, text: str, finish_reason: str) -> str:
         ends = sentence_ends(text)
         if self.complete_sentences and finish_reason in ("length", "loop") and ends:

@@ -31,7 +31,6 @@ from sira_cli.models.loading.preset_parts import (
     VerifySettings,
     check_text,
 )
-from sira_cli.models.look.kinds import KINDS
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
 _LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
@@ -43,9 +42,8 @@ ONLY_IF_SET = (
     *(f"clip.{name}" for name in ClipSettings.model_fields),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
-    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "rounds", "language", "yes", "no")),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no")),
     *(f"verify.{name}" for name in ("captions", "heat")),
-    *(f"verify.claims.{kind}.{name}" for kind in KINDS for name in ("question", "min_support")),
 )
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.data.xmp.places import XmpName
 from sira_cli.errors import SettingsError
-from sira_cli.language.things import OBJECTS
-from sira_cli.language.wordings import ENGLISH, Wording, shipped, wording_of
-from sira_cli.models.look.kinds import kinds_of
 from sira_cli.pictures.clip import MOST_SHOWN
 from sira_cli.pictures.names import is_utf8
 
 MOST_CAPTIONS = 50  # of one picture, to find its objects
-MOST_ROUNDS = 20  # of rewriting: each decodes a text again
 
 
 class Strict(BaseModel):
@@ -48,7 +44,8 @@ class Prompts(Strict):
     Attributes:
         clip: asks about a clip, where `caption` is the default; see `usual`.
         alternative: asks for an alternative text; contains `{length}`, its characters.
-        verify: asks whether an object is in the picture; contains `{thing}`, which includes the article.
+        verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
+            without one.
         boxes: the form in which the model has learned to write boxes (`schemas.boxes.FORMS`), for the schema
             `objects`; None: it is not asked for boxes.
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
@@ -91,8 +88,8 @@ class Prompts(Strict):
     @field_validator("verify")
     @classmethod
     def _has_thing(cls, value: str) -> str:
-        if "{thing}" not in value:
-            raise ValueError("must contain {thing}")
+        if "{thing}" not in value and "{name}" not in value:
+            raise ValueError("must contain {thing}, or {name} without an article")
         return value
 
 
@@ -129,45 +126,25 @@ class VerifySettings(Strict):
 
     Attributes:
         min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
-        claims: the kinds of claims to ask about, between commas.
-        thresholds: like `min_support`, for claims of other kinds; without one, 0.5.
-        rounds: maximum number of times that a text is decoded again without unsupported objects.
-        language: of the texts, and of the questions about them.
-        languages: more languages, or other words for some; `sira_cli/language/wordings.yaml` has the keys.
+        yes, no: spellings of the two answers, divided by commas; with a question in another language, its words.
     """
 
     min_support: float = Field(default=0.5, ge=0, le=1)
-    claims: str = OBJECTS
-    thresholds: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
-    rounds: int = Field(default=3, ge=1, le=MOST_ROUNDS)
-    language: str = ENGLISH
-    languages: dict[str, dict[str, JsonValue]] = {}
+    yes: str = "Yes, yes, YES"
+    no: str = "No, no, NO, Not, not"
 
-    @model_validator(mode="after")
-    def _check(self) -> VerifySettings:
-        kinds_of(self.claims)
-        for kind in (*self.thresholds, *(kind for code in self.languages for kind in self.wording(code).kinds)):
-            kinds_of(kind)
-        self.wording(self.language)
-        return self
+    @field_validator("yes", "no")
+    @classmethod
+    def _has_words(cls, value: str) -> str:
+        if not all(part.strip() for part in value.split(",")):
+            raise ValueError("expected words between commas")
+        return value
 
-    def wording(self, code: str) -> Wording:
-        """Return the questions and words of a language.
-
-        Raises:
-            SettingsError: there is no such language, or a part of it is wrong or missing.
-        """
-        rows = shipped()
-        if code not in rows and code not in self.languages:
-            known = ", ".join(sorted({*rows, *self.languages}))
-            raise SettingsError(f"`language=` {code!r}: expected {known}, or one of a preset's `verify.languages`")
-        try:
-            return wording_of(code, self.languages.get(code))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(str(part) for part in problem["loc"])
-            said = problem["msg"].removeprefix("Value error, ")
-            raise SettingsError(f"`verify.languages.{code}.{key}`: {said}") from error
+    @property
+    def answers(self) -> tuple[list[str], list[str]]:
+        """The spellings of yes, and those of no."""
+        yes, no = ([part.strip() for part in words.split(",")] for words in (self.yes, self.no))
+        return yes, no
 
 
 class GuideSettings(Strict):

@@ -1,8 +1,8 @@
-"""Texts decoded again from one of their tokens on, as if in one go.
+"""Guided texts that go on from one of the tokens decoded before, as if decoded in one go.
 
 the first tokens     given: the method computes them like its own, but picks no others
 ... most of them     not computed again if the method's cache is enough: it is cut back to them
-the rest             picked by the method, without forbidden objects
+the rest             picked by the method, as the guide allows
 """
 
 from __future__ import annotations
@@ -11,136 +11,84 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sira_cli.language.things import Words
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Start, Trail
-from sira_cli.models.look.forbidding import Avoid, Bans, Forbidden, GivenTokens, Watch, reach
+from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.look.forbidding import Avoid, Bans, GivenTokens, reach
 from sira_cli.models.look.guide import Guide, GuideMask
-from sira_cli.models.look.sentences import sentence_spans
 
-BACKS = 48  # times that decoding goes back because a token lost its probability to bans, per try
-TRIES = 16  # times that a text may begin to name a forbidden object, before it is allowed
+TRIES = 16  # times that a text may begin to name what its guide forbids, before it ends
 
 
 @dataclass
 class Continuation:
-    """A text that continues after some of its tokens.
+    """A text that goes on under a guide.
 
     Attributes:
         row: its row in the batch.
-        kept: its first tokens, which stay.
-        forbidden: objects that the rest may not name; a guide also says what it has to name.
-        bans: tokens that would name forbidden objects, with the tokens before.
-        begun: `kept` and tokens after it that stay if more than a forbidden name may follow them; empty: `kept`.
+        guide: what the text may name, and has to.
+        begun: its first tokens.
+        bans: tokens that would name what it may not, with the tokens before.
     """
 
     row: int
-    kept: list[int]
-    forbidden: Forbidden | Guide
+    guide: Guide
+    begun: list[int]
     bans: Bans = field(default_factory=Bans)
-    begun: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Take no probability from kept tokens."""
-        self.bans.first = len(self.kept)
 
 
 class Decoded:
     """B prompts and their texts, each of which can go on from any of its tokens."""
 
-    def __init__(
-        self,
-        lvlm: AnsweringModel,
-        inputs: Any,
-        seeds: Sequence[int],
-        *,
-        words: Words,
-        task: str = "caption",
-        trail: Trail | None = None,
-    ) -> None:
+    def __init__(self, lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> None:
         """Take decoded texts.
 
         Args:
             lvlm: the model under its method.
             inputs: from `prepare` for the B prompts, on the model's device.
             seeds, task: as for `generate`.
-            words: the names of objects.
             trail: the trail of decoding all of them.
         """
-        self._lvlm, self._inputs, self._seeds, self._words, self._task = lvlm, inputs, seeds, words, task
-        rows = range(len(inputs["input_ids"]))
-        self._trails = dict.fromkeys(rows, trail or Trail(rows))
+        self._lvlm, self._inputs, self._seeds, self._task = lvlm, inputs, seeds, task
+        self._trails = dict.fromkeys(range(len(inputs["input_ids"])), trail)
 
-    def go_on(self, texts: Sequence[Continuation], new_tokens: int | None = None) -> list[list[int]]:
-        """Return the tokens of texts, kept ones included, whose rest names no forbidden object.
-
-        If the method has no other way to continue, after `TRIES` at the latest, a forbidden object is named anyway.
+    def go_on(self, texts: Sequence[Continuation]) -> list[list[int]]:
+        """Return the tokens of texts that follow their guides; where no way is left, a text ends.
 
         Args:
             texts: some of the B.
-            new_tokens: maximum tokens of a text, kept ones included; None: from the settings.
         """
         found: dict[int, list[int]] = {}
-        starts = {text.row: list(text.begun or text.kept) for text in texts}
-        free: set[int] = set()  # these may name anything
+        starts = {text.row: text.begun for text in texts}
         for number in range(TRIES + 1):
             todo = [text for text in texts if text.row not in found]
             if not todo:
                 break
-            if number == TRIES:
-                free |= {text.row for text in todo if not isinstance(text.forbidden, Guide)}
             for text in todo:
-                if isinstance(text.forbidden, Guide):
-                    text.forbidden.restart()
-                    text.bans.settle()
-            for text, (tokens, ended) in zip(todo, self._settled(todo, starts, free, new_tokens), strict=True):
-                span = None
-                if text.row not in free:
-                    plain = self._lvlm.vocabulary.text(tokens)
-                    length = len(self._lvlm.vocabulary.text(text.kept))
-                    span = text.forbidden.first(self._words, plain, length, ended=ended)
+                text.guide.restart()
+            for text, (tokens, ended) in zip(todo, self._decode(todo, starts), strict=True):
+                plain = self._lvlm.vocabulary.text(tokens)
+                span = text.guide.first(plain, ended=ended)
                 if span is None:
                     found[text.row] = tokens
                     continue
-                sentence = max((first for first, _ in sentence_spans(plain) if first <= span[0]), default=0)
-                text.bans.first = reach(self._lvlm.vocabulary, tokens, sentence + 1, len(text.kept) + 1) - 1
-                name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, len(text.kept) + 1)
-                while name > len(text.kept) and not text.bans.add(tokens[:name]):
+                name = reach(self._lvlm.vocabulary, tokens, span[0] + 1, 1)
+                while name > 0 and not text.bans.add(tokens[:name]):
                     name -= 1  # the method's cut-off left no other token
-                guide = text.forbidden
-                if isinstance(guide, Guide) and (number == TRIES or name == len(text.kept)):
-                    found[text.row] = self._ended_before(text, guide, tokens, plain[: span[0]])
-                elif name == len(text.kept):
-                    free.add(text.row)
-                starts[text.row] = tokens[: max(name - 1, len(text.kept))]
+                if number == TRIES or name == 0:
+                    found[text.row] = self._ended_before(text.guide, tokens, plain[: span[0]])
+                starts[text.row] = tokens[: max(name - 1, 0)]
         return [found[text.row] for text in texts]
 
-    def _settled(
-        self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
-    ) -> list[tuple[list[int], bool]]:
-        """Decode, from earlier tokens on where these lost their probability to bans; return as `_decode`."""
-        found: dict[int, tuple[list[int], bool]] = {}
-        todo = list(texts)
-        for number in range(BACKS + 1):
-            if number == BACKS:
-                for text in todo:
-                    text.bans.settle()
-            found |= zip((text.row for text in todo), self._decode(todo, starts, free, new_tokens), strict=True)
-            todo = [text for text in todo if text.bans.back is not None]
-            if not todo:
-                break
-            for text in todo:
-                starts[text.row], text.bans.back = found[text.row][0][: text.bans.back], None
-        return [found[text.row] for text in texts]
+    def _ended_before(self, guide: Guide, tokens: list[int], before: str) -> list[int]:
+        """Return the tokens of a text, ended after its last whole sentence before something that cannot stay."""
+        return [*tokens[: reach(self._lvlm.vocabulary, tokens, guide.until(before))], *self._lvlm.ends.ids[:1]]
 
-    def _ended_before(self, text: Continuation, guide: Guide, tokens: list[int], before: str) -> list[int]:
-        """Return the tokens of a guided text, ended after its last whole sentence before something that cannot stay."""
-        whole = reach(self._lvlm.vocabulary, tokens, guide.until(before), len(text.kept))
-        return [*tokens[:whole], *self._lvlm.ends.ids[:1]]
-
-    def _decode(
-        self, texts: Sequence[Continuation], starts: dict[int, list[int]], free: set[int], new_tokens: int | None
-    ) -> list[tuple[list[int], bool]]:
+    def _decode(self, texts: Sequence[Continuation], starts: dict[int, list[int]]) -> list[tuple[list[int], bool]]:
         """Return the tokens of each text, and whether it has ended."""
         found: dict[int, tuple[list[int], bool]] = {}
         for trail in {id(trail): trail for trail in (self._trails[text.row] for text in texts)}.values():
@@ -151,37 +99,20 @@ class Decoded:
                 rows = list(range(len(self._inputs["input_ids"])))
                 back = self._inputs, Start([starts[row] if row in own else [] for row in rows])
             inputs, start = back
-            new = self._generate(inputs, rows, start, own, free, new_tokens)
+            new = self._generate(inputs, rows, start, own)
             found |= {row: new[place] for place, row in enumerate(rows) if row in own}
         return [found[text.row] for text in texts]
 
     def _generate(
-        self,
-        inputs: Any,
-        rows: Sequence[int],
-        start: Start,
-        texts: dict[int, Continuation],
-        free: set[int],
-        new_tokens: int | None,
+        self, inputs: Any, rows: Sequence[int], start: Start, texts: dict[int, Continuation]
     ) -> list[tuple[list[int], bool]]:
         """Decode some rows; rows without a text in `texts` are idle."""
         lvlm, prompt = self._lvlm, inputs["input_ids"].shape[1]
         before = [list(tokens[: start.in_inputs]) for tokens in start.tokens]
-        nothing = Forbidden(frozenset())
-        bans = [texts[row].bans if row in texts and row not in free else Bans() for row in rows]
-        watch = Watch(
-            lvlm.vocabulary,
-            self._words,
-            [None if row not in texts else nothing if row in free else texts[row].forbidden for row in rows],
-            prompt,
-            [texts[row].kept if row in texts else [] for row in rows],
-            before,
-            bans,
-        )
+        bans = [texts[row].bans if row in texts else Bans() for row in rows]
+        guides = [texts[row].guide if row in texts else None for row in rows]
+        watch = Watch(lvlm.vocabulary, guides, prompt, before)
         given = GivenTokens([tokens[start.in_inputs :] for tokens in start.tokens], prompt)
-        guides = [
-            text.forbidden if text and isinstance(text.forbidden, Guide) else None for text in map(texts.get, rows)
-        ]
         firsts = [len(tokens) for tokens in start.tokens]
         processors = (GuideMask(guides, bans, prompt, before, firsts), Avoid(bans, prompt, before), given)
         trail = Trail(rows)
@@ -189,9 +120,7 @@ class Decoded:
             inputs,
             seeds=[self._seeds[row] for row in rows],
             task=self._task,
-            start=Start(
-                start.tokens, start.in_inputs, start.cache, processors[not any(guides) :], (watch,), new_tokens
-            ),
+            start=Start(start.tokens, start.in_inputs, start.cache, processors, (watch,)),
             trail=trail,
         )
         tokens = [[*first, *row] for first, row in zip(before, output.tolist(), strict=True)]
@@ -201,3 +130,38 @@ class Decoded:
             (row[: watch.lengths[place]], False) if place in watch.lengths else (lvlm.ends.until_end(row), True)
             for place, row in enumerate(tokens)
         ]
+
+
+class Watch(StoppingCriteria):
+    """Ends texts of a batch that certainly say what their guides forbid, and idle ones; the others go on.
+
+    Attributes:
+        lengths: lengths in tokens of the texts that it has ended, by number.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, guides: Sequence[Guide | None], prompt: int, before: Sequence[Sequence[int]]
+    ) -> None:
+        """Watch texts.
+
+        Args:
+            vocabulary: the tokenizer.
+            guides: one per text; None: the text is idle.
+            prompt, before: as for `Avoid`.
+        """
+        self._vocabulary, self._guides, self._prompt, self._before = vocabulary, guides, prompt, before
+        self.lengths: dict[int, int] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Called by `generate` after each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
+        new = input_ids[:, self._prompt :].tolist()
+        texts = [[*before, *ids] for before, ids in zip(self._before, new, strict=True)]
+        ended = [row in self.lengths or self._ends(row, tokens) for row, tokens in enumerate(texts)]
+        for row, tokens in enumerate(texts):
+            if ended[row]:
+                self.lengths.setdefault(row, len(tokens))
+        return torch.tensor(ended, device=input_ids.device)
+
+    def _ends(self, row: int, tokens: list[int]) -> bool:
+        guide = self._guides[row]
+        return guide is None or guide.first(self._vocabulary.text(tokens), ended=False) is not None

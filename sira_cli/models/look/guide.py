@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from sira_cli.language.introducing import Introductions
+from sira_cli.language.introducing import JOINS, article_of, introduction_before, plural_after
 from sira_cli.language.things import Words
-from sira_cli.language.wordings import Wording
 from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.look.forbidding import Bans, certain
@@ -52,25 +51,22 @@ class GuideRules:
 
     Attributes:
         words: the names of objects.
-        introductions: how the language introduces them.
         tokens: the tokens that are names.
         parser: separates thoughts from texts.
         ends: tokens that end a text.
         room: number of tokens after which a text may end without everything.
     """
 
-    def __init__(
-        self, parser: ReasoningParser, words: Words, wording: Wording, ends: Sequence[int], limit: int
-    ) -> None:
+    def __init__(self, parser: ReasoningParser, words: Words, ends: Sequence[int], limit: int) -> None:
         """Read the vocabulary.
 
         Args:
             parser: separates thoughts from texts.
-            words, wording: the names of objects, and the language.
+            words: the names of objects.
             ends: tokens that end a text.
             limit: tokens of a text.
         """
-        self.words, self.introductions = words, Introductions(wording)
+        self.words = words
         self.tokens: NameTokens = name_tokens(parser.vocabulary, words)  # type: ignore[arg-type] # by identity
         self.parser, self.ends, self.room = parser, torch.tensor(sorted(ends)), int(ROOM * limit)
         self._mentioned = functools.lru_cache(maxsize=_KEPT)(self._in_sentence)
@@ -89,7 +85,7 @@ class GuideRules:
     def _in_sentence(self, text: str) -> list[Mention]:
         spans = sorted((span, thing.name, thing.group) for thing in self.words.things(text) for span in thing.spans)
         return [
-            Mention(start, end, name, head, self.introductions.before(text[:start]) is not None)
+            Mention(start, end, name, head, introduction_before(text[:start]) is not None)
             for (start, end), name, head in spans
         ]
 
@@ -110,8 +106,13 @@ class Guide:
         self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
         self._dead: int | None = None  # place from which a text goes on that can introduce nothing
 
-    def first(self, words: Words, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
-        """Return start and end of the first part of a text that cannot stay, or None; as `Forbidden.first`."""
+    def first(self, text: str, *, ended: bool) -> tuple[int, int] | None:
+        """Return start and end of the first certain part of a text that cannot stay, or None.
+
+        Args:
+            text: the text so far.
+            ended: whether it is complete.
+        """
         if self._dead is not None:
             return self._dead, len(text)
         introduced: set[str] = set()
@@ -120,7 +121,7 @@ class Guide:
                 continue
             wrong = each.head not in self._supported or each.name in self._doubted
             wrong |= each.introduced and each.head in introduced
-            if wrong and each.end > start and (ended or certain(text, each.end)):
+            if wrong and (ended or certain(text, each.end)):
                 return each.start, each.end
             introduced.add(each.head)
         return None
@@ -154,14 +155,14 @@ class Guide:
             first = next((number for number, is_text in enumerate(outside) if is_text), len(tokens))
             self._begins = len(vocabulary.text(tokens[:first]))
         text = self.text(tokens)
-        missing, introduction = self.missing(text), rules.introductions.before(text)
+        missing, introduction = self.missing(text), introduction_before(text)
         if self._swapped is not None and text.rstrip() == self._swapped[0]:
             article_tokens = rules.tokens.spelled(self._swapped[1])
             return Choice(article_tokens, article_tokens[:0], only=True)
         groups, place, other = self._supported, Place.at_the_end(text), ""
         if introduction is not None:
-            groups, how = frozenset(missing), rules.introductions
-            article, plural = how.article(introduction), how.plural(introduction)
+            groups = frozenset(missing)
+            article, plural = article_of(introduction), plural_after(introduction)
             place = Place.at_the_end(text, introduced=introduction.direct, article=article, plural=plural)
             if missing and article is not None:
                 other = "an" if article == "a" else "a"
@@ -199,7 +200,7 @@ class Guide:
         """Return where a text stops before it introduces anything else: at a word that joins, or a sentence."""
         named = max((each.end for each in self._rules.mentions(text)), default=0)
         sentence = self._sentence(text)
-        joins = [match.start() for match in self._rules.introductions.joins.finditer(text, max(named, sentence))]
+        joins = [match.start() for match in JOINS.finditer(text, max(named, sentence))]
         return joins[-1] if joins and named > sentence else sentence
 
     def stop(self, text: str, choice: Choice) -> None:

@@ -16,14 +16,12 @@ from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
-from sira_cli.models.look.candidates import captions, several
+from sira_cli.models.look.candidates import captions
 from sira_cli.models.look.claims import Claim, removed_of
 from sira_cli.models.look.continuing import Continuation, Decoded
-from sira_cli.models.look.entries import guided
 from sira_cli.models.look.guide import Guide, GuideRules
 from sira_cli.models.look.second_look import PictureLook, SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.schemas.schema import Schema
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -59,7 +57,6 @@ class GuidedCaptions:
         Raises:
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        self._plain = lvlm
         lvlm = copy.copy(lvlm)
         if lvlm.preset.generation.on_loop == "retry":  # a second try would not be guided
             lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
@@ -67,8 +64,8 @@ class GuidedCaptions:
             lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
         self.look = SecondLook(lvlm, verify)
         self._lvlm, self._threshold = lvlm, verify.threshold(lvlm.preset)
-        finder, limit = self.look.words, lvlm.preset.generation.max_new_tokens
-        self._rules = GuideRules(lvlm.parser, finder.objects, finder.wording, lvlm.ends.ids, limit)
+        limit = lvlm.preset.generation.max_new_tokens
+        self._rules = GuideRules(lvlm.parser, self.look.finder.words, lvlm.ends.ids, limit)
 
     def answers(
         self, images: Sequence[Shown], inputs: Any, settings: dict[str, Any], *, seeds: Sequence[int], task: str
@@ -87,7 +84,7 @@ class GuidedCaptions:
         asked = [self._asked(at, texts) for at, texts in zip(looks, drafts.texts, strict=True)]
         texts = [self._begun(row, drafts.tokens[row], candidates) for row, candidates in enumerate(asked)]
         todo = [text for text in texts if text.begun != drafts.tokens[text.row]]
-        decoded = Decoded(self._lvlm, inputs, seeds, words=self._rules.words, task=task, trail=drafts.trail or trail)
+        decoded = Decoded(self._lvlm, inputs, seeds, task=task, trail=drafts.trail or trail)
         tokens = [*drafts.tokens]
         for text, changed in zip(todo, decoded.go_on(todo), strict=True):
             tokens[text.row] = changed
@@ -95,35 +92,12 @@ class GuidedCaptions:
         answers = [self._lvlm.answer_of(row, *counts) for row, counts in zip(tokens, lengths, strict=True)]
         return [self._answer(*each, settings) for each in zip(answers, asked, looks, strict=True)]
 
-    def lists(
-        self,
-        images: Sequence[Shown],
-        inputs: Any,
-        settings: dict[str, Any],
-        *,
-        seeds: Sequence[int],
-        task: str,
-        schema: Schema,
-    ) -> list[Answer]:
-        """Return answers that follow a schema, whose lists have the supported entries of several; as `answers`."""
-        lvlm, schemas = self._plain, [schema] * len(images)
-        trail = Trail(range(len(images)))  # of the first answers, whose rows of the picture serve the questions
-        each = [
-            model.answer(inputs, seeds=own, task=task, schemas=schemas, trail=None if number else trail)
-            for number, (model, own) in enumerate(several(lvlm, seeds))
-        ]
-        looks = self.look.at(images, inputs, trail)
-        return [
-            guided(look, answers, schema, settings, lvlm.preset.text)
-            for look, answers in zip(looks, zip(*each, strict=True), strict=True)
-        ]
-
     def _asked(self, at: PictureLook, texts: Sequence[str]) -> _Candidates:
         """Ask about each object that some captions of a picture name."""
         words, found = self._rules.words, dict[str, Thing]()
         for text in texts:
             for thing in words.things(text):
-                found.setdefault(thing.key, replace(thing, spans=()))
+                found.setdefault(thing.name, replace(thing, spans=()))
         claims = at.check("", list(found.values())).objects
         drafted = frozenset(thing.group for thing in words.things(texts[0]))
         return _Candidates(texts[0], drafted, claims, [claim for claim in claims if claim.support < self._threshold])
@@ -134,9 +108,9 @@ class GuidedCaptions:
         supported = frozenset(group(claim.thing) for claim in candidates.claims if claim.thing not in doubted)
         guide = Guide(self._rules, supported, doubted)
         begun = draft[: guide.agrees(draft)]
-        if begun == draft and guide.first(self._rules.words, guide.text(draft), 0, ended=True) is not None:
+        if begun == draft and guide.first(guide.text(draft), ended=True) is not None:
             begun = draft[:-1]  # a name of several tokens
-        return Continuation(row, [], guide, begun=begun)
+        return Continuation(row, guide, begun)
 
     def _answer(self, answer: Answer, candidates: _Candidates, at: PictureLook, settings: dict[str, Any]) -> Answer:
         """Return a caption in its final form, with the claims about its picture."""

@@ -4,8 +4,6 @@
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no (`answer_words`)
 
-The same goes for other claims of a text (`kinds`), such as colours.
-
 The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
 if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
 about them may name what any of them shows, and so the question and its threshold are those of single pictures.
@@ -13,7 +11,7 @@ about them may name what any of them shows, and so the question and its threshol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +24,9 @@ from sira_cli.language.things import Thing
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.answering.decoding import DecodingModel
 from sira_cli.models.answering.starts import Trail
-from sira_cli.models.look.answer_words import AnswerWords
+from sira_cli.models.look.answer_words import answer_tokens
 from sira_cli.models.look.claims import LIST_TOKENS, Check, Claim, best_of
-from sira_cli.models.look.finding import ClaimFinder
-from sira_cli.models.look.forbidding import GivenTokens
+from sira_cli.models.look.finding import ObjectFinder
 from sira_cli.models.look.verify import Verify as Verify
 
 if TYPE_CHECKING:
@@ -44,7 +41,7 @@ class SecondLook:
     """Asks a loaded model about the objects that texts name.
 
     Attributes:
-        words: finds the claims of a text.
+        finder: finds the objects of a text.
     """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
@@ -55,15 +52,13 @@ class SecondLook:
             verify: how to look; None: as in the preset.
 
         Raises:
-            SettingsError: the language is not known, or has no question of a kind.
+            SettingsError: the finder of objects does not fit.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         self._lvlm = lvlm
-        self.words = ClaimFinder(verify or Verify(), lvlm.preset)
-        self._answers = {
-            name: AnswerWords(lvlm.vocabulary, self.words.wording.answers(name), single=kind.single)
-            for name, kind in self.words.kinds.items()
-        }
+        self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
+        yes, no = lvlm.preset.verify.answers
+        self._yes, self._no = answer_tokens(lvlm.vocabulary, yes, no)
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
@@ -94,71 +89,47 @@ class SecondLook:
         ]
 
     def named(self, image: Still, text: str) -> list[Thing]:
-        """Return the claims of a text; the model is asked for its objects, if so set."""
-        return self.words.named(text, lambda prompt: self._answer(image, prompt))
+        """Return the objects of a text; the model is asked for them, if so set."""
+        return self.finder.named(text, lambda prompt: self._answer(image, prompt))
 
     def questions(self, named: Sequence[Thing]) -> list[str]:
-        """Return the question about each claim."""
-        return [self.words.question(thing) for thing in named]
+        """Return the question about each object."""
+        return [self.finder.question(thing) for thing in named]
 
     @torch.no_grad()
-    def last_logits(
-        self,
-        image: Still,
-        questions: Sequence[str],
-        prefix: ImagePrefix | None = None,
-        begun: Sequence[int] = (),
-    ) -> Tensor:
-        """Return the model's logits of the next token of each answer: `[Q, V]` float32.
+    def last_logits(self, image: Still, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
+        """Return the model's logits of the first token of each answer: `[Q, V]` float32.
 
         Args:
             image: the picture, RGB.
             questions: Q questions in their final wording.
             prefix: first rows of another prompt about the picture, used if they equal those of the questions.
-            begun: the first tokens of the answers.
         """
         lvlm = self._lvlm
         if lvlm.model.config.model_type in BIDIRECTIONAL:
-            return self._whole(image, questions, begun)
+            return self._whole(image, questions)
         self._word([question for question in questions if question not in self._worded])
         befores, tails = zip(*(self._worded[question] for question in questions), strict=True)
         if any(before != befores[0] for before in befores):
-            return self._whole(image, questions, begun)
-        ends = [[*tail, *begun] for tail in tails]
+            return self._whole(image, questions)
         if prefix is not None and self._before(prefix.ids) == befores[0]:
-            return prefix.last_logits(ends)
+            return prefix.last_logits(tails)
         with lvlm.vocabulary.lock:
             inputs = lvlm.to_device(lvlm.chat_inputs([image], questions[:1], at_once=True))
         length = self._prefix_length(inputs["input_ids"][0])
         if inputs["input_ids"][0, length:].tolist() != tails[0]:
-            return self._whole(image, questions, begun)
-        return ImagePrefix(lvlm.model, inputs, length).last_logits(ends)
+            return self._whole(image, questions)
+        return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
 
     def claims(self, image: Still, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
-        """Ask about claims; otherwise as `last_logits`."""
+        """Ask about objects; otherwise as `last_logits`."""
         if not named:
             return []
-        first = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
-        found: dict[int, Claim] = {}
-        for kind, answers in self._answers.items():
-            rows = [row for row, thing in enumerate(named) if thing.kind == kind]
-            if not rows:
-                continue
-            some = [named[row] for row in rows]
-
-            def after(begun: Sequence[int], some: Sequence[Thing] = some) -> Tensor:
-                return self.last_logits(image, self.questions(some), prefix, begun).log_softmax(dim=-1)
-
-            logprobs = answers.logprobs(first[rows], after)  # [Q of this kind, answers]
-            own = torch.tensor([[answers.values.index(thing.value)] for thing in some], device=first.device)
-            # In logarithms, because both may underflow a float.
-            claimed, rest = logprobs.gather(1, own)[:, 0], logprobs.scatter(1, own, -torch.inf).logsumexp(dim=1)
-            support, neither = (claimed - rest).sigmoid(), (1 - claimed.exp() - rest.exp()).clamp(min=0)
-            numbers = zip(support.tolist(), neither.tolist(), logprobs.argmax(dim=1).tolist(), strict=True)
-            for row, thing, (share, none, best) in zip(rows, some, numbers, strict=True):
-                answer = answers.values[best] if thing.value else ""
-                found[row] = Claim(thing.name, thing.spans, share, none, thing.kind, thing.value, answer=answer)
-        return [found[row] for row in range(len(named))]
+        logprobs = self.last_logits(image, self.questions(named), prefix).log_softmax(dim=-1)  # [Q, V]
+        # In logarithms, because both may underflow a float.
+        yes, no = (logprobs[:, tokens].logsumexp(dim=1) for tokens in (self._yes, self._no))  # [Q]
+        support, neither = (yes - no).sigmoid().tolist(), (1 - yes.exp() - no.exp()).clamp(min=0).tolist()
+        return [Claim(one.name, one.spans, *each) for one, *each in zip(named, support, neither, strict=True)]
 
     def _answer(self, image: Still, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily.
@@ -196,7 +167,7 @@ class SecondLook:
         tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
         return tokens
 
-    def _whole(self, image: Still, questions: Sequence[str], begun: Sequence[int] = ()) -> Tensor:
+    def _whole(self, image: Still, questions: Sequence[str]) -> Tensor:
         """Ask each question as a prompt of its own; otherwise as `last_logits`."""
         lvlm = self._lvlm
         parts = []
@@ -207,13 +178,12 @@ class SecondLook:
             # generate makes the masks and positions of the prompts, as in `sira ask`
             output = lvlm.model.generate(
                 **inputs,
-                max_new_tokens=1 + len(begun),
+                max_new_tokens=1,
                 do_sample=False,
                 return_dict_in_generate=True,
                 output_logits=True,
-                logits_processor=[GivenTokens([list(begun)] * len(batch), inputs["input_ids"].shape[1])],
             )
-            parts.append(output.logits[len(begun)].float())
+            parts.append(output.logits[0].float())
         return torch.cat(parts)
 
     def _prefix_length(self, ids: Tensor) -> int:
@@ -225,23 +195,19 @@ class PictureLook:
     """A second look at one picture, or at a group: an object that several texts name is asked about once.
 
     Attributes:
-        words: as of the `SecondLook`.
+        finder: as of the `SecondLook`.
     """
 
     def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
         self._look, self._images, self._prefix = look, pictures_of(image), prefix
-        self.words = look.words
+        self.finder = look.finder
         self._known: dict[str, Claim] = {}
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
-        """Ask about each claim of a text, unless an earlier text made it; `named`: its claims, if they are known."""
+        """Ask about each object of a text, unless an earlier one named it; `named`: its objects, if they are known."""
 
         def ask(new: Sequence[Thing]) -> list[Claim]:
             return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
 
         named = self._look.named(self._images[0], text) if named is None else named
-        return self.words.check(text, named, self._known, ask)
-
-    def supported(self, thresholds: Mapping[str, float]) -> frozenset[str]:
-        """Return the keys of the claims asked about so far whose support is not below the threshold of their kind."""
-        return frozenset(key for key, claim in self._known.items() if claim.support >= thresholds[claim.kind])
+        return self.finder.check(text, named, self._known, ask)

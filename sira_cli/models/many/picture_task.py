@@ -120,7 +120,6 @@ class PictureTask(Task[Answer, Result]):
             words=[] if self.request.words else None,
             choices=[] if self.request.choices else None,
             objects=None if self._looked is None else [],
-            claims=[] if self._looked is not None and "claims" in self._looked else None,
             verify=self._looked,
             json_schema=self.request.json_schema,
             reasoning="" if self.lvlm.parser.expects and not self.request.choices else None,

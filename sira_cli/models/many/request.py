@@ -32,7 +32,7 @@ class Request:
         prompt: given to the model word by word, for pictures without their own.
         words: score the words of each text.
         choices: pick one of these answers, instead of decoding.
-        verify: ask about each object that a text names, and remove unsupported ones if it rewrites.
+        verify: ask about each object that a text names, after it or before it.
         schema: each text follows it.
         of_clips: the prompt for clips instead; empty: they have no other.
         fills: replace the prompt's `{names}` by each picture's columns.
@@ -141,9 +141,8 @@ class Request:
             if preset.generation.think:
                 raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
         check_beams(method, beams)
-        if preset.text.alt is not None and (self.words or (self.verify is not None and self.verify.rewrites)):
-            other = "`words=`" if self.words else "a second look that rewrites"
-            raise SettingsError(f"`alt=` shortens texts when they are decoded, unlike {other}: leave out one of them")
+        if preset.text.alt is not None and self.words:
+            raise SettingsError("`alt=` shortens texts when they are decoded, unlike `words=`: leave out one of them")
         if preset.output.doubt is not None and self.verify is None:
             raise SettingsError("`doubt=` is about the second look at a text: also give `verify=`")
         if self.words and beams > 1:

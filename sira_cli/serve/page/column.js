@@ -110,20 +110,19 @@ export class Column {
     const seconds = sira.decoding_seconds.toFixed(1);
     this.status.replaceChildren(
       `${tokens} tokens in ${seconds} s; ${ENDS[sira.finish_reason] ?? sira.finish_reason}.`,
-      element("span", { className: "unseen" }, ` ${unsure(this.said.unsupported.map(nameOf))}`),
+      element("span", { className: "unseen" }, ` ${unsure(this.said.unsupported.map((one) => one.thing))}`),
     );
     return true;
   }
 
-  finish(text, { words, objects, claims, candidates, verify, warnings = [] }) {
-    const ruled = (claims) => claims.map((one) => ({ ...one, threshold: thresholdOf(one, verify) }));
-    const marked = ruled([...(objects ?? []), ...(claims ?? [])]);
-    this.said = { text, words: words ?? [], unsupported: marked.filter((one) => one.support < one.threshold) };
+  finish(text, { words, objects, candidates, verify, warnings = [] }) {
+    const unsupported = (objects ?? []).filter((one) => one.support < verify.min_support);
+    this.said = { text, words: words ?? [], unsupported };
     this.mark();
     if (warnings.length) this.fail(warnings.join("\n"));
     if (words) this.showDoubts(words);
-    if (candidates) this.showThings(ruled(candidates), verify, "Looked for first;");
-    else if (objects) this.showThings(marked, verify, claims ? "Claims" : "Objects");
+    if (candidates) this.showThings(candidates, verify, "Looked for first;");
+    else if (objects) this.showThings(objects, verify, "Objects");
   }
 
   mark(only = []) {
@@ -157,24 +156,15 @@ export class Column {
   showThings(objects, { min_support: threshold }, kinds) {
     const box = find(".things", this.root);
     const sorted = [...objects].sort((one, other) => one.support - other.support);
-    const absent = sorted.filter((one) => one.support < one.threshold).length;
+    const absent = sorted.filter((one) => one.support < threshold).length;
     find("h3", box).textContent = sorted.length
       ? `${kinds} not supported: ${absent || "none"} of ${sorted.length}`
       : "The second look recognised nothing in the text.";
     for (const part of [find("table", box), find(".hint", box)]) part.hidden = !sorted.length;
     find(".hint", box).textContent = `Below ${threshold}, the line in the bars, an object is not supported.`;
-    find("tbody", box).replaceChildren(...sorted.map((one) => row(nameOf(one), one.support, one.threshold)));
+    find("tbody", box).replaceChildren(...sorted.map((one) => row(one.thing, one.support, threshold)));
     box.hidden = false;
   }
-}
-
-// The support below which an object or another claim is not supported.
-function thresholdOf({ kind = "objects" }, verify) {
-  return (verify.claims?.[kind] ?? verify).min_support;
-}
-
-function nameOf({ thing, value }) {
-  return value ? `${thing}: ${value}` : thing;
 }
 
 function row(thing, support, threshold) {
