@@ -19,14 +19,18 @@ from sira_cli.errors import DataError
 from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]
-_SCHEMAS = ("sira.caption/", "sira.ask/")
+SCHEMAS = ("sira.caption/", "sira.ask/")
 
 
 class RecordFile:
-    """Records of `sira caption` or `sira ask`; a torn last line, of a run that was killed, is left out."""
+    """Records of runs; a torn last line, of a run that was killed, is left out."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schemas: tuple[str, ...] = SCHEMAS) -> None:
         """Scan the file.
+
+        Args:
+            path: the file.
+            schemas: the beginnings of the schemas that it may hold.
 
         Raises:
             DataError: the file is not a file of records.
@@ -42,20 +46,24 @@ class RecordFile:
             if not line.endswith(b"\n"):
                 break
             try:
-                record = _record(line)
+                record = _record(line, schemas)
                 name, image = name_of(record), record["image_sha256"]
                 place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
                 self._index.add(start, hash(name), hash(image or name), hash(place))
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(f"{path}: line {number} is not a record of sira caption or sira ask") from None
+                raise DataError(f"{path}: line {number} is not a record of {_commands(schemas)}") from None
             start += len(line)
         if not len(self._index):
-            raise DataError(f"{path}: holds no records: expected a file that sira caption or sira ask wrote with -o")
+            raise DataError(f"{path}: holds no records: expected a file that {_commands(schemas)} wrote with -o")
 
     def __getitem__(self, number: int) -> Record:
         """Read a record."""
+        return _whole(_parsed(self.line(number)))
+
+    def line(self, number: int) -> bytes:
+        """Read the line of a record."""
         self._file.seek(self._index["start"][number])
-        return _whole(_parsed(self._file.readline()))
+        return self._file.readline()
 
     def newest(self, identity: str) -> tuple[Numbers, Numbers]:
         """Return the pictures, in the order in which they come first, and the number of the last record of each.
@@ -110,14 +118,20 @@ def name_of(record: Record) -> str:
     return str(record.get("id") or record["file_name"])
 
 
-def _record(line: bytes) -> Record:
+def _commands(schemas: tuple[str, ...]) -> str:
+    """Return the commands that write records, such as `sira caption or sira ask`."""
+    *first, last = (f"sira {schema.removeprefix('sira.').rstrip('/')}" for schema in schemas)
+    return f"{', '.join(first)} or {last}"
+
+
+def _record(line: bytes, schemas: tuple[str, ...]) -> Record:
     """Return the record in a line.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the line is not a record.
     """
     record = _parsed(line)
-    if not record["schema"].startswith(_SCHEMAS) or not isinstance(record["text"], str):
+    if not record["schema"].startswith(schemas) or not isinstance(record["text"], str):
         raise ValueError
     if not record.keys() >= REQUIRED:
         raise KeyError

@@ -14,7 +14,7 @@ import typer
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, presets, serve
+from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, export, presets, serve
 from sira_cli.cli.eval import command as evaluation
 from sira_cli.cli.help import Command, Groups, Variadic
 from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, tuple[ModuleType, str | None]]] = {
         "serve": (serve, "Answer programs that speak OpenAI's protocol."),
         "trace": (trace, "Write the logits of both streams, token by token."),
         "report": (report, "Make an HTML page that shows traces."),
+        "export": (export, "Write records as tables, text files or XMP (ExifTool)."),
     },
     RESEARCH: {
         "bench": (bench, "Measure what methods cost compared with greedy."),

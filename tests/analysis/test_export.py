@@ -1,0 +1,186 @@
+"""Records in other forms, with texts that somebody has corrected."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sira_cli.analysis.export import Export, corrected
+from sira_cli.data.records.record import Result
+from sira_cli.errors import DataError
+
+
+def result(name: str, text: str = "A dog.", **more: object) -> dict:
+    known = {
+        "schema": "sira.caption/1",
+        "key": f"key of {name}",
+        "file_name": name,
+        "status": "ok",
+        "text": text,
+        "error": "",
+        "prompt": "p",
+        "preset": "demo",
+        "model": "m",
+        "revision": "",
+        "method": "sira",
+        "k": 1,
+        "layers": 2,
+        "alpha": 0.5,
+        "max_new_tokens": 8,
+        "temperature": 0.0,
+        "seed": 0,
+        "finish_reason": "stop",
+        "image_tokens": 1,
+        "prompt_tokens": 2,
+        "output_tokens": 3,
+        "duration_ms": 1.0,
+        "image_sha256": name,
+        "sira_version": "0",
+    }
+    return Result(**known | more).to_record()
+
+
+FAILED = {"status": "error", "error": "no picture", "finish_reason": "error", "text": ""}
+
+
+def written(path: Path, *records: dict) -> Path:
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return path
+
+
+def correction(name: str, text: str) -> dict:
+    return {"schema": "sira.correction/1", "file_name": name, "key": f"key of {name}", "text": text}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with three pictures and their records: the second one was tried twice, the third one failed."""
+    for name in "abc":
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
+    records = [result("a.png"), result("b.png", **FAILED), result("c.png", **FAILED), result("b.png", "Two cats.")]
+    written(tmp_path / "captions.jsonl", *records)
+    return tmp_path
+
+
+def test_a_table_has_a_row_per_picture(folder, sira):
+    code, _, err = sira(
+        "export", folder / "captions.jsonl", "--csv", folder / "c.csv", "--parquet", folder / "c.parquet"
+    )
+    assert (code, err.count("3 records")) == (0, 2)
+    with (folder / "c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["file_name"], row["status"], row["text"]) for row in rows] == [
+        *[("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
+    ]
+    from pyarrow import parquet
+
+    assert parquet.read_table(folder / "c.parquet").column("text").to_pylist() == ["A dog.", "Two cats.", ""]
+
+
+def test_text_files_are_those_of_a_run(folder, sira):
+    (folder / "a.txt").write_text("Mine.\n")
+    code, _, err = sira("export", folder / "captions.jsonl", "--sidecar")
+    assert code == 0
+    assert "1 text files" in err
+    assert "left out: 1 records of pictures that failed" in err
+    assert "left out: 1 texts whose files exist" in err
+    assert {file.name: file.read_text() for file in folder.glob("*.txt")} == {
+        "a.txt": "Mine.\n",
+        "b.txt": "Two cats.\n",
+    }
+    sira("export", folder / "captions.jsonl", "--caption-extension", "cap", "--output-dir", folder / "tree")
+    assert sorted(file.name for file in (folder / "tree").iterdir()) == ["a.cap", "b.cap"]
+
+
+def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
+    sira("export", folder / "captions.jsonl", "--sidecar")
+    (folder / "b.txt").write_text("Mine.\n")
+    corrections = written(
+        folder / "corrections.jsonl", correction("a.png", "A"), correction("b.png", "B"), correction("a.png", "A cat.")
+    )
+    given = ("export", folder / "captions.jsonl", "--corrections", corrections)
+    assert sira(*given, "--sidecar")[0] == 0
+    assert {file.name: file.read_text() for file in folder.glob("*.txt")} == {"a.txt": "A cat.\n", "b.txt": "Mine.\n"}
+    moved = folder / "elsewhere"
+    moved.mkdir()
+    assert sira(*given, "-o", moved / "captions.jsonl")[0] == 0
+    records = [json.loads(line) for line in (moved / "captions.jsonl").read_text().splitlines()]
+    expected = [("../a.png", "A cat.", "A dog."), ("../b.png", "B", "Two cats."), ("../c.png", "", None)]
+    assert [(record["file_name"], record["text"], record.get("draft")) for record in records] == expected
+    assert [record["key"] for record in records] == [f"key of {name}.png" for name in "abc"]
+
+
+def test_a_correction_of_no_record_is_named(folder, sira):
+    written(folder / "corrections.jsonl", correction("a.png", "A cat."), correction("gone.png", "A cat."))
+    given = ("export", folder / "captions.jsonl", "--corrections", folder / "corrections.jsonl")
+    code, _, err = sira(*given, "--csv", folder / "c.csv")
+    assert code != 0
+    assert "gone.png: no record of" in err
+    assert not (folder / "c.csv").exists()
+
+
+def test_what_is_no_correction_is_refused(folder):
+    with pytest.raises(DataError, match="line 1: is not a correction"):
+        Export(folder / "captions.jsonl", written(folder / "corrections.jsonl", {"file_name": "a.png", "text": "A."}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "nothing to write"),
+        (("--csv", "c.txt"), "ends in .csv"),
+        (("-o", "captions.jsonl"), "is read by this command"),
+        (("--exiftool", "args"), "exists"),
+    ],
+)
+def test_nothing_is_replaced_unasked(options, message, folder, sira, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path("args").write_text("mine")
+    code, _, err = sira("export", "captions.jsonl", *options)
+    assert code == 2
+    assert message in err
+    assert Path("args").read_text() == "mine"
+
+
+def test_arguments_for_exiftool_name_pictures_that_are_there(folder, sira):
+    (folder / "a.png").unlink()
+    code, _, err = sira("export", folder / "captions.jsonl", "--exiftool", folder / "args")
+    assert code == 0
+    assert f"1 texts in {folder / 'args'}: exiftool -@ {folder / 'args'}" in err
+    assert "left out: 1 texts about pictures that are not there" in err
+    assert str(folder / "b.png") in (folder / "args").read_text().splitlines()
+    if shutil.which("exiftool"):
+        import subprocess
+
+        subprocess.run(["exiftool", "-@", folder / "args"], check=False)
+        assert "Two cats." in (folder / "b.png.xmp").read_text()
+
+
+def claim(thing: str, support: float, *spans: tuple[int, int]) -> dict:
+    return {"thing": thing, "spans": [list(span) for span in spans], "support": support, "neither": 0.0}
+
+
+def test_claims_about_words_that_left_leave():
+    text = "A dog and a cat near dogs."
+    record = result(
+        "a.png", text, schema="sira.check/1", support=0.1, fixed="A cat.", dropped=[], words=[{"word": "A"}]
+    )
+    record["objects"] = [claim("dog", 0.1, (2, 5), (21, 25)), claim("cat", 0.8, (12, 15))]
+    new = corrected(record, "The Cat, a hotdog.")
+    assert new["objects"] == [claim("cat", 0.8, (4, 7))]
+    assert (new["text"], new["draft"], new["support"], new["key"]) == ("The Cat, a hotdog.", text, 0.8, record["key"])
+    assert not {"fixed", "dropped", "words"} & new.keys()
+    assert corrected(record, "Dogs.")["objects"] == [claim("dog", 0.1, (0, 4))]
+    assert corrected(record, "A bird.")["support"] == 1.0
+
+
+def test_a_text_that_follows_a_schema_stays_json():
+    record = result("a.png", '["dog"]', json_schema="tags:3", data=["dog"])
+    assert corrected(record, '["cat"]')["data"] == ["cat"]
+    with pytest.raises(DataError, match=r"a\.png: its text follows a schema"):
+        corrected(record, "A cat.")
