@@ -18,6 +18,7 @@ from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.calibrations import calibrated
 from sira_cli.models.loading.compiled import CompiledSteps
+from sira_cli.models.loading.exact import check_transformers
 from sira_cli.models.loading.hub import Download, find_checkpoint
 from sira_cli.models.loading.inspection import check_structure
 from sira_cli.models.loading.packed import packed_bytes
@@ -76,6 +77,7 @@ def load(
     if compile:
         methods.check_compile(method, preset.generation.num_beams)
     check_quantization(quantization)
+    check_transformers()
     picked = pick_device(device)
     model_name = preset.model
     if model_name == presets.BUNDLED:

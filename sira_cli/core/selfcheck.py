@@ -1,0 +1,87 @@
+"""Whether this version of transformers calls its modules as the fork expects: a two-layer LLaVA against Algorithm 1."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from sira_cli.core import reference
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Step, attach
+
+TESTED = "5.19 to 5.24"  # versions of transformers that the tests ran with
+TOLERANCE = 1e-4  # of logits, in float32
+IMAGE, PATCHES, TOKENS = 63, 4, 12
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    model: Any
+    inputs: Mapping[str, Tensor]
+    image: Tensor
+    silent: Sequence[int] = (IMAGE,)
+    grown: Mapping[str, int] = field(default_factory=dict)
+
+
+@functools.cache
+def failure() -> str | None:
+    """Return why the fork is not exact under this version of transformers, in a sentence; None if it is."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            difference = _difference(_prompt())
+    except Exception as error:
+        return f"{_advice()} ({type(error).__name__}: {error})"
+    if difference > TOLERANCE:
+        return f"{_advice()} (its logits differ from the reference by {difference:.1e})"
+    return None
+
+
+def _advice() -> str:
+    return (
+        f"transformers {transformers.__version__} changed what the fork needs: install a version that was tested "
+        f"({TESTED}), or a newer sira"
+    )
+
+
+def _prompt() -> _Prompt:
+    """Return a random model and a prompt of 12 tokens, 4 of them of the picture."""
+    size: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config: Any = LlavaConfig(
+        vision_config=CLIPVisionConfig(**size, num_hidden_layers=1, image_size=8, patch_size=4).to_dict(),
+        text_config=LlamaConfig(**size, num_hidden_layers=2, vocab_size=64, num_key_value_heads=1).to_dict(),
+        image_token_index=IMAGE,
+        image_seq_length=PATCHES,
+        vision_feature_layer=-1,
+    )
+    config._attn_implementation = "sdpa"
+    model = LlavaForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(20)  # so that attention is far from uniform, and the streams differ
+    ids = torch.randint(3, IMAGE, (1, TOKENS))
+    ids[:, 2 : 2 + PATCHES] = IMAGE
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(1, 3, 8, 8)}
+    return _Prompt(model, inputs, ids == IMAGE)
+
+
+@torch.no_grad()
+def _difference(prompt: _Prompt) -> float:
+    """Return the largest difference between the fork's logits and the reference's, over 3 tokens of its text."""
+    config, steps = SiraConfig(k=1), list[Step]()
+    with attach(prompt.model, config, on_step=steps.append):
+        tokens = prompt.model.generate(**prompt.inputs, max_new_tokens=3, pad_token_id=0, suppress_tokens=[IMAGE])
+    text = tokens[0, TOKENS:].tolist()
+    expected = reference.decode(prompt, 1, config.alpha, len(text), follow=text)
+    pairs = (("full", expected.full), ("cf", expected.cf))
+    found = [torch.cat([getattr(step, name) for step in steps]) - own for name, own in pairs]
+    if not bool((expected.full - expected.cf).abs().amax() > 100 * TOLERANCE):
+        raise AssertionError("both streams of the reference are the same")
+    return float(torch.stack(found).abs().max())
