@@ -3,7 +3,6 @@
 docs/bench/demo-support.json             `sira calibrate support -p demo --scenes -o`
 docs/bench/cpu-demo-second-look.json     `python -m tools.look_cost -o`
 docs/bench/ledger.json                   `python -m tools.ledger -o`
-docs/bench/cpu-demo-schema.json          `python -m tools.schema_cost -o`
 docs/bench/coverage.json                 `python -m tools.coverage -o`
 """
 
@@ -45,17 +44,6 @@ def second_look_cost() -> str:
     rows = [["captions of", "objects per caption", "time with `--verify flag`"]]
     rows += [[look.method, f"{look.things:.1f}", f"x{look.ratio}"] for look in looks]
     return markdown(rows)
-
-
-def schema_cost() -> str:
-    """Return the cost of following a JSON schema."""
-    found = _record("cpu-demo-schema")
-    step, (one, *_) = found["step"], found["mask_seconds"].values()
-    return (
-        f"A step of the bundled model takes x{step['ratio']['median']:.2f} with the schema `{found['json_schema']}` "
-        f"({1000 * step['seconds']['without']:.1f} ms without). In a vocabulary of {found['vocabulary']:,} tokens "
-        f"a text's mask takes {1000 * one:.1f} ms, whatever the model. Processor time on {found['device']}."
-    )
 
 
 def _record(name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sira_cli.data.records.record import Result
     from sira_cli.pictures.picture import Picture
     from sira_cli.runs.events import Failed, Finished, PictureEvent
-    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.runs.run import PictureRun
     from sira_cli.runs.targets import Targets
 
 
@@ -79,7 +79,6 @@ def run_pictures(
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)
-        _note_boxes(jobs[0])
         failed, engines = 0, engines_of(model, engine, options.endpoint)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(job.pictures), job.method.name if len(jobs) > 1 else "")
@@ -96,12 +95,6 @@ def run_pictures(
                 note(f"what differs: sira compare {files[0]} {files[1]}")
     if failed:
         raise typer.Exit(3)
-
-
-def _note_boxes(job: Job) -> None:
-    asked = job.request.schema
-    if asked is not None and asked.takes_boxes and asked.boxes is None:
-        note(f"preset {job.preset.name or job.preset.model} names no form of boxes: objects are asked for without")
 
 
 class _Terminal:

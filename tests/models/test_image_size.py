@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.inputs.processors import chat_inputs, load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.preset_parts import ImageSettings, Prompts
+from sira_cli.models.loading.preset_parts import ImageSettings
 from tests.support import layouts
 
 QWEN = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -76,8 +76,7 @@ def test_what_a_processor_cannot_do_is_refused(image_tokens, name, settings, mes
 
 
 def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset():
-    taken = {"image": ImageSettings(max_pixels=1003520), "prompts": Prompts(boxes="xyxy-pixels")}
-    assert presets.for_model(QWEN) == Preset(model=QWEN, **taken)
+    assert presets.for_model(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
     joycaption = presets.find("joycaption-beta-one")
     preset = presets.resolve(joycaption.model)
     assert preset.prompts.system == joycaption.prompts.system == "You are a helpful image captioner."
@@ -88,8 +87,7 @@ def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset():
 def test_the_command_says_so(sira, photos):
     code, _, err = sira("caption", photos["coffee"], "--model", QWEN, "--offline")
     assert code == 1
-    taken = "prompts: {boxes: xyxy-pixels}; image: {max_pixels: 1003520}"
-    assert f"--model {QWEN} takes {taken} from the preset qwen2.5-vl-7b\n" in err
+    assert f"--model {QWEN} takes image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n" in err
     _, _, err = sira("caption", photos["coffee"], "--model", "nobody/nothing", "--offline")
     assert "takes" not in err
 

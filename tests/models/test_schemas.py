@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +21,6 @@ from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.schemas import schema as schemas
 from sira_cli.models.schemas import trial, trying
 from sira_cli.models.schemas.following import SchemaTokens, masked
-from sira_cli.models.schemas.inhabited import has_value
 from sira_cli.models.schemas.schema import LONGEST, Schema
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.scripted import script, written
@@ -202,15 +200,6 @@ def test_a_schema_that_becomes_too_large_while_it_is_followed_says_so(demo):
     )
 
 
-def test_a_text_in_a_circle_is_an_error(demo, images, monkeypatch):
-    lvlm = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=200, on_loop="trim"))
-    plan = written(lvlm.processor.tokenizer, '"' + " dog" * 100)
-    script(monkeypatch, lambda prompt: plan)
-    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of({"type": "string"})])
-    assert answer.finish_reason == "loop"
-    assert "repeated itself" in answer.error
-
-
 def test_thoughts_are_free_and_the_answer_follows(tmp_path, images, monkeypatch):
     """The prompt opens the thought, which holds JSON, quotes and an end of its own."""
     lvlm = load(str(write_qwen(tmp_path / "qwen", "3", thinking=ALWAYS_THINKING)), max_new_tokens=80)
@@ -323,72 +312,6 @@ def test_words_about_a_schema_are_no_part_of_it(monkeypatch):
     for wrong in (text.replace('"b"', '"c"'), text.replace('"x"', "1"), '{"of": []}'):
         with pytest.raises(ValueError, match="does not fit"):
             schema.read(wrong)
-
-
-A = {"$ref": "#/$defs/a"}
-ENDLESS = [
-    {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
-    {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}},
-    {"type": "object", "allOf": [{"properties": {"a": {"$ref": "#"}}}, {"required": ["a"]}]},
-    {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
-    {"$defs": {"a": {"type": "array", "items": {"anyOf": [A, {"$ref": "#"}]}, "minItems": 1}}, **A},
-    {"$defs": {"a": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}, "anyOf": [A, {"allOf": [A]}]},
-]
-
-
-@pytest.mark.parametrize("schema", ENDLESS)
-def test_a_schema_that_needs_itself_is_refused(schema):
-    with pytest.raises(
-        SettingsError, match=r"`schema=`: cannot be followed: (no value fits it, as it contains itself|U)"
-    ):
-        Schema.of(schema)
-    assert not has_value(schema)
-    assert has_value({**schema, "type": "string"} if "type" in schema else {"anyOf": [schema, {"type": "null"}]})
-
-
-def test_no_schema_that_a_small_value_fits_is_refused():
-    """By a validator, over random schemas that refer to each other, and all values up to a size."""
-    values = [None, 1]
-    for _ in range(2):
-        inside = values[:6]
-        values = [None, 1, [], *([each] for each in inside), *([each, None] for each in inside)]
-        values += [{}, *({key: each} for each in inside for key in "ab"), *({"a": each, "b": None} for each in inside)]
-    draw = random.Random(5)
-
-    def drawn(depth: int) -> dict:
-        kind = draw.choice(
-            ("ref", "ref", "array", "object", "object", "any", "all", "null") if depth else ("ref", "null")
-        )
-        if kind == "ref":
-            return {"$ref": f"#/$defs/{draw.choice('ab')}"}
-        if kind == "any":
-            return {"anyOf": [drawn(depth - 1), drawn(depth - 1)]}
-        if kind == "all":
-            return {"allOf": [drawn(depth - 1), drawn(depth - 1)]}
-        if kind == "array":
-            return {"type": "array", "items": drawn(depth - 1), "minItems": draw.randint(0, 2)}
-        if kind == "object":
-            keys = {key: drawn(depth - 1) for key in "ab"}
-            return {"type": "object", "properties": keys, "required": draw.choice(([], ["a"], ["a", "b"]))}
-        return {"type": "null"}
-
-    def references(node) -> set[str]:
-        """The schemas that are joined with one without a value in between: validators would not end."""
-        joined = [node, *node.get("anyOf", []), *node.get("allOf", [])]
-        return {each["$ref"][-1] for each in joined if "$ref" in each}.union(
-            *(references(each) for each in joined[1:]), set()
-        )
-
-    empty = 0
-    for _ in range(300):
-        definitions = {"a": drawn(2), "b": {"type": "object", "properties": {"a": drawn(1)}, "required": ["a"]}}
-        schema = {"$defs": definitions, **drawn(1)}
-        if "a" in references(definitions["a"]):
-            continue
-        fits = any(map(Draft202012Validator(schema).is_valid, values))
-        assert has_value(schema) or not fits, schema
-        empty += not has_value(schema)
-    assert empty > 20
 
 
 def test_a_trial_ends_itself_and_says_what_it_took(monkeypatch):

@@ -242,11 +242,6 @@ ABSURD = {
     "many": {"properties": {f"key {number}": {"type": "integer"} for number in range(2000)}},
     "a circle": {"$ref": "#"},
     "circles": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
-    "a list in itself": {
-        "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
-        "$ref": "#/$defs/a",
-    },
-    "an object in itself": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     "patterns in patterns": {"type": "string", "pattern": "^(([a-z]{1,99}){1,99}){1,99}$"},
     "products": {"allOf": [{"anyOf": [{"properties": {f"{a}{b}": {}}} for b in range(9)]} for a in range(9)]},
     "multiples": {"type": "integer", "multipleOf": 62_615_533, "minimum": 10**12, "maximum": 10**13},
@@ -260,6 +255,11 @@ ENORMOUS = {
     "items": {"type": "array", "items": {"type": "array", "minItems": 10**9, "items": {}}, "minItems": 10**9},
     "length": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
     "circle": {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+    "list in itself": {
+        "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
+        "$ref": "#/$defs/a",
+    },
+    "object in itself": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     "alternatives": {"anyOf": [{"properties": {f"k{each}": {}}, "required": [f"k{each}"]} for each in range(400)]},
     "pattern": {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
     "references": {
@@ -349,7 +349,7 @@ def test_no_other_request_waits_for_a_schema_that_is_tried(address, monkeypatch)
 def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
     """Before its text meets others."""
 
-    def fail(self: object, schema: Schema, limit: int) -> None:
+    def fail(self: object, schema: Schema) -> None:
         raise ValueError("cannot be followed: too many tokens")
 
     monkeypatch.setattr(type(long.schema_tokens), "begin", fail)

@@ -21,7 +21,7 @@ class SchemaOptions:
         str | None,
         typer.Option(
             metavar="FILE|NAME[:N]",
-            help="JSON: FILE, or NAME: tags, labels, objects, ...",
+            help="JSON: FILE, or NAME: tags, labels, caption+tags, ...",
         ),
     ] = None
     tags: Annotated[bool, typer.Option("--tags", help="Tags instead of sentences: red car, dog, grass.")] = False

@@ -111,7 +111,8 @@ class AnsweringModel(DecodingModel):
         if trail is not None:
             trail.end(tokens.tolist())
         answers = []
-        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, self.about_pictures(schemas, inputs), strict=True)
+        followed = [None] * len(image_tokens) if schemas is None else schemas
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, followed, strict=True)
         for number, (row, image, prompt, schema) in enumerate(rows):
             answer = self.answer_of(row, image, prompt, schema)
             if scores:

@@ -277,15 +277,9 @@ class DecodingModel(PreparingModel):
             processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.in_inputs)
         return processors
 
-    def following(self, schema: Schema | None, limit: int | None = None) -> FollowingText | None:
-        """Return an empty text that follows a schema; None without one. Errors as for `schema_tokens`.
-
-        Args:
-            schema: the schema.
-            limit: tokens of the text; None: as many as the settings say.
-        """
-        limit = self.preset.generation.max_new_tokens if limit is None else limit
-        return None if schema is None else self.schema_tokens.begin(schema, limit)
+    def following(self, schema: Schema | None) -> FollowingText | None:
+        """Return an empty text that follows a schema; None without one. Errors as for `schema_tokens`."""
+        return None if schema is None else self.schema_tokens.begin(schema)
 
     def _check_watching(self) -> None:
         """Check that both streams can be observed step by step."""

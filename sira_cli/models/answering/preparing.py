@@ -23,7 +23,6 @@ from sira_cli.pictures.clip import Clip, Sampling
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
-    from sira_cli.models.schemas.schema import Schema
 
 BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
 
@@ -186,17 +185,3 @@ class PreparingModel:
         """Count image tokens and prompt tokens of each row."""
         image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
         return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
-
-    def about_pictures(self, schemas: Sequence[Schema | None] | None, inputs: Any) -> list[Schema | None]:
-        """Return the schema of each row of inputs, about its picture as the model sees it; None: it follows none.
-
-        The size is known of a row with one picture, and of models that count its patches by `image_grid_thw`.
-        """
-        rows = len(inputs["input_ids"])
-        found: list[Schema | None] = [None] * rows if schemas is None else list(schemas)
-        grid = inputs.get("image_grid_thw")
-        if grid is None or len(grid) != rows or not any(schema and schema.needs_size for schema in found):
-            return found
-        side = self.processor.image_processor.patch_size
-        sizes = [(side * width, side * height) for _, height, width in grid.tolist()]
-        return [schema and schema.about(size) for schema, size in zip(found, sizes, strict=True)]

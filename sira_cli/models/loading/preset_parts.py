@@ -46,8 +46,6 @@ class Prompts(Strict):
         alternative: asks for an alternative text; contains `{length}`, its characters.
         verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
             without one.
-        boxes: the form in which the model has learned to write boxes (`schemas.boxes.FORMS`), for the schema
-            `objects`; None: it is not asked for boxes.
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
@@ -61,7 +59,6 @@ class Prompts(Strict):
     ask: str = "{question}"
     verify: str = "Is there {thing} in the image?"
     system: str = ""
-    boxes: Literal["xyxy-1000", "xyxy-pixels", "yxyx-1000"] | None = None
 
     def usual(self, *, clip: bool) -> str:
         """Return the prompt for a caption. A preset with a prompt of its own also has it for clips."""

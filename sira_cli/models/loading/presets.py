@@ -42,13 +42,13 @@ class _UniqueKeys(yaml.SafeLoader):
 def for_model(model: str) -> Preset:
     """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
 
-    Picture sizes, the system prompt, the form of boxes and the settings of the second look come from the shipped preset
+    Picture sizes, the system prompt and the settings of the second look come from the shipped preset
     of the same id (`shipped_for`), if it exists.
     """
     shipped = shipped_for(model)
     if shipped is None:
         return Preset(model=model)
-    prompts = Prompts(system=shipped.prompts.system, boxes=shipped.prompts.boxes)
+    prompts = Prompts(system=shipped.prompts.system)
     return Preset(model=model, image=shipped.image, prompts=prompts, verify=shipped.verify)
 
 

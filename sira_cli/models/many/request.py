@@ -75,7 +75,7 @@ class Request:
             SettingsError: the question is missing, or the schema is not valid.
         """
         prompts, alt = preset.prompts, preset.text.alt
-        follows = options["schema"] = None if schema is None else Schema.of(schema).with_boxes(prompts.boxes)
+        follows = options["schema"] = None if schema is None else Schema.of(schema)
         if questions:
             return cls("ask", prompts.ask, **options)
         if task == "ask" and said is None:

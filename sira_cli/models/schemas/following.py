@@ -16,7 +16,6 @@ from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.reasoning import ReasoningParser
 from sira_cli.models.answering.ruled_out import without
 from sira_cli.models.inputs.vocabulary import Vocabulary
-from sira_cli.models.schemas.lists import Commas, OpenLists
 from sira_cli.models.schemas.schema import Schema
 
 _BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
@@ -37,8 +36,8 @@ class _Pieces:
 
 
 @functools.lru_cache(maxsize=4)
-def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> tuple[LLTokenizer, Commas]:
-    """Return a vocabulary in the engine's form, and its commas; this takes a second for a large one.
+def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> LLTokenizer:
+    """Return a vocabulary in the engine's form; this takes a second for a large one.
 
     Args:
         vocabulary: the model's.
@@ -46,7 +45,7 @@ def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ..
         ends: tokens that end a text.
     """
     pieces = [b"" if token in markers else piece for token, piece in enumerate(vocabulary.pieces())]
-    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends)), Commas(pieces)
+    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
 
 
 class SchemaTokens:
@@ -68,20 +67,16 @@ class SchemaTokens:
             )
         self.parser = parser
         markers = frozenset({*parser.opening, *parser.closing, *parser.frames})
-        self.engine, self.commas = _engine(parser.vocabulary, markers, tuple(ends.ids))
+        self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
 
-    def begin(self, schema: Schema, limit: int) -> FollowingText:
+    def begin(self, schema: Schema) -> FollowingText:
         """Return an empty text that follows a schema.
-
-        Args:
-            schema: the schema.
-            limit: tokens of the text, thoughts and the end token included.
 
         Raises:
             SettingsError: with these tokens the schema cannot be followed.
         """
         try:
-            return FollowingText(self, schema, limit)
+            return FollowingText(self, schema)
         except ValueError as error:
             raise SettingsError(f"`schema=` {schema.name}: {error}") from error
 
@@ -89,10 +84,9 @@ class SchemaTokens:
 class FollowingText:
     """One text that follows a schema, token by token; thoughts before it are free."""
 
-    def __init__(self, tokens: SchemaTokens, schema: Schema, limit: int) -> None:
+    def __init__(self, tokens: SchemaTokens, schema: Schema) -> None:
         self._parser = tokens.parser
         self._matcher = schema.matcher(tokens.engine)
-        self._commas, self._lists = tokens.commas, OpenLists(limit, schema.accepts)
         self._thinks = tokens.parser.begins_in is not None
         self._may_think = tokens.parser.expects
 
@@ -100,20 +94,17 @@ class FollowingText:
         """Take the next token."""
         if self._thinks:
             self._thinks = token not in self._parser.closing
-            self._lists.skip()
         elif self._may_think and token in self._parser.opening:
             self._thinks = True
-            self._lists.skip()
         else:
             self._matcher.consume_token(token)
-            self._lists.add(self._commas.piece(token))
         self._may_think = self._thinks
 
     def allowed(self) -> bytes | None:
         """Return a bit per token, whether it may be next; None: all may. End tokens may if the JSON is complete."""
         if self._thinks:
             return None
-        bits = self._lists.without_more(self._matcher.compute_bitmask(), self._commas)
+        bits = self._matcher.compute_bitmask()
         if self._may_think:
             return _with_bits(bits, self._parser.opening)
         return bits

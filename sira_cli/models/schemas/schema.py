@@ -16,8 +16,7 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.answering.alternative import SHORTEST, USUAL, alternative_text
 from sira_cli.models.answering.texts import sentence_ends
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas import boxes, trying
-from sira_cli.models.schemas.boxes import BoxForm
+from sira_cli.models.schemas import trying
 from sira_cli.models.schemas.notes import without_notes
 from sira_cli.models.schemas.trial import matcher_of
 from sira_cli.models.schemas.trying import Tried, engine_reason
@@ -31,11 +30,6 @@ DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
 
-
-_SEVERAL = (
-    "this model's boxes are in pixels of one picture, and the prompt has several: give one picture at a time, or "
-    "`boxes=` none"
-)
 _EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is certain to come
 
 
@@ -48,20 +42,14 @@ class Schema:
         content: the schema as JSON, with the engine's options.
         prompt: prompt for such a text (`x-prompt` in the schema); empty without one.
         as_tags: whether the text is the list's strings with commas between them, as trainers expect tags.
-        takes_boxes: whether it is `objects`, whose boxes depend on the model.
-        boxes: the model's form of boxes, from `with_boxes`; None without one.
         alt: longest alternative text in characters, of `alt+description`; None: another schema.
-        size: width and height of the picture as the model sees it, in pixels; None: unknown.
     """
 
     name: str
     content: str
     prompt: str = ""
     as_tags: bool = False
-    takes_boxes: bool = False
-    boxes: BoxForm | None = None
     alt: int | None = None
-    size: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -102,8 +90,7 @@ class Schema:
                 _tags(value)["maxItems"] = most
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
-            takes_boxes = not isinstance(given, Mapping) and str(given) == boxes.SCHEMA
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, takes_boxes, alt=alt)
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, alt)
             if not untried or schema.tried is not None:
                 schema.try_out()
         except OSError as error:
@@ -116,24 +103,6 @@ class Schema:
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{shown}: {error}") from error
         return schema
-
-    def with_boxes(self, form: str | None) -> Schema:
-        """Return the schema for a model with a form of boxes (`boxes.FORMS`), or without boxes."""
-        if not self.takes_boxes:
-            return self
-        known = None if form is None else boxes.FORMS[form]
-        asked = "" if known is None else f", and {known.asked}"
-        prompt, content = self.prompt.replace("{box}", asked), boxes.in_form(self.content, known)
-        return replace(self, prompt=prompt, content=content, boxes=known)
-
-    @property
-    def needs_size(self) -> bool:
-        """Whether its boxes are in pixels of a picture of known size."""
-        return self.boxes is not None and self.boxes.pixels
-
-    def about(self, size: tuple[int, int]) -> Schema:
-        """Return the schema of a text about one picture, which the model sees at this width and height."""
-        return replace(self, size=size)
 
     @property
     def tried(self) -> Tried | None:
@@ -149,7 +118,7 @@ class Schema:
             SiraError: the process that tries it cannot be started.
         """
         _bytes()
-        if reason := trying.tried(self.grammar, self._constraints).reason:
+        if reason := trying.tried(self.grammar).reason:
             raise ValueError(f"cannot be followed{reason}")
 
     @property
@@ -234,24 +203,17 @@ class Schema:
             data = self.read(answer.text)
         except ValueError as error:
             return replace(answer, text="", error=self._unfinished(answer, error))
-        if self.boxes is None:
-            return self.written(answer, data)
-        if self.needs_size and self.size is None:
-            return replace(answer, text="", error=_SEVERAL)
-        data = boxes.in_records(data, self.boxes, self.size)
-        return self.written(replace(answer, text=json.dumps(data, ensure_ascii=False)), data)
+        return self.written(answer, data)
 
     @property
     def rewritten(self) -> bool:
         """Whether the final text differs from the model's."""
-        return self.as_tags or self.boxes is not None or self.alt is not None
+        return self.as_tags or self.alt is not None
 
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
         if answer.finish_reason == "length":
             return f"the JSON was cut off after {answer.output_tokens} tokens: raise max_new_tokens"
-        if answer.finish_reason == "loop":
-            return f"the JSON repeated itself, and was ended after {answer.output_tokens} tokens"
         if not self.accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
             return (
                 f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to "

@@ -8,12 +8,10 @@ import re
 import subprocess
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 from sira_cli.confined import ProcessLimits, run_confined
 from sira_cli.errors import SiraError
 from sira_cli.models.schemas import trial
-from sira_cli.models.schemas.inhabited import has_value
 
 LIMITS = ProcessLimits(memory=2**30, seconds=2, longest=20)
 DEAREST = 1  # second of processor time
@@ -48,22 +46,18 @@ def forget() -> None:
     _known.clear()
 
 
-def tried(grammar: str, schema: dict[str, Any]) -> Tried:
+def tried(grammar: str) -> Tried:
     """Test a schema, unless its result is known.
 
     Args:
         grammar: made from the schema, for the engine.
-        schema: as JSON is read.
 
     Raises:
         SiraError: the process cannot be started.
     """
     found = _known.get(grammar)
     if found is None:
-        found = _try(grammar)
-        if not found.reason and not has_value(schema):
-            found = Tried(": no value fits it, as it contains itself without end", found.seconds)
-        _known[grammar] = found
+        found = _known[grammar] = _try(grammar)
         while len(_known) > REMEMBERED:
             _known.popitem(last=False)
     return found
