@@ -71,7 +71,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
         prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
         generation:
           {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, repetition_penalty: 1.1,
-           no_repeat_ngram_size: 3, on_loop: trim, think: true}
+           no_repeat_ngram_size: 3, think: true}
         text: {prefix: "ohwx, ", max_sentences: 2, complete_sentences: true}
         load: {dtype: bfloat16, attn_implementation: eager}
         image: {max_pixels: 1003520}
@@ -88,7 +88,6 @@ def test_everything_that_a_preset_may_say(tmp_path):
         "num_beams": 2,
         "repetition_penalty": 1.1,
         "no_repeat_ngram_size": 3,
-        "on_loop": "trim",
         "think": True,
     }
     assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}

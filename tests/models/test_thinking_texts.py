@@ -54,14 +54,6 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
     assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_thought_that_loops_is_an_error(demo, image, monkeypatch):
-    opened, piece = (written(demo.processor.tokenizer, text) for text in ("<think>", " There is a dog."))
-    script(monkeypatch, lambda prompt: [*opened, *piece * 20])
-    for on_loop in ("keep", "trim"):
-        lvlm = demo.under(demo.decoder, demo.preset.with_settings(on_loop=on_loop))
-        (answer,) = lvlm.answer(prepared(lvlm, image))
-        assert (answer.text, answer.finish_reason) == ("", "loop")
-        assert answer.error == f"ended inside its reasoning after {answer.output_tokens} tokens"
 
 
 def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, planned):

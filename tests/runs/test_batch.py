@@ -130,8 +130,6 @@ def test_sampling_does_not_depend_on_the_batch(scenes, method):
     [
         {"temperature": 1.0, "top_p": 0.9, "seed": 3},
         {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-        {"on_loop": "retry", "alpha": 4.0},
-        pytest.param({"on_loop": "trim", "alpha": 4.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

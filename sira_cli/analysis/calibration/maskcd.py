@@ -76,7 +76,7 @@ def measure_mass(
     Raises:
         SiraError: about the model or the settings.
     """
-    speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1, on_loop=None))
+    speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1))
     items: Iterator[Item[ImageMass]] = (
         Item(picture, picture.shown, speaker.preset.prompts.caption) for picture in pictures
     )

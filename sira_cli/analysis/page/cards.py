@@ -21,7 +21,6 @@ ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _FINISH = {
     "stop": "the model ended the text",
     "length": "the longest answer was reached",
-    "loop": "the text repeated itself",
     "forced": "the given text ended",
     "error": "an error",
 }

@@ -117,7 +117,6 @@ def _keeps_last(model: Any) -> bool:
 def _greedily(preset: Preset) -> Preset:
     return preset.with_values(
         max_new_tokens=TOKENS, temperature=0.0, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
-        on_loop=None,
     )  # fmt: skip
 
 

@@ -169,7 +169,7 @@ class End:
     status: Literal["ok", "error"]
     error: str
     text: str
-    finish_reason: Literal["stop", "length", "loop", "forced", "error"]
+    finish_reason: Literal["stop", "length", "forced", "error"]
     output_tokens: Count
     duration_ms: float
     words: tuple[TracedWord, ...]

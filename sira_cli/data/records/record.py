@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "loop", "error"]
+FinishReason = Literal["stop", "length", "error"]
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,11 @@ class Result:
         key: hash of everything that decides the text; equal keys mean equal work.
         k, alpha: the method's; 0 if it has none.
         text: the answer; empty if the picture failed.
-        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `loop` (it
-            repeated itself), `error`.
+        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`.
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method without their own key.
-        system, repetition_penalty, no_repeat_ngram_size, on_loop, think: as in the preset, if set.
+        system, repetition_penalty, no_repeat_ngram_size, think: as in the preset, if set.
         text_settings: changes to the text.
         images: of a group, the names of its pictures; `file_name` joins them.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
@@ -128,7 +127,6 @@ class Result:
     system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
-    on_loop: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)
     json_schema: str | None = field(default=None, metadata=OFF_IF_ABSENT)
     text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.core.forward_pass import Step
 from sira_cli.data.records.record import Answer, FinishReason
 from sira_cli.models.answering.decoding import DecodingModel
-from sira_cli.models.answering.loops import RETRIED, RETRY_NGRAM, find_loop, first_copy
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.answering.word_scores import WordScores
 
@@ -39,7 +37,7 @@ class TextEnd:
 
 
 class AnsweringModel(DecodingModel):
-    """A `DecodingModel` that returns answers, with their finish reasons, and handles texts that repeat themselves."""
+    """A `DecodingModel` that returns answers, with their finish reasons."""
 
     def answer(
         self,
@@ -51,6 +49,7 @@ class AnsweringModel(DecodingModel):
         task: str = "caption",
         trail: Trail | None = None,
         schemas: Sequence[Schema | None] | None = None,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
         **watching: Any,
     ) -> list[Answer]:
         """Decode each row of prepared inputs.
@@ -59,37 +58,13 @@ class AnsweringModel(DecodingModel):
             inputs: from `prepare`.
             on_text, seeds: as in `generate`.
             words: score the words (`WordScores`) instead of calling `on_text`.
-            task, trail, schemas: as in `generate`.
-            **watching: `on_tokens`, `on_new` and `start`, passed to `generate` in the first try.
+            task, trail, schemas, on_tokens: as in `generate`.
+            **watching: `on_new` and `start`, as in `generate`.
 
         Raises:
             SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
-        answers = self._decoded(inputs, on_text, seeds, words, task, schemas, trail, **watching)
-        if self.preset.generation.on_loop == "retry" and any(answer.finish_reason == "loop" for answer in answers):
-            other = copy.copy(self)
-            other.preset = self.preset.with_settings(no_repeat_ngram_size=RETRY_NGRAM, on_loop="trim")
-            again = other._decoded(inputs, None, seeds, words, task, schemas)
-            answers = [
-                replace(new, warnings=(*new.warnings, RETRIED)) if old.finish_reason == "loop" else old
-                for old, new in zip(answers, again, strict=True)
-            ]
-        return answers
-
-    def _decoded(
-        self,
-        inputs: Any,
-        on_text: Callable[[str], None] | None,
-        seeds: Sequence[int] | None,
-        words: bool,
-        task: str,
-        schemas: Sequence[Schema | None] | None,
-        trail: Trail | None = None,
-        on_tokens: Callable[[list[int], Step], None] | None = None,
-        **watching: Any,
-    ) -> list[Answer]:
-        """Decode each row of inputs on the model's device; as `answer`, without a second attempt."""
         image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.parser, self.sira.alpha) if words else None
         watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
@@ -159,17 +134,10 @@ class AnsweringModel(DecodingModel):
         """
         row = self.ends.until_end(row)
         reason: FinishReason = self.ends.finish_reason(row)
-        on_loop = self.preset.generation.on_loop
-        loop = find_loop(row) if on_loop else None
-        if loop is not None:
-            row, reason = row[: loop.end], "loop"
         parsed = self.parser.parse(row, at_once=at_once)
-        text = parsed.text
-        if loop is not None and on_loop == "trim":
-            text = first_copy(text, self.parser.parse(row[: loop.first], at_once=at_once).text)
-        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not text)
+        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text)
         error = self._unfinished(len(row), reason) if unfinished else ""
-        return TextEnd(row, reason, "" if error else text, parsed.reasoning, parsed.reasoning_tokens, error)
+        return TextEnd(row, reason, "" if error else parsed.text, parsed.reasoning, parsed.reasoning_tokens, error)
 
     def _unfinished(self, tokens: int, reason: FinishReason) -> str:
         """Return the message for a text with an unfinished thought."""

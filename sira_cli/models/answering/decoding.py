@@ -21,7 +21,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import check_beams, check_compile, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.models.answering.loops import LoopGuard
 from sira_cli.models.answering.preparing import BRANCH, PreparingModel
 from sira_cli.models.answering.repetition import processors_of
 from sira_cli.models.answering.sampling import sampler
@@ -243,11 +242,8 @@ class DecodingModel(PreparingModel):
         how: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0 and not self.samples_rows:
             how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
-        stopping = StoppingCriteriaList(start.stopping)
-        if settings.on_loop is not None and settings.num_beams == 1 and not self.decoder.own_search:
-            stopping.append(LoopGuard([tokens[: start.in_inputs] for tokens in start.tokens]))
-        if stopping:
-            how["stopping_criteria"] = stopping
+        if start.stopping:
+            how["stopping_criteria"] = StoppingCriteriaList(start.stopping)
         return how | ({"logits_processor": processors} if processors else {})
 
     def processors(

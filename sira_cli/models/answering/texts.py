@@ -31,7 +31,7 @@ class TextSettings(BaseModel):
     Attributes:
         prefix, suffix: put unchanged before and after each text, such as the trigger word of a training set.
         max_sentences: keep this number of sentences of a text.
-        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` or the loop guard ended,
+        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` ended,
             unless it is the only one.
         alt: longest alternative text in characters: one or two whole sentences without "The image shows", asked for
             in the prompt unless there is another, and shortened.
@@ -71,12 +71,12 @@ class TextSettings(BaseModel):
 
     def _cut(self, text: str, finish_reason: str) -> str:
         ends = sentence_ends(text)
-        if self.complete_sentences and finish_reason in ("length", "loop") and ends:
+        if self.complete_sentences and finish_reason == "length" and ends:
             text = text[: ends[-1]]
         if self.max_sentences is not None and len(ends) >= self.max_sentences:
             text = text[: ends[self.max_sentences - 1]]
         if self.alt is not None:
-            text = alternative_text(text, self.alt, sentence_ends(text), cut_off=finish_reason in ("length", "loop"))
+            text = alternative_text(text, self.alt, sentence_ends(text), cut_off=finish_reason == "length")
         return text
 
 

@@ -56,7 +56,7 @@ def load(
             with the same texts up to rounding. Needs a C++ compiler.
         on_download: called before each download, with its name and size.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, on_loop, think, dtype,
+            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype,
             attn_implementation, max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision,
             prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta
             of most, noise_step of vcd, ...) override its defaults.

@@ -33,7 +33,7 @@ from sira_cli.models.loading.preset_parts import (
 )
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
-_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "on_loop", "think")
+_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "think")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",
@@ -130,7 +130,7 @@ class Preset(Strict):
     @property
     def streams(self) -> bool:
         """Whether texts are final as they are decoded, so that they can be shown piece by piece."""
-        return not self.text.given() and self.generation.on_loop in (None, "keep")
+        return not self.text.given()
 
     def without_text(self) -> Preset:
         """Return the same preset without changes to the model's texts."""

@@ -95,8 +95,6 @@ class Generation(Strict):
 
     Attributes:
         repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
-        on_loop: a text that repeats itself is ended, and then kept, trimmed to the first copy or decoded again
-            (`retry`); None: texts may loop.
         think: ask the model to reason before it answers; for chat templates with a switch.
     """
 
@@ -107,7 +105,6 @@ class Generation(Strict):
     num_beams: int = Field(default=1, ge=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
-    on_loop: Literal["keep", "trim", "retry"] | None = None
     think: bool = False
 
     @field_validator("no_repeat_ngram_size")

@@ -43,7 +43,7 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
     """Caption each of B pictures several times.
 
     Args:
-        lvlm: the model under its method; its preset says how many, and has no second tries of texts (`on_loop`).
+        lvlm: the model under its method; its preset says how many.
         inputs: from `prepare` for B prompts, on the model's device.
         seeds, task: as for `generate`.
         trail: an empty one of all B; afterwards it has the prompts, if the method's cache can be divided.

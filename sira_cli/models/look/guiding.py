@@ -58,8 +58,6 @@ class GuidedCaptions:
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
         lvlm = copy.copy(lvlm)
-        if lvlm.preset.generation.on_loop == "retry":  # a second try would not be guided
-            lvlm.preset = lvlm.preset.with_settings(on_loop="trim")
         if lvlm.sira.beta is None:
             lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
         self.look = SecondLook(lvlm, verify)

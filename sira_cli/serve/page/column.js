@@ -7,7 +7,7 @@ import { reasoning, unsure } from "./texts.js";
 
 const SIGNS = { k: "K", alpha: "α", beta: "β" };
 const AT_HAND = ["k", "alpha"]; // other settings are folded away
-const ENDS = { stop: "the model ended the text", length: "the longest text was reached", loop: "the text repeated itself" };
+const ENDS = { stop: "the model ended the text", length: "the longest text was reached" };
 
 export const EMPTY = "The text will appear here.";
 
