@@ -54,8 +54,6 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
     assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
 
 
-
-
 def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, planned):
     lines = []
     opened = open_picture(EXAMPLES[0])
