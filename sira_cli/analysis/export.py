@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from sira_cli.analysis.exiftool import arguments, is_namable
 from sira_cli.analysis.record_file import RecordFile
 from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.parts import recorded
 from sira_cli.data.records.lines import as_line
 from sira_cli.data.records.tables import check_format, write_table
 from sira_cli.data.rows import read_rows
@@ -21,6 +20,7 @@ from sira_cli.errors import DataError
 from sira_cli.files import replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import recorded
 
 CORRECTION = "sira.correction/1"
 SCHEMAS = ("sira.caption/", "sira.ask/", "sira.check/")

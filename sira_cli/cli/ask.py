@@ -46,7 +46,7 @@ def ask(
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and options.text != TextOptions():
         raise SettingsError("--choices prints one of the given answers: leave out --prefix")
-    options.endpoint.check(context, options.model, options.decoding, options.schema, options.clips, options.engine)
+    options.endpoint.check(context, options.model, options.decoding, options.schema, options.engine)
     if questions is not None:
         paths, question = [*(paths or []), *([] if question is None else [question])], None
     elif question is None:

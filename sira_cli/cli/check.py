@@ -15,7 +15,6 @@ from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     AllowPrivate,
     AsXmp,
-    ClipOptions,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -115,7 +114,6 @@ def check(
     endpoint: EndpointOptions,
     look: LookOptions,
     selection: PathOptions,
-    clips: ClipOptions,
     worker: WorkerOptions,
     output: RecordOptions,
 ) -> None:
@@ -131,8 +129,8 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output)
     verify = look.read()
-    endpoint.check(context, model, clips, worker)
-    preset, _ = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions(), **asdict(clips))
+    endpoint.check(context, model, worker)
+    preset, _ = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_threshold(verify, preset)
     verify = with_objects(verify, look.objects)
     from sira_cli.pictures.left_out import Pictures

@@ -50,7 +50,7 @@ def run_pictures(
     model, decoding, engine, output = options.model, options.decoding, options.engine, options.output
     set_verbosity(output.quiet, output.verbose)
     pictures = options.selection.selected(paths, questions)
-    prompts = asdict(options.clips) | ({"prompt": said} if task == "caption" else {})
+    prompts = {"prompt": said} if task == "caption" else {}
     chosen = (
         options.endpoint.answering(model, decoding, **asdict(options.text))
         if options.endpoint.given

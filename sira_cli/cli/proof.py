@@ -60,14 +60,10 @@ def _lines(proof: Proof) -> list[str]:
         "abilities": ", ".join(proof.abilities),
         "twin": _shown(proof.twin, proof.no_twin),
     }
-    if proof.clip is not None or proof.no_clip is not None:
-        rows["clip"] = _shown(proof.clip, proof.no_clip)
     if proof.real is not None:
         real = proof.real
         ratio = real.seconds_sira / real.seconds_greedy
         rows["real weights"] = f"{_shown(real.compared)}; {real.dtype} on {real.device}"
-        if real.clip is not None:
-            rows["real clip"] = _shown(real.clip)
         rows["text"] = repr(real.text)
         rows["time"] = f"{real.seconds_sira:.3g} s, {ratio:.2f} of greedy's {real.seconds_greedy:.3g} s"
     rows["versions"] = ", ".join(f"{name} {version}" for name, version in proof.versions.items())

@@ -102,16 +102,6 @@ REFUSED = {
     "vision-encoder-decoder": _ENCODER,
 }
 
-# Types that equal the reference also with clips through their own video input, alone and after a picture. Others are
-# shown frames as several pictures: the inputs of GLM, Molmo 2 and SmolVLM cannot hold pictures and clips at once.
-# fmt: off
-CLIPS = (
-    "cohere_compass", "cosmos3_edge", "cosmos3_omni", "dots3_note", "exaone4_5", "gemma4", "hyperclovax_vision_v2",
-    "internvl", "kimi_k25", "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minimax_m3_vl", "muse_glimmer", "muse_spark",
-    "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl", "qwen3_vl_moe", "video_llama_3",
-)
-# fmt: on
-
 # Types of a known structure that could not be compared in full, and why.
 UNSETTLED = {"gemma3n": "its picture tower needs timm; the text stack alone is exact"}
 

@@ -42,7 +42,7 @@ class ImageTokens:
     """A detection rule. Several parts are combined with "or"; no part means `from_config`.
 
     Args:
-        from_config: the ids in the model's config (`image_token_id`, and `video_token_id` for frames of clips).
+        from_config: the ids in the model's config (`image_token_id`, and `video_token_id`).
         ids: token ids.
         tokens: token texts, looked up in the tokenizer.
         between: everything between two markers.

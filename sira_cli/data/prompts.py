@@ -1,4 +1,4 @@
-"""Prompts filled from each picture's columns and metadata, and from a clip's duration, rate and number of frames."""
+"""Prompts filled from each picture's columns and metadata."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from typing import Any
 from sira_cli.data.xmp.facts import fact, known_facts
 from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures.clip import Sampling
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.picture import Picture
 
 _NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
 _FACT = re.compile(r"(?:exif|iptc|xmp)\.[\w.-]+|gps|folder|stem")
-_OF_CLIPS = {"seconds", "fps", "frames"}  # facts, unless the pictures have columns of these names
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 
 
@@ -38,12 +35,11 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
         raise SettingsError(f"the prompt holds {{{unknown[0]}}}, which is no fact about pictures: expected {close}")
     if not (names := names - facts):
         return bool(facts)
-    of_clips = bool(names & _OF_CLIPS)
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
-        return bool(facts) or of_clips or any(names.intersection(_names_of(picture)) for picture in pictures)
+        return bool(facts) or any(names.intersection(_names_of(picture)) for picture in pictures)
     known = list(dict.fromkeys(name for picture in rows for name in _names_of(picture)))
-    missing = sorted(names.difference(known, _OF_CLIPS))
+    missing = sorted(names.difference(known))
     if known and missing:
         raise SettingsError(
             f"the prompt holds {{{missing[0]}}}, but {rows[0].shown} has only the columns {', '.join(known)}"
@@ -51,13 +47,12 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     return True
 
 
-def filled(prompt: str, picture: Picture, sampling: Sampling | None = None, data: Content | None = None) -> str:
+def filled(prompt: str, picture: Picture, data: bytes | None = None) -> str:
     """Replace the `{names}` of a prompt by a picture's columns and facts, or if empty by their defaults.
 
     Args:
         prompt: with `{names}`.
         picture: that it is about.
-        sampling: which frames of a clip the model is shown; None: unknown.
         data: the content of the picture's file; None: read for facts.
 
     Raises:
@@ -67,8 +62,6 @@ def filled(prompt: str, picture: Picture, sampling: Sampling | None = None, data
     facts = {name: fact(metadata, name) for name in _names(prompt) if _FACT.fullmatch(name)}
     names = [name for name in _names(prompt) if name not in facts]
     values = {**(picture.columns(names) if names else {}), **facts}
-    if wanted := _OF_CLIPS.intersection(names).difference(values):
-        values |= _clip_facts(picture, data, sampling) if sampling is not None else dict.fromkeys(wanted)
     missing = [name for name in names if name not in values]
     if missing:
         known = ", ".join(picture.column_names()) or "none"
@@ -77,15 +70,6 @@ def filled(prompt: str, picture: Picture, sampling: Sampling | None = None, data
     if not is_utf8(text):
         raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
     return text
-
-
-def _clip_facts(picture: Picture, data: Content | None, sampling: Sampling) -> dict[str, str]:
-    """Return a clip's facts as in its record, with the number of frames that the model is shown; of a picture, none."""
-    timeline = picture.timeline(picture.file_content() if data is None else data, sampling)
-    if timeline is None:
-        return dict.fromkeys(_OF_CLIPS, "")
-    found = {"seconds": round(timeline.seconds, 1), "fps": round(timeline.fps, 2)}
-    return {name: f"{value:g}" for name, value in found.items()} | {"frames": f"{len(sampling.numbers(timeline))}"}
 
 
 def _names(prompt: str) -> list[str]:

@@ -3,50 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from sira_cli.data.groups import SEVERAL, names_in, picture_below
 from sira_cli.data.kept import Kept
 from sira_cli.data.rows import brief, read_rows, read_table, some
-from sira_cli.data.wrapped import KEPT, SharedPicture
+from sira_cli.data.wrapped import WrappedPicture
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import joined
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.together import Together
 
+KEPT = 8  # pictures whose bytes wait for the next question about them
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
 
 
 @dataclass(frozen=True)
-class QuestionPicture(SharedPicture):
-    """A picture with a question about it.
+class QuestionPicture(WrappedPicture):
+    """A picture with a question about it. Consecutive ones about the same picture read it once.
 
     Attributes:
         question: as the file has it.
         prompt: as the model is asked.
         question_id: as the file has it: a text or a number.
+        reads: the bytes of the latest pictures, the same object in all questions of a run.
     """
 
     question: str
     prompt: str
     question_id: str | int
+    reads: Kept[bytes] = field(compare=False, repr=False)
 
     @classmethod
-    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[Content]) -> Self:
-        """Return a question about a picture; consecutive ones that share `reads` read the picture once.
+    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
+        """Return a question about a picture.
 
         Args:
             picture: the picture itself.
             question: as the file has it.
             prompt: as the model is asked.
             number: the question's id.
-            reads: the bytes of the latest pictures.
+            reads: see the attribute.
         """
-        return cls(picture.location, picture.relative, picture, question, prompt, number, reads=reads)
+        return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
 
     @property
     def id(self) -> str:
@@ -61,6 +63,10 @@ class QuestionPicture(SharedPicture):
     def asked(self, prompt: str) -> str:
         """Return the question's prompt."""
         return self.prompt
+
+    def read(self) -> bytes:
+        """Return the picture's bytes."""
+        return self.reads.get(self.picture.identity, self.picture.read)
 
     def text_file(self, extension: str) -> Path:
         """Refuse: there may be several questions."""
@@ -96,7 +102,7 @@ def question_pictures(
         SettingsError: Parquet needs pyarrow, which is missing.
     """
     base = str(file.parent) if images is None else images.rstrip("/")
-    reads, found = Kept[Content](KEPT), dict[str, Picture]()
+    reads, found = Kept[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
         names = names_in(where, row)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.data.groups import listed_groups
-from sira_cli.data.parts import in_parts
 from sira_cli.data.questions import question_pictures
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
@@ -29,7 +28,6 @@ class Selection:
         questions: a file of questions, as for `question_pictures`.
         files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_groups`.
         together: whether all pictures are shown at once, in one prompt.
-        every: divide clips into parts of so many seconds (`in_parts`).
         recursive, shard, limit, image_column, id_column, allow_private: as for `find_pictures`.
     """
 
@@ -43,29 +41,18 @@ class Selection:
     image_column: str | None = None
     id_column: str | None = None
     allow_private: bool = False
-    every: float | None = None
 
-    def pictures(
-        self, asking: Callable[[str], str] = str, *, start: float = 0.0, end: float | None = None
-    ) -> list[Picture]:
+    def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures. Missing ones are found before a model is loaded.
 
         Args:
             asking: returns the prompt of a question.
-            start, end: of what is divided of a clip, in seconds.
 
         Raises:
             SettingsError: options that exclude each other, or one has a wrong value.
             DataError: a file of questions, groups or paths cannot be read.
             PictureError: none of the pictures exists.
         """
-        if self.every is not None and (self.together or self.questions is not None):
-            other = "together" if self.together else "questions"
-            raise SettingsError(f"`every=` makes a record of each part of a clip: leave out `{other}=`")
-        found = self._found(asking)
-        return found if self.every is None else Pictures(in_parts(found, self.every, start, end), found.left_out)
-
-    def _found(self, asking: Callable[[str], str]) -> Pictures:
         if self.questions is not None or (self.files_from or "").endswith(".jsonl"):
             found = Pictures(self._listed(asking))
             check_any_exists(found)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
-from sira_cli.pictures.clip import Sampling, Timeline
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import OpenedPicture, Picture
 
 
@@ -75,44 +72,13 @@ class WrappedPicture(Picture):
         """Return the picture's bytes."""
         return self.picture.read()
 
-    def file_content(self) -> Content:
-        """Return the content of the picture's file."""
-        return self.picture.file_content()
-
-    def files(self, data: Content) -> list[tuple[str, Content]]:
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the files of the picture."""
         return self.picture.files(data)
 
-    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: bytes) -> OpenedPicture:
         """Decode the picture."""
-        return self.picture.opened(data, sampling)
-
-    def timeline(self, data: Content, sampling: Sampling) -> Timeline | None:
-        """Return that of the picture."""
-        return self.picture.timeline(data, sampling)
-
-
-KEPT = 8  # pictures whose bytes wait for the next one that shares them
-
-
-@dataclass(frozen=True)
-class SharedPicture(WrappedPicture):
-    """A picture that others of the run share: questions about it, or parts of it. Consecutive ones read it once.
-
-    Attributes:
-        reads: the content of the latest pictures, the same object in all that share one.
-    """
-
-    reads: Kept[Content] = field(default_factory=lambda: Kept(KEPT), compare=False, repr=False, kw_only=True)
-
-    def read(self) -> bytes:
-        """Return the picture's bytes."""
-        content = self.file_content()
-        return content if isinstance(content, bytes) else self.picture.read()
-
-    def file_content(self) -> Content:
-        """Return the content of the picture's file."""
-        return self.reads.get(self.picture.identity, self.picture.file_content)
+        return self.picture.opened(data)
 
 
 @dataclass(frozen=True)
@@ -140,10 +106,6 @@ class RefusedPicture(WrappedPicture):
     def read(self) -> bytes:
         """Raise the reason as a `PictureError`."""
         raise PictureError(f"{self.shown}: {self.reason}")
-
-    def file_content(self) -> Content:
-        """Raise the reason, as `read` does."""
-        return self.read()
 
 
 def refused_picture(picture: Picture, reason: str) -> Picture:

@@ -15,7 +15,6 @@ from PIL import Image, ImageDraw
 
 from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 from sira_cli.errors import PictureError
-from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.picture import Picture
 
 SIDE = 384  # pixels
@@ -222,7 +221,7 @@ def looks_drawn(picture: Picture) -> bool:
     if not picture.is_here():
         return False
     try:
-        image, *_ = picture.open(Sampling(frames=1)).stills
+        image = picture.open().image
     except PictureError:
         return True  # the error has the details
     return image.size == (SIDE, SIDE) and image.getcolors(MOST_COLORS) is not None

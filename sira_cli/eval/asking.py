@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.kept import Kept
-from sira_cli.data.questions import QuestionPicture
+from sira_cli.data.questions import KEPT, QuestionPicture
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
-from sira_cli.data.wrapped import KEPT
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
@@ -21,7 +20,6 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
@@ -159,7 +157,7 @@ class PartRun:
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:
     """Return the pictures to ask about, one for each unit; a file is read once for consecutive questions."""
-    folder, reads = images.resolve(), Kept[Content](KEPT)
+    folder, reads = images.resolve(), Kept[bytes](KEPT)
     found = []
     for ask in units(part, shard):
         place = str(folder / ask.picture)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import SettingsError
-from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting, setting_of
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from sira_cli.core.forward_pass import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
-    from sira_cli.pictures.clip import Still
 
 
 class Ability(StrEnum):
@@ -64,11 +62,6 @@ class PromptBatch:
     seeds: Sequence[int]
     images: Sequence[Shown] = ()
     prompts: Sequence[Prompt] = ()
-
-    @property
-    def shown(self) -> list[list[Still]]:
-        """The pictures and clips of each prompt."""
-        return [pictures_of(each) for each in self.images]
 
     @property
     def image_tokens(self) -> Tensor:

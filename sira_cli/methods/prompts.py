@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from sira_cli.pictures.clip import Still
+    from PIL import Image
 
-    Shown = Still | Sequence[Still]  # with a prompt: its picture or clip, or several in order
+    Shown = Image.Image | Sequence[Image.Image]  # with a prompt: its picture, or several in order
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ def turns_of(prompt: Prompt, pictures: int = 1) -> tuple[Turn, ...]:
     return (Turn("user", prompt, pictures),) if isinstance(prompt, str) else prompt.turns
 
 
-def pictures_of(shown: Shown) -> list[Still]:
-    """Return the pictures and clips of a prompt, in order."""
+def pictures_of(shown: Shown) -> list[Image.Image]:
+    """Return the pictures of a prompt, in order."""
     return list(shown) if isinstance(shown, Sequence) else [shown]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import CutContrast, PromptBatch
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 PIXELS = ("pixel_values", "high_res_pixel_values")  # the inputs that show a picture; the second in high resolution
-VIDEO = "pixel_values_videos"  # the input that shows clips; these, which describe it, are like those of pictures
-_LIKE = {"image_grid_thw": "video_grid_thw", "image_position_ids": "video_position_ids"}
-_LIKE |= {"target_sizes": "target_sizes_videos"}
 _MARKS = {"pixel_attention_mask", "image_position_ids"}  # inputs that tell a picture's patches from padding
 
 
@@ -38,25 +36,13 @@ class Vcd(CutContrast):
     noise_step: int = setting(500, "steps of diffusion noise on the picture", low=0, high=STEPS - 1)
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Return the same prompts with noised pictures and clips."""
-        from sira_cli.pictures.clip import Clip, stills
-
+        """Return the same prompts with noised pictures."""
         inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
-        clips = [sum(isinstance(each, Clip) and len(each.frames) > 1 for each in group) for group in batch.shown]
-        counts = [sum(len(stills(each)) for each in group) for group in batch.shown] or [1] * len(tokens)
-        config = batch.maker.model.config
+        if "pixel_values_videos" in inputs:  # under `sira_cli.attach`
+            raise UnsupportedModelError("method vcd adds noise to pictures, not to videos")
+        counts = [len(pictures_of(each)) for each in batch.images] or [1] * len(tokens)
         branch = dict(inputs)
-        if VIDEO in inputs:
-            if not clips:  # attached to a model by the user, who made the inputs
-                raise _unclear()
-            counts = [len(group) - own for group, own in zip(batch.shown, clips, strict=True)]
-            of_clips = (inputs["input_ids"] == config.video_token_id).sum(dim=1)
-            tokens = tokens - of_clips
-            like = {name: inputs[own] for name, own in _LIKE.items() if own in inputs}
-            seeds = [seed ^ len(PIXELS) << 40 for seed in batch.seeds]
-            # A patch holds different frames, each with noise of its own.
-            branch[VIDEO] = noised({"pixel_values": inputs[VIDEO], **like}, of_clips, 1, self.noise_step, seeds, clips)
-        vision = getattr(config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
+        vision = getattr(batch.maker.model.config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
         copies = getattr(vision, "temporal_patch_size", 1)
         for number, name in enumerate(PIXELS):
             if name in inputs:

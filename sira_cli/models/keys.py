@@ -94,7 +94,7 @@ class Keys:
             answer: about the picture.
             milliseconds: duration in milliseconds.
             warnings: about the picture.
-            **more: facts of a loaded model (K, L, alpha, other settings), and fields of groups and clips.
+            **more: facts of a loaded model (K, L, alpha, other settings), and fields of groups.
         """
         preset = self.preset
         return Result(

@@ -23,7 +23,6 @@ from sira_cli.models.many.request import Request
 from sira_cli.models.many.runner import Runner
 from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import SchemaSource
-from sira_cli.pictures.clip import Clip
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
 
@@ -101,7 +100,7 @@ class Lvlm(RecordingModel):
         """
         look = SecondLook(self, Verify(words=words))
         source = as_picture(picture)
-        image = source.open(self.sampling).shown
+        image = source.open().shown
         with refusing(source.shown):
             return look.check(image, text)
 
@@ -132,11 +131,9 @@ class Lvlm(RecordingModel):
         request.check(self.preset, self.decoder, compiled=self.compiled is not None)
         task = PictureTask(self, replace(request, together=len(picture.parts)), lambda name: "")
         started = time.perf_counter()
-        opened = picture.open(self.sampling)
-        is_clip = isinstance(opened.shown, Clip) and not opened.shown.timeline.animation
-        prompt = (is_clip and request.of_clips) or request.prompt
-        item = Item[Result](picture, as_text(opened.name), prompt, sha256=opened.sha256)
-        item.warnings, item.facts = opened.warnings, opened.facts
+        opened = picture.open()
+        item = Item[Result](picture, as_text(opened.name), request.prompt, sha256=opened.sha256)
+        item.warnings = opened.warnings
         with refusing(picture.shown):
             batch = Batch([item], [opened.shown], task.inputs([item], [opened.shown]))
         stream = None if on_text is None or not task.streams else lambda picture, text: on_text(text)

@@ -7,7 +7,6 @@ import io
 
 from PIL import Image
 
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.opening import decode_picture
 
 _EVERYWHERE = {"JPEG": "jpeg", "PNG": "png"}  # read by every server, as kinds of `image/`
@@ -15,7 +14,7 @@ _LOSSLESS = 2**22  # pixels; a larger picture that is encoded again becomes a JP
 _ORIENTATION = 0x0112  # tag of EXIF; 1 is upright
 
 
-def data_url(name: str, data: Content) -> tuple[str, tuple[str, ...]]:
+def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
     """Return a picture as a data URL, and warnings about it.
 
     The file's own bytes are kept if every server decodes them as `decode_picture` does: an upright JPEG or PNG in RGB
@@ -29,7 +28,6 @@ def data_url(name: str, data: Content) -> tuple[str, tuple[str, ...]]:
         PictureError: as `decode_picture`.
     """
     image, warnings = decode_picture(name, data)
-    assert isinstance(data, bytes)
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
         if plain and file.format in _EVERYWHERE and file.getexif().get(_ORIENTATION, 1) == 1:

@@ -1,4 +1,4 @@
-"""Pictures and clips that a run leaves out because their format is not read: counted, and named with the remedy."""
+"""Pictures and videos that a run leaves out because their format is not read: counted, and named with the remedy."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 
-from sira_cli.pictures.clip_files import ENDINGS, VIDEO
-from sira_cli.pictures.opening import HEIF, endings
+from sira_cli.pictures.opening import HEIF, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.raw import RAW
 from sira_cli.pictures.raw import REMEDY as READS_RAW
 
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
 _PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"  # the last ones are read, but not from shards
-_CLIPS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
-KNOWN = RAW.union(f".{ending}" for ending in f"{_PHOTOS} {_CLIPS}".split())
+KNOWN = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
 REMEDIES = {
     **dict.fromkeys((".heic", ".heif", ".hif"), HEIF),
     **dict.fromkeys(RAW, READS_RAW),
-    **dict.fromkeys(ENDINGS, VIDEO),
 }
 
 
@@ -37,7 +34,7 @@ class Pictures(list[Picture]):
 
 
 def count(left_out: Counter[str], name: str, *, read: Collection[str] | None = None) -> None:
-    """Count a file that is not read, if it is a picture or a clip by its name.
+    """Count a file that is not read, if it is a picture or a video by its name.
 
     Args:
         left_out: numbers by ending, which are changed.

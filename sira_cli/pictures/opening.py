@@ -5,24 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Callable
 from pathlib import PurePath
-from typing import TypeVar
 
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
-from sira_cli.pictures.clip import Clip, Sampling, Timeline
-from sira_cli.pictures.clip_files import BOUND as CLIP_PIXELS
-from sira_cli.pictures.clip_files import ENDINGS, can_read_clips, container_of, read_clip, read_timeline
-from sira_cli.pictures.clip_worker import ANIMATION
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.raw import RAW, can_read_raw, check_size, is_raw, preview
 from sira_cli.pictures.room import ROOM, give_back
-from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, to_rgb, upright
-
-T = TypeVar("T")
+from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, upright
 
 _DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # raised by Pillow's decoders
 _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
@@ -33,9 +24,11 @@ _MUCH = 2**28  # bytes
 HEIF = "pip install 'sira-cli[heif]'"  # reads pictures of phones
 _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
 _BITS_PER_SAMPLE = 258  # tag of TIFF
+_VIDEO_KINDS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
+VIDEOS = frozenset(f".{kind}" for kind in _VIDEO_KINDS.split())
 
 
-def decode_picture(name: str, data: Content) -> tuple[Image.Image, tuple[str, ...]]:
+def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
     """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
@@ -49,79 +42,50 @@ def decode_picture(name: str, data: Content) -> tuple[Image.Image, tuple[str, ..
         PictureError: the bytes are not a picture, or a damaged one; one line that names it.
     """
 
-    def decoded() -> tuple[Image.Image, tuple[str, ...]]:
-        image = opened_header(name, data)
-        if (factor := reduction(image)) > 1:
-            image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
-        warnings = suspicious(image)
-        # One after the other, so that the larger one is gone before the next is made.
-        image = upright(image)
-        image = reduced(image)
-        return in_rgb(image), warnings
-
-    return _in_room(name, data, decoded)
-
-
-def picture_size(name: str, data: Content) -> tuple[int, int]:
-    """Return width and height as stored, from the header alone; of a clip, of a picture as large as all its frames.
-
-    Raises:
-        PictureError: as `decode_picture`.
-    """
-    if container_of(data):
-        return 4096, CLIP_PIXELS // 2 // 4096
-    return opened_header(name, data).size
+    needed = _needed(opened_header(name, data)) + len(data)
+    for room in (needed, ROOM.size):  # a picture that needs all of it is decoded alone
+        with ROOM.taken(room):
+            try:
+                return _decoded(name, data)
+            except _DECODING_ERRORS as error:
+                raise _damaged(name, error) from None
+            except MemoryError:
+                continue
+            finally:
+                if needed > _MUCH:
+                    give_back()
+    raise PictureMemoryError(
+        f"{one_line(name)}: memory does not suffice to decode it: it may take {needed / 1e9:.1f} GB; close other "
+        "programs, or scale the picture down"
+    )
 
 
-def clip_kind(name: str, data: Content) -> str | None:
-    """Return the kind of container if a file is a clip or an animation; None: it is a picture.
-
-    Raises:
-        PictureError: as `decode_picture`.
-    """
-    if (kind := container_of(data)) or is_raw(name):  # whose preview is no animation
-        return kind
+def _decoded(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
     image = opened_header(name, data)
-    return ANIMATION if image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False) else None
+    if (factor := reduction(image)) > 1:
+        image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
+    warnings = suspicious(image)
+    # One after the other, so that the larger one is gone before the next is made.
+    image = upright(image)
+    image = reduced(image)
+    return in_rgb(image), warnings
 
 
-def decode_clip(name: str, data: Content, sampling: Sampling) -> tuple[Clip, tuple[str, ...]] | None:
-    """Return the frames of a clip that are shown, and warnings about it; None: the file is a picture.
+def picture_size(name: str, data: bytes) -> tuple[int, int]:
+    """Return width and height as stored, from the header alone.
 
     Raises:
-        PictureError: it cannot be read; one line that names it.
+        PictureError: as `decode_picture`.
     """
-    kind = clip_kind(name, data)
-    return None if kind is None else read_clip(name, data, kind, sampling)
-
-
-def clip_timeline(name: str, data: Content, sampling: Sampling) -> Timeline | None:
-    """Return the part of a clip that is looked at, without decoding it; otherwise as `decode_clip`."""
-    kind = clip_kind(name, data)
-    return None if kind is None else read_timeline(name, data, kind, sampling)
-
-
-def is_named_clip(location: str, data: Content = b"") -> bool:
-    """Return whether a file is a clip by its ending; one without a known ending, by its first bytes.
-
-    Animated pictures and groups do not count.
-    """
-    ending = PurePath(location).suffix.lower()
-    return may_be_clip(location) and (ending in ENDINGS or container_of(data) is not None)
-
-
-def may_be_clip(location: str) -> bool:
-    """Return whether a file has the ending of a clip, or no known one."""
-    ending = PurePath(location).suffix.lower()
-    return ending in ENDINGS or ending not in endings()
+    return opened_header(name, data).size
 
 
 @functools.cache
 def endings() -> frozenset[str]:
-    """Return the endings of file names that count as pictures or clips, in lower case: `.jpg`, ..."""
+    """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
     readable = _formats()
     found = frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
-    return found.union(RAW if can_read_raw() else (), ENDINGS if can_read_clips() else ())
+    return found.union(RAW if can_read_raw() else ())
 
 
 @functools.cache
@@ -146,7 +110,7 @@ def _needed(image: Image.Image) -> int:
     return image.width * image.height * each
 
 
-def opened_header(name: str, data: Content) -> Image.Image:
+def opened_header(name: str, data: bytes) -> Image.Image:
     """Open a picture, and read only its header.
 
     Raises:
@@ -155,15 +119,12 @@ def opened_header(name: str, data: Content) -> Image.Image:
     shown = one_line(name)
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
-    if not isinstance(data, bytes):
-        raise PictureError(f"{shown}: is a clip, expected a picture")
+    check_no_video(name)
     if is_raw(name):
         data = preview(name, data)
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
-        if container_of(data):
-            raise PictureError(f"{shown}: is a clip, expected a picture") from None
         remedy = HEIF if _is_heif(data) and "HEIF" not in _formats() else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
@@ -190,51 +151,22 @@ def opened_header(name: str, data: Content) -> Image.Image:
     return image
 
 
+def check_no_video(name: str) -> None:
+    """Check, by its name, that a file is not a video.
+
+    Raises:
+        PictureError: it is; the message says how to make pictures of it.
+    """
+    if PurePath(name).suffix.lower() in VIDEOS:
+        raise PictureError(
+            f"{one_line(name)}: is a video, expected a picture: write its frames into a folder with ffmpeg, then "
+            "`sira caption FOLDER`, with `--together` for one text about all of them"
+        )
+
+
 def _is_heif(data: bytes) -> bool:
     return data[4:8] == b"ftyp" and data[8:12] in _BRANDS
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:
     return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
-
-
-def small_picture(name: str, data: Content, side: int) -> Image.Image:
-    """Return upright RGB that fits into a square; a larger JPEG is decoded smaller at once. Safe in threads.
-
-    Args:
-        name: of the picture, for messages.
-        data: of its file.
-        side: of the square, in pixels.
-
-    Raises:
-        PictureError: as `decode_picture`.
-    """
-
-    def decoded() -> Image.Image:
-        image = opened_header(name, data)
-        image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
-        small = to_rgb(image)
-        small.thumbnail((side, side), Image.Resampling.BICUBIC)
-        return small
-
-    return _in_room(name, data, decoded)
-
-
-def _in_room(name: str, data: Content, decode: Callable[[], T]) -> T:
-    """Decode as soon as memory is free; a picture that needs all of it is decoded alone."""
-    needed = _needed(opened_header(name, data)) + len(data)
-    for room in (needed, ROOM.size):
-        with ROOM.taken(room):
-            try:
-                return decode()
-            except _DECODING_ERRORS as error:
-                raise _damaged(name, error) from None
-            except MemoryError:
-                continue
-            finally:
-                if needed > _MUCH:
-                    give_back()
-    raise PictureMemoryError(
-        f"{one_line(name)}: memory does not suffice to decode it: it may take {needed / 1e9:.1f} GB; close other "
-        "programs, or scale the picture down"
-    )

@@ -19,10 +19,8 @@ from typing import Any
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
-from sira_cli.pictures.clip import Clip, Sampling, Still, Timeline, stills
-from sira_cli.pictures.content import Content, sha256_of
 from sira_cli.pictures.names import as_text, one_line
-from sira_cli.pictures.opening import clip_timeline, decode_clip, decode_picture, picture_size
+from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
@@ -34,37 +32,27 @@ class OpenedPicture:
 
     Attributes:
         name: where it came from, for messages and records.
-        image: upright RGB, or the frames of a clip; of a group, the first.
+        image: upright RGB; of a group, the first.
         sha256: of the file's bytes, in hexadecimal; for several files see `digest_of`.
         warnings: about the picture.
         more: of a group, the other pictures.
     """
 
     name: str
-    image: Still
+    image: Image.Image
     sha256: str
     warnings: tuple[str, ...] = ()
-    more: tuple[Still, ...] = ()
+    more: tuple[Image.Image, ...] = ()
 
     @property
-    def images(self) -> tuple[Still, ...]:
+    def images(self) -> tuple[Image.Image, ...]:
         """All pictures, in order."""
         return (self.image, *self.more)
 
     @property
-    def stills(self) -> tuple[Image.Image, ...]:
-        """All pictures, with the frames of clips one by one."""
-        return tuple(still for image in self.images for still in stills(image))
-
-    @property
-    def shown(self) -> Still | tuple[Still, ...]:
+    def shown(self) -> Image.Image | tuple[Image.Image, ...]:
         """The pictures that a prompt shows: this one, or those of a group."""
         return self.images if self.more else self.image
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The clip's fields of a record; empty for a picture."""
-        return self.image.facts() if isinstance(self.image, Clip) and not self.more else {}
 
 
 @dataclass(frozen=True)
@@ -195,14 +183,6 @@ class Picture(ABC):
     def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Prepare `read`; called in the main thread, before another thread calls `read`."""
 
-    def file_content(self) -> Content:
-        """Return the content of its file: as `read`, but a large clip stays where it is. Safe in threads.
-
-        Raises:
-            PictureError: as `read`.
-        """
-        return self.read()
-
     @abstractmethod
     def read(self) -> bytes:
         """Return the bytes of its file. Safe in threads.
@@ -211,26 +191,19 @@ class Picture(ABC):
             PictureError: it does not exist, or cannot be read.
         """
 
-    def files(self, data: Content) -> list[tuple[str, Content]]:
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return each picture's name in messages, and its file: one, unless several are shown together.
 
         Args:
-            data: from `read` or `file_content`.
+            data: from `read`.
         """
         return [(self.shown, data)]
 
-    def digest(self, data: Content) -> str:
-        """Return the hash of its file, or of several, from what `read` or `file_content` returned.
+    def digest(self, data: bytes) -> str:
+        """Return the hash of its file, or of several, from what `read` returned."""
+        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
 
-        Raises:
-            PictureError: a large file has changed since.
-        """
-        try:
-            return digest_of([sha256_of(file) for _, file in self.files(data)])
-        except PictureError as error:
-            raise PictureError(f"{self.shown}: {error}") from None
-
-    def sizes(self, data: Content) -> list[tuple[int, int]]:
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
         """Return each picture's width and height, from the headers alone.
 
         Raises:
@@ -238,7 +211,7 @@ class Picture(ABC):
         """
         return [picture_size(*file) for file in self.files(data)]
 
-    def pixels(self, data: Content) -> int:
+    def pixels(self, data: bytes) -> int:
         """Return the number of pixels to decode, from the headers alone.
 
         Raises:
@@ -254,48 +227,30 @@ class Picture(ABC):
             )
         return total
 
-    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: bytes) -> OpenedPicture:
         """Decode it.
 
         Args:
-            data: from `read` or `file_content`.
-            sampling: which frames of a clip are taken; None: a few, at equal distances.
+            data: from `read`.
 
         Raises:
             PictureError: the bytes are not a picture; one line that names it.
         """
-        sampling = sampling or Sampling()
-        found = [decode_clip(*file, sampling) or decode_picture(*file) for file in self.files(data)]
+        found = [decode_picture(*file) for file in self.files(data)]
         image, *more = (image for image, _ in found)
         suspicions = tuple(warning for _, warnings in found for warning in warnings)
         return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
 
-    def timeline(self, data: Content, sampling: Sampling) -> Timeline | None:
-        """Return the part of a clip that is looked at; None: it is a picture, or several files.
-
-        Args:
-            data: from `read` or `file_content`.
-            sampling: as for `opened`.
-
-        Raises:
-            PictureError: as `open`.
-        """
-        file, *more = self.files(data)
-        return None if more else clip_timeline(*file, sampling)
-
-    def open(self, sampling: Sampling | None = None) -> OpenedPicture:
+    def open(self) -> OpenedPicture:
         """Read and decode it.
-
-        Args:
-            sampling: as for `opened`.
 
         Raises:
             PictureError: the picture cannot be read, or is not a picture; one line that names it.
         """
-        data = self.file_content()
+        data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return self.opened(data, sampling)
+            return self.opened(data)
 
 
 def digest_of(hashes: Sequence[str]) -> str:

@@ -6,22 +6,20 @@ import functools
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative
 from sira_cli.pictures import stores
-from sira_cli.pictures.clip_files import container_of
-from sira_cli.pictures.content import Content, LargeFile
 from sira_cli.pictures.names import as_text
+from sira_cli.pictures.opening import check_no_video
 from sira_cli.pictures.picture import Picture, columns_of
 
 STDIN = "-"
-LARGE = 2**22  # bytes; larger clips stay on disk
 
 T = TypeVar("T")
 
@@ -91,29 +89,15 @@ class FilePicture(Picture):
 
     def read(self) -> bytes:
         """Read the file."""
-        return self._from_file(lambda file: file.read())
-
-    def file_content(self) -> Content:
-        """Read the file, unless it is a large clip."""
-
-        def of(file: BinaryIO) -> Content:
-            large = LargeFile.of(self.location, file)
-            if len(large) > LARGE and container_of(large):
-                return large
-            file.seek(0)
-            return file.read()
-
-        return self._from_file(of)
-
-    def _from_file(self, take: Callable[[BinaryIO], T]) -> T:
         try:
             mode = os.stat(self.location).st_mode  # noqa: PTH116 (a Path costs more than the call, and there are many)
             if stat.S_ISDIR(mode):
                 raise PictureError(f"{self.shown}: is a folder, expected a picture")
             if not stat.S_ISREG(mode):
                 raise PictureError(f"{self.shown}: is not a regular file")
+            check_no_video(self.location)  # before gigabytes are read
             with open(self.location, "rb") as file:  # noqa: PTH123
-                return take(file)
+                return file.read()
         except FileNotFoundError:
             raise PictureError(f"{self.shown}: no such file{length_on_windows(self.location)}") from None
         except (OSError, ValueError) as error:

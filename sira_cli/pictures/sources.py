@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,8 +13,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
-from sira_cli.pictures.clip import Sampling
-from sira_cli.pictures.content import Content
+from sira_cli.pictures.names import from_text, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
@@ -36,14 +36,14 @@ class MemoryPicture(Picture):
         """Return the stream's bytes, or the image's samples."""
         return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
 
-    def sizes(self, data: Content) -> list[tuple[int, int]]:
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
         """Return the size of the bytes' picture, or the image's."""
         return super().sizes(data) if isinstance(self.content, bytes) else [self.content.size]
 
-    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: bytes) -> OpenedPicture:
         """Decode the bytes; an image is decoded already."""
         if isinstance(self.content, bytes):
-            return super().opened(data, sampling)
+            return super().opened(data)
         return OpenedPicture(self.location, to_rgb(self.content), self.digest(data), suspicious(self.content))
 
 
@@ -117,11 +117,29 @@ def located(location: str, below: str | None = None, *, allow_private: bool = Fa
     return kind(location, location if below is None else below)
 
 
+def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
+    """Return the picture that a file in `folder` names.
+
+    A name written by another program may look escaped, or like a group's name, without being one.
+
+    Args:
+        name: the name in the file.
+        folder: folder that names are relative to.
+        allow_private: as for `located`.
+    """
+    if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
+        return Together.of(recorded(each, folder, allow_private=allow_private) for each in names)
+    if stores.is_uri(name):
+        return located(name, allow_private=allow_private)
+    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
+    return located(str(folder / known), known)
+
+
 def open_picture(source: PictureSource) -> OpenedPicture:
     """Open a path, a URI, a binary stream, a PIL image or a picture.
 
-    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of a
-    clip or an animation a few frames are taken, at equal distances.
+    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
+    animation the first frame is taken.
 
     Raises:
         PictureError: one line that names the picture and its fault.

@@ -11,7 +11,6 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError
 from sira_cli.pictures import rows, stores
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
@@ -66,7 +65,7 @@ class RowPicture(ContainedPicture):
             raise self._without(self.sources[0])
         return pack(found) if self.several else found[0]
 
-    def files(self, data: Content) -> list[tuple[str, Content]]:
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         if not self.several:
             return super().files(data)

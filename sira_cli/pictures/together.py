@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures.clip import Sampling
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import joined, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture, digest_of
 
@@ -124,20 +122,20 @@ class Together(Picture):
         """Return the bytes of all of its files, packed."""
         return pack([picture.read() for picture in self.pictures])
 
-    def files(self, data: Content) -> list[tuple[str, Content]]:
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         return [file for picture, own in self._each(data) for file in picture.files(own)]
 
-    def sizes(self, data: Content) -> list[tuple[int, int]]:
+    def sizes(self, data: bytes) -> list[tuple[int, int]]:
         """Return those of its pictures."""
         return [size for picture, own in self._each(data) for size in picture.sizes(own)]
 
-    def _each(self, data: Content) -> Iterable[tuple[Picture, bytes]]:
+    def _each(self, data: bytes) -> Iterable[tuple[Picture, bytes]]:
         return zip(self.pictures, unpack(data), strict=True)
 
-    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: bytes) -> OpenedPicture:
         """Decode its pictures."""
-        opened = [picture.opened(own, sampling) for picture, own in self._each(data)]
+        opened = [picture.opened(own) for picture, own in self._each(data)]
         return OpenedPicture(
             self.location,
             opened[0].image,
@@ -152,9 +150,8 @@ def pack(files: Sequence[bytes]) -> bytes:
     return b"".join(part for data in files for part in (_LENGTH.pack(len(data)), data))
 
 
-def unpack(data: Content) -> list[bytes]:
+def unpack(data: bytes) -> list[bytes]:
     """Return the files in the bytes made by `pack`."""
-    assert isinstance(data, bytes)
     files, place = [], 0
     while place < len(data):
         start = place + _LENGTH.size

@@ -20,8 +20,6 @@ import httpcore2
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, PrivatePictureError, SettingsError
-from sira_cli.pictures.clip import Sampling
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import OpenedPicture, Picture
@@ -111,10 +109,10 @@ class WebPicture(Picture):
             picture_size(self.shown, data)
         return data
 
-    def opened(self, data: Content, sampling: Sampling | None = None) -> OpenedPicture:
+    def opened(self, data: bytes) -> OpenedPicture:
         """Decode the picture; if it is cut off, the header alone may be valid."""
         with self._decoding():
-            return super().opened(data, sampling)
+            return super().opened(data)
 
     @contextmanager
     def _decoding(self) -> Iterator[None]:

@@ -14,10 +14,7 @@ from typing import Any
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.clip_files import ENDINGS as CLIPS
-from sira_cli.pictures.clip_files import can_read_clips
 from sira_cli.pictures.containers import BrokenPicture, ContainedPicture, Container
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.left_out import count
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.picture import Picture, columns_of
@@ -78,7 +75,7 @@ class MemberPicture(ContainedPicture):
         found = [self._bytes(place) for place in self.places]
         return pack(found) if len(found) > 1 else found[0]
 
-    def files(self, data: Content) -> list[tuple[str, Content]]:
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         if len(self.places) == 1:
             return super().files(data)
@@ -139,7 +136,7 @@ class TarShard(Container):
 
     Attributes:
         image: the extension of the picture's member; several, `a.jpg,b.jpg`, are shown together; None: any of
-            `PICTURES`, or a clip, once.
+            `PICTURES`, once.
     """
 
     image: str | None = None
@@ -197,7 +194,7 @@ class TarShard(Container):
             key, extension = found
             sample = samples.setdefault(key, _Sample(key))
             place = Member(extension, offset, size)
-            if self._is_picture(extension):
+            if extension in (self._extensions or PICTURES):
                 sample.pictures.append((name, place))
             elif extension.rpartition(".")[2] in PICTURES:
                 sample.other.append(extension)
@@ -205,11 +202,6 @@ class TarShard(Container):
                 sample.texts.append(place)
             else:
                 count(self.left_out, name, read=())
-
-    def _is_picture(self, extension: str) -> bool:
-        if self._extensions:
-            return extension in self._extensions
-        return extension in PICTURES or (f".{extension}" in CLIPS and can_read_clips())
 
 
 def list_members(location: str) -> Iterator[tuple[str, int, int]]:

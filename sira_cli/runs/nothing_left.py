@@ -72,7 +72,7 @@ def nothing_left(
             about, sha256 = picture.asked(request.prompt), ""
             # Where this fails, an earlier run that has it as done has failed in the same way.
             with suppress(Exception):
-                data = picture.file_content()
+                data = picture.read()
                 sha256 = picture.digest(data)
                 about = request.asked(picture, data)
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))

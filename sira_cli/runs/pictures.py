@@ -67,7 +67,7 @@ def opened_jobs(
     if targets.get("xmp") and len(chosen) > 1:
         raise SettingsError("`xmp=` writes one description per picture: give one `method=`")
     first, _ = next(iter(chosen.values()))
-    pictures = selection.pictures(first.prompts.asking, start=first.clip.start or 0.0, end=first.clip.end)
+    pictures = selection.pictures(first.prompts.asking)
     jobs = []
     with ExitStack() as files:
         for name, (preset, method) in chosen.items():
@@ -93,7 +93,6 @@ def run_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
     together: bool = False,
-    every: float | None = None,
     questions: str | Path | None = None,
     verify: str | Verify | None = None,
     batch_size: BatchSize | None = None,
@@ -106,7 +105,7 @@ def run_pictures(
     Args:
         lvlm: the loaded model.
         paths: a file, folder, glob or URI, or several.
-        recursive, shard, limit, together, every, questions: as for `Selection`.
+        recursive, shard, limit, together, questions: as for `Selection`.
         verify: a second look, or its mode.
         batch_size, on_text: as for `Runner`.
         fail_fast: stop at the first picture that fails.
@@ -118,7 +117,7 @@ def run_pictures(
     """
     places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
     file = None if questions is None else Path(questions)
-    selection = Selection(places, file, together=together, every=every, recursive=recursive, shard=shard, limit=limit)
+    selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
     asked |= {"quantization": lvlm.quantization, "compiled": lvlm.compiled is not None}
     with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):

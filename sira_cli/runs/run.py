@@ -103,10 +103,9 @@ class Job:
             SiraError: a file cannot be read or written.
         """
         request.check(preset, method, compiled=compiled)
-        two_prompts = request.of_clips not in ("", request.prompt)  # also if earlier runs alone had clips
         request = request.about(pictures)
         place = None if output is None else Path(output)
-        targets |= {"same_prompt": not (request.fills or two_prompts), "forms": preset.output}
+        targets |= {"same_prompt": not request.fills, "forms": preset.output}
         files = targets_for(pictures, task=request.task, output=place, **targets)
         return cls(pictures, request, preset, method, files, quantization=quantization)
 

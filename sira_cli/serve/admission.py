@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from sira_cli.pictures.clip import Sampling
 from sira_cli.pictures.web import is_web
 from sira_cli.serve.connections import Connection
 from sira_cli.serve.downloads import Downloads
@@ -64,18 +63,14 @@ class PendingRequest:
 class Admission:
     """Reads requests, within the number of places and the limit of bytes."""
 
-    def __init__(
-        self, limits: Limits, queue: WaitingQueue, downloads: Downloads | None, sampling: Sampling | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, queue: WaitingQueue, downloads: Downloads | None) -> None:
         """Open the admission.
 
         Args:
             limits: of one request.
             queue: gives places.
             downloads: for pictures at URLs; None: downloads are off.
-            sampling: how frames of clips are chosen.
         """
-        self._sampling = sampling
         self._limits, self._queue, self._downloads = limits, queue, downloads
         self._readers = ThreadPoolExecutor(READERS, "sira-reader")
         self._unfinished: Counter[str] = Counter()  # bodies, by address
@@ -162,7 +157,7 @@ class Admission:
             pending.place.give_way()  # to those who do not wait for others
             downloaded = await self._downloads.fetch(web, pending.until, pending.request.is_disconnected)
             pending.place.enter()
-        received = await self.apart(receive, urls, self._limits, downloaded, self._sampling)
+        received = await self.apart(receive, urls, self._limits, downloaded)
         pending.place.hold(received.size)
         return received
 

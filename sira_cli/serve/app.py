@@ -41,7 +41,7 @@ from sira_cli.serve.page.files import UNKEPT, add_page
 from sira_cli.serve.page.settings import page_settings
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
-from sira_cli.serve.report import ReportRequest, frames_of, report_of
+from sira_cli.serve.report import ReportRequest, report_of
 from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
 from sira_cli.serve.trials import Trials
 from sira_cli.serve.waiting_queue import RETRY_AFTER, WaitingQueue
@@ -97,7 +97,7 @@ class Server:
         self.app.add_middleware(RequestMiddleware, hosts=hosts, metrics=self._metrics)
         add_page(self.app)
         posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
-        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report, "/frames": self._frames})
+        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
         told = {"/v1/models": served.models, "/api/tags": served.tags, "/api/ps": served.running}
         told["/api/version"] = served.version
         self._add("GET", {path: functools.partial(self._told, content) for path, content in told.items()})
@@ -118,7 +118,7 @@ class Server:
         self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
         queue = WaitingQueue(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
         downloads = Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
-        self._admission = Admission(self._limits, queue, downloads, self._lvlm.sampling)
+        self._admission = Admission(self._limits, queue, downloads)
         self._trials = Trials(self._lvlm)
         yield
         await asyncio.to_thread(self._admission.close)
@@ -164,15 +164,6 @@ class Server:
         page = await asyncio.to_thread(report_of, jobs, asked.title)
         self._metrics.requests.labels("200").inc()
         return HTMLResponse(page, headers=UNKEPT)
-
-    async def _frames(self, request: Request) -> Response:
-        """Answer the page with the frames of a clip that the model is shown."""
-        pending = self._admit(request)
-        chat = await self._admission.read(pending, ChatRequest.read)
-        received = await self._admission.receive(pending, chat.pictures())
-        frames = await self._admission.apart(frames_of, received)
-        self._metrics.requests.labels("200").inc()
-        return JSONResponse({"frames": frames}, headers=UNKEPT)
 
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
         """Answer a request of any protocol; each is translated to a chat."""

@@ -23,7 +23,6 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import Prompts
 from sira_cli.models.look.second_look import Verify
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.serve.messages import ClipUrl
 from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
 from sira_cli.serve.served import MOST_ECHOED
@@ -185,8 +184,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
     Raises:
         RequestError: the request is not a conversation about pictures.
     """
-    usual = prompts.usual(clip=all(isinstance(url, ClipUrl) for url in request.pictures()))
-    turns = [replace(turn, text=turn.text or usual * bool(turn.pictures)) for turn in request.turns()]
+    turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in request.turns()]
     if request.sira.task == "ask":
         text, (before, _, after) = prompts.asking(turns[-1].text), prompts.ask.partition("{question}")
         parts = tuple(part for part in (before, *turns[-1].parts, after) if part != "") if turns[-1].parts else ()

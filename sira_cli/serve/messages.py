@@ -15,34 +15,23 @@ class ImageUrl(BaseModel):
     url: str
 
 
-class ClipUrl(str):
-    """The location of a clip; other locations are of pictures."""
-
-    __slots__ = ()
-
-
 class ContentPart(BaseModel):
-    """A piece of a message; `video_url` is vLLM's."""
+    """A piece of a message."""
 
-    type: Literal["text", "image_url", "video_url"]
+    type: Literal["text", "image_url"]
     text: str | None = None
     image_url: ImageUrl | str | None = None
-    video_url: ImageUrl | str | None = None
 
     @model_validator(mode="after")
     def _with_url(self) -> Self:
         if self.type == "image_url" and not self.url:  # without it, the text would be about another picture
             raise ValueError("image_url: expected the picture's URL, data:image/...;base64,...")
-        if self.type == "video_url" and not self.url:
-            raise ValueError("video_url: expected the clip's URL, data:video/...;base64,...")
         return self
 
     @property
     def url(self) -> str:
-        """The location of its picture or clip."""
-        given = self.video_url if self.type == "video_url" else self.image_url
-        url = given.url if isinstance(given, ImageUrl) else given or ""
-        return ClipUrl(url) if self.type == "video_url" else url
+        """The location of its picture."""
+        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
 
 
 class RoleMessage(BaseModel):
@@ -70,7 +59,7 @@ class Message(RoleMessage):
         return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
 
     def pictures(self) -> list[str]:
-        """Return the locations of its pictures and clips."""
+        """Return the locations of its pictures."""
         if isinstance(self.content, str):
             return []
         return [part.url for part in self.content if part.type != "text"]
@@ -88,5 +77,3 @@ class Message(RoleMessage):
         for part in self.content if isinstance(self.content, list) else ():
             if part.type == "image_url":
                 part.image_url = FORGOTTEN
-            elif part.type == "video_url":
-                part.video_url = FORGOTTEN

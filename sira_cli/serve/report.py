@@ -6,12 +6,10 @@ The decoder's thread makes the traces (`traced`), `report_of` the page of `sira 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
 from sira_cli.analysis.page.page import render
-from sira_cli.analysis.page.pictures import small
 from sira_cli.analysis.trace.read import traces_of
 from sira_cli.analysis.trace.record import trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
@@ -19,9 +17,7 @@ from sira_cli.analysis.trace.targets import Line, as_json
 from sira_cli.data.records.record import Answer
 from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.clip import Clip
 from sira_cli.serve.jobs import Job, Reply, TextPiece
-from sira_cli.serve.pictures import Received
 from sira_cli.serve.protocol import ChatRequest, RequestError, SiraOptions
 
 MOST_TRACES = 4  # as many columns as the page has side by side
@@ -80,17 +76,6 @@ def traced(lvlm: Lvlm, job: Job) -> Reply:
     job.trace = lines
     answer = Answer(end["text"], end["finish_reason"], output_tokens=end["output_tokens"])
     return Reply(answer, {}, TextPiece("", []))
-
-
-def frames_of(pictures: Received) -> list[dict[str, Any]]:
-    """Return the frames of clips, small, each with its time in the clip.
-
-    Raises:
-        PictureError: one cannot be decoded.
-    """
-    clips = [image for image in pictures.open() if isinstance(image, Clip)]
-    frames = [each for clip in clips for each in zip(clip.frames, clip.times, strict=True)]
-    return [{"url": small("", frame).uri, "seconds": round(seconds, 3)} for frame, seconds in frames]
 
 
 def report_of(jobs: Sequence[Job], title: str | None = None) -> str:

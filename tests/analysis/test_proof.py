@@ -21,15 +21,13 @@ from sira_cli.analysis.proof.twin import build_twin
 from sira_cli.core import families, reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.forward_pass import Step
-from sira_cli.core.image_tokens import ImageTokenFinder, ImageTokens
+from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.inspection import check_structure
 from tests.support import census, layouts
 from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_all import ALL
 from tests.support.checkpoints_other import write_gemma4, writer_of
-from tests.support.clips import with_place_for_clips
 from tests.support.tiny_parts import IMAGE
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -66,7 +64,6 @@ def test_a_twin_is_exact_and_needs_no_weights(kind, tmp_path, sira):
     code, out, _ = sira("presets", "check", "-m", folder, "--json")
     proof = json.loads(out)
     assert (code, proof["verdict"], proof["real"]) == (0, "exact", None)
-    assert (proof["clip"], proof["no_clip"]) == (None, None)  # their chat templates have no place for one
     assert proof["family"].startswith(f"{kind} (")
     assert proof["b"] + proof["k"] == proof["layers"]
     assert proof["seen"]["image_tokens"] > 0
@@ -145,40 +142,6 @@ def test_a_wrong_fork_is_not_exact(qwen, monkeypatch):
     assert proof.verdict == "not exact"
     assert proof.twin is not None
     assert proof.twin.worst_full < 1e-4 < proof.twin.limit < proof.twin.worst_cf
-
-
-@pytest.fixture(scope="module")
-def with_clips(tmp_path_factory) -> Path:
-    family = "Qwen2-VL"
-    return with_place_for_clips(ALL[family](tmp_path_factory.mktemp("clips") / "qwen"), family)
-
-
-def test_a_clip_is_compared_too(with_clips, sira):
-    code, out, _ = sira("presets", "check", "-m", with_clips, "--exact")
-    rows = {line[:14].strip(): line[14:] for line in out.splitlines()}
-    assert (code, rows["verdict"]) == (0, "exact")
-    for name in ("clip", "real clip"):
-        assert "tokens, the reference's" in rows[name]
-    assert rows["clip"] != rows["twin"]
-    assert rows["real clip"] not in rows["real weights"]
-
-
-def test_a_wrong_rule_for_clips_is_noticed(with_clips, monkeypatch, sira):
-    image = json.loads((with_clips / "config.json").read_text())["image_token_id"]
-    preset = presets.for_model(str(with_clips)).with_values(**{"image_tokens.ids": [image]})
-    proof = prove(preset, render(make_scene(1))[0])
-    assert (proof.clip, proof.verdict) == (None, "not proven")
-    assert "no image token found" in str(proof.no_clip)
-    find = ImageTokenFinder.find
-
-    def every_second(self: ImageTokenFinder, ids: torch.Tensor) -> torch.Tensor:
-        return find(self, ids) & (torch.arange(ids.shape[1]) % 2 == 0)
-
-    monkeypatch.setattr(ImageTokenFinder, "find", every_second)
-    code, out, _ = sira("presets", "check", "-m", with_clips, "--json")
-    found = json.loads(out)
-    assert (code, found["verdict"]) == (1, "not exact")
-    assert found["clip"]["worst_full"] < 1e-4 < found["clip"]["limit"] < found["clip"]["worst_cf"]
 
 
 def test_the_limit_is_that_of_the_front_page(llava):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,17 @@ def test_equals_the_reference(every_family: tiny.Tiny, k: int, request, record_p
     if k not in every_family.boundaries:
         pytest.skip("the fork would lie inside DeepStack; its refusal has its own test")
     record_property("conformance", (request.node.callspec.params["every_family"], *compared(every_family, k, 0.5)))
+
+
+def test_video_tokens_are_image_tokens():
+    """A picture and a video in one prompt, as Qwen's processor prepares them."""
+    case = tiny.FAMILIES["Qwen2.5-VL"]()
+    picture, video = case.inputs, tiny.qwen_inputs(tiny.prompt(seed=1), seed=1)
+    ids = torch.cat([picture["input_ids"], video["input_ids"].where(video["input_ids"] != tiny.IMAGE, 101)], dim=1)
+    kinds = torch.cat([picture["mm_token_type_ids"], 2 * video["mm_token_type_ids"]], dim=1)
+    both = {**picture, "input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds}
+    both |= {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
+    compared(SimpleNamespace(**vars(case) | {"inputs": both, "image": kinds > 0, "silent": tiny.SUPPRESS}), 3, 0.5)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.5])

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
+from sira_cli.data.kept import Kept
 from sira_cli.data.questions import QuestionPicture, question_pictures
 from sira_cli.pictures import picture
 from sira_cli.pictures.find import Shard
@@ -50,8 +51,8 @@ def read(name: str) -> list[dict]:
 
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     reads = []
-    once = FilePicture.file_content
-    monkeypatch.setattr(FilePicture, "file_content", lambda picture: reads.append(picture.location) or once(picture))
+    once = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or once(picture))
     command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "-o", "answers.jsonl", "-b", 4)
     code, _, err = sira(*command)
     assert code == 3
@@ -195,6 +196,6 @@ def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
 
 def test_a_picture_with_a_question_is_shown_as_the_picture_itself():
     picture = as_picture(EXAMPLES[0].read_bytes())
-    asked = QuestionPicture(picture.location, picture.relative, picture, "A dog?", "A dog?", 1)
+    asked = QuestionPicture(picture.location, picture.relative, picture, "A dog?", "A dog?", 1, Kept(1))
     assert asked.shown == picture.shown == "the picture's bytes"
     assert asked.open().sha256 == picture.open().sha256

@@ -83,7 +83,7 @@ def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_s
     assert figures(again) == figures(whole)
     last = tmp_path / "sira-pope.jsonl"
     last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr(FilePicture, "file_content", lambda picture: pytest.fail("a picture was read"))
+    monkeypatch.setattr(FilePicture, "read", lambda picture: pytest.fail("a picture was read"))
     assert not evaluation(output=tmp_path).nothing_left()
     with pytest.raises(SettingsError, match="has no answer to some questions: a model is needed"):
         list(evaluation(output=tmp_path).events(None))

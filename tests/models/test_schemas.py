@@ -345,9 +345,9 @@ def test_a_trial_that_cannot_start_is_not_the_schemas_fault(tmp_path, monkeypatc
 def test_a_trial_has_little_memory(tmp_path):
     """The same limits as for a schema, but for a process that takes too much."""
     script = tmp_path / "takes.py"
-    script.write_text("import sys; bytes(int(sys.argv[1]))")
+    script.write_text("import sys; bytes(int(sys.stdin.read()))")
     small, large = (
-        confined.run_confined(str(script), str(size), limits=trying.LIMITS, stdin=b"")
+        confined.run_confined(str(script), limits=trying.LIMITS, stdin=b"%d" % size)
         for size in (1000, 2 * trying.LIMITS.memory)
     )
     assert small.returncode == 0

@@ -15,7 +15,7 @@ from skimage import data
 from sira_cli import PictureError, SettingsError
 from sira_cli.pictures import opening
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.opening import decode_picture, small_picture
+from sira_cli.pictures.opening import decode_picture
 from tests.support.damaged import damaged
 
 PHOTO = Image.fromarray(data.astronaut())
@@ -66,6 +66,14 @@ def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
     assert (code, "not read" in err) == (0, False)
 
 
+def test_a_video_is_no_picture_and_the_way_to_its_frames_is_named(sira, folder):
+    (folder / "e.MP4").touch()
+    with pytest.raises(PictureError, match=r"e\.MP4: is a video, expected a picture: write its frames .* with ffmpeg"):
+        decode_picture("e.MP4", b"\0")
+    code, out, err = sira("caption", folder / "e.MP4", folder / "a.png", *FAST)
+    assert (code, out.count("\n"), "e.MP4: is a video" in err) == (3, 1, True)
+
+
 def test_a_check_names_it_too(sira, folder, tmp_path):
     (folder / "a.txt").write_text("There is a cat.")
     output = tmp_path / "checks.jsonl"
@@ -114,7 +122,6 @@ def test_heic_is_read_wherever_pictures_are(tmp_path):
     for place in (tmp_path / "a.heic", tmp_path, tmp_path / "b.tar"):
         (picture,) = find_pictures([str(place)])
         assert picture.open().image.size == (512, 512)
-    assert small_picture("x", content, 64).size == (64, 64)
 
 
 def test_ten_bits_and_transparency(tmp_path):

@@ -15,7 +15,7 @@ from skimage import data
 
 from sira_cli.errors import HugePictureError, PictureMemoryError
 from sira_cli.pictures import opening, room, samples
-from sira_cli.pictures.opening import decode_picture, picture_size, small_picture
+from sira_cli.pictures.opening import decode_picture, picture_size
 
 SIDE = 2200
 FORMATS = {
@@ -88,7 +88,7 @@ def test_a_picture_whose_decoder_takes_too_much_is_refused_with_the_numbers(monk
     monkeypatch.setattr(opening, "ROOM", room.Room(9000 * each))
     assert picture_size("x", content) == (100, 90)
     monkeypatch.setattr(opening, "ROOM", room.Room(9000 * each - 1))
-    for read in (picture_size, decode_picture, lambda *args: small_picture(*args, side=10)):
+    for read in (picture_size, decode_picture):
         with pytest.raises(HugePictureError, match=f"x: has 9,000 pixels, expected at most 8,999, because {kind}"):
             read("x", content)
 

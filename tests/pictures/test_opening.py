@@ -117,13 +117,12 @@ def test_floats(tmp_path, white):
     assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
 
 
-def test_of_an_animation_its_frames(tmp_path):
+def test_of_an_animation_the_first_frame(tmp_path):
     frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
     for suffix in ("gif", "webp", "png"):
         path = tmp_path / f"moving.{suffix}"
         frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
-        clip = open_picture(path).image
-        assert [difference(found, frame) < 3 for found, frame in zip(clip.frames, frames, strict=True)] == [True] * 3
+        assert difference(open_picture(path).image, frames[0]) < 3
 
 
 def test_a_wrong_suffix_does_not_matter(photo, tmp_path):

@@ -12,7 +12,7 @@ from sira_cli.data.xmp.facts import fact
 from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.pictures import opening, raw
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.opening import decode_picture, picture_size, small_picture
+from sira_cli.pictures.opening import decode_picture, picture_size
 from tests.pictures.test_left_out import encoded
 from tests.support.damaged import damaged
 from tests.support.raw import dng
@@ -49,7 +49,6 @@ def test_it_is_read_wherever_pictures_are_and_its_own_metadata_are_facts(tmp_pat
     for place in (tmp_path / "a.nef", tmp_path):
         (picture,) = find_pictures([str(place)])
         assert picture.open().image.size == (600, 400)
-    assert small_picture("a.nef", content, 64).size == (64, 43)
     (picture,) = find_pictures([str(tmp_path / "a.nef")])
     assert fact(Metadata(picture), "exif.Copyright") == "Anna"
 

@@ -14,12 +14,11 @@ from PIL import Image
 from pyarrow import parquet
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.parts import recorded
 from sira_cli.errors import DataError, HugePictureError, PictureError, SettingsError
 from sira_cli.pictures import picture as picture_module
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.names import joined, parted
-from sira_cli.pictures.sources import as_picture
+from sira_cli.pictures.sources import as_picture, recorded
 from sira_cli.pictures.together import Together, pack, unpack
 from tests.support.shards import EXAMPLES, write_tar
 

@@ -254,22 +254,20 @@ def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkey
     expected = records(demo, scenes, batch_size=3)
     monkeypatch.setattr("sira_cli.models.many.task.KEPT", 100)
     reads = []
-    read = FilePicture.file_content
-    monkeypatch.setattr(FilePicture, "file_content", lambda picture: reads.append(picture) or read(picture))
+    read = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture) or read(picture))
     assert without_time(records(demo, scenes, batch_size=3)) == without_time(expected)
     assert len(reads) == 2 * len(expected)
 
-    monkeypatch.setattr(
-        FilePicture, "file_content", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads)
-    )
+    monkeypatch.setattr(FilePicture, "read", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads))
     for record in records(demo, scenes, batch_size=3):
         assert "changed between two readings" in record["error"]
 
 
 def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
     read = []
-    read_picture = FilePicture.file_content
-    monkeypatch.setattr(FilePicture, "file_content", lambda picture: read.append(picture) or read_picture(picture))
+    read_picture = FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda picture: read.append(picture) or read_picture(picture))
     taken = []
 
     def endless():

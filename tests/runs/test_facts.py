@@ -58,8 +58,8 @@ def test_joiners_stay_and_other_signs_without_a_shape_go(picture):
 
 
 def test_a_prompt_with_several_facts_reads_the_file_once(picture, monkeypatch):
-    reads, read = [], FilePicture.file_content
-    monkeypatch.setattr(FilePicture, "file_content", lambda self: reads.append(1) or read(self))
+    reads, read = [], FilePicture.read
+    monkeypatch.setattr(FilePicture, "read", lambda self: reads.append(1) or read(self))
     filled("{exif.Artist} {gps} {iptc.Caption}", picture)
     assert len(reads) == 1
 

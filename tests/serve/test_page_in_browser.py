@@ -10,14 +10,12 @@ import pytest
 
 from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.pictures.sources import as_picture
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.page.examples import SEEDS
 from tests.serve.conftest import running
 from tests.serve.on_page import FINISHED, PICTURE, answering, opened, run, stream, texts
 from tests.serve.test_serve import ask, said
 from tests.support.browser import accessible, contrasts, tab, violations, wait, without_axe
-from tests.support.clips import write_clip
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -42,32 +40,6 @@ def test_the_texts_are_those_of_the_library_and_nobody_else_is_asked(page, addre
     sent = page.requests()
     assert f"{address}/v1/chat/completions" in sent
     assert [url for url in sent if not url.startswith(own)] == []
-
-
-@pytest.mark.smoke
-def test_a_clip_is_shown_by_the_frames_that_the_model_sees(page, lvlm, tmp_path):
-    clip = write_clip(tmp_path / "a.mp4", frames=3)
-    shown = as_picture(clip).open(lvlm.sampling)
-    page.type("#file", str(clip))
-    wait(page, "return document.querySelectorAll('#frames img').length", len(shown.stills))
-    names = page.run("return [...document.querySelectorAll('#frames img')].map(one => one.alt)")
-    assert names == [f"a.mp4, {time:.1f} s" for time in shown.facts["frames"]]
-    page.click("#frames button:last-child")
-    sheet = "return [document.querySelector('#large').open, document.querySelector('#sheet img').alt, sample()]"
-    corner = """const sample = () => {
-        const image = document.querySelector('#sheet img');
-        const context = new OffscreenCanvas(image.width, image.height).getContext('2d');
-        context.drawImage(image, 0, 0, image.width, image.height);
-        return context.getImageData(image.width - 3, image.height - 3, 1, 1).data[0];
-    };"""
-    is_open, name, grey = page.run(corner + sheet)
-    last = shown.stills[-1]
-    assert (is_open, name) == (True, names[-1])
-    assert abs(grey - last.getpixel((last.width - 3, last.height - 3))[0]) < 6  # of JPEG
-    page.click("#close")
-    assert run(page)[0] == lvlm.caption(clip).text
-    page.type("#file", str(PICTURE))
-    wait(page, "return document.querySelector('#frames').hidden")
 
 
 def test_words_and_things_are_marked_as_in_the_report(page, client, lvlm):
@@ -114,9 +86,9 @@ def test_keys_are_enough(browser, address, lvlm):
     assert not [name for name in names if "(unseen)" in name]
     boxes = ["Score words", "Second look at objects"]
     expected = ["Caption", "Prompt", *boxes, "Run Ctrl Enter", "Stop Esc", "Method", "K of 8", ALPHA]
-    assert [names[0], *names[1 + len(SEEDS) :]] == ["Choose a picture or clip", *expected]
+    assert [names[0], *names[1 + len(SEEDS) :]] == ["Choose a picture", *expected]
     browser.press_together("Control", "Enter")
-    assert browser.text("#missing") == "Choose a picture or clip first."
+    assert browser.text("#missing") == "Choose a picture first."
     assert browser.run("return document.activeElement.id") == "file"
     browser.type("#file", str(PICTURE))
     wait(browser, "return document.querySelector('#enlarge').checkVisibility()")

@@ -44,8 +44,6 @@ from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
-from sira_cli.pictures.clip import stills
-from sira_cli.pictures.content import Content
 from sira_cli.runs.events import Advanced, FailedPicture, Halved, StageStarted
 
 if TYPE_CHECKING:
@@ -103,8 +101,7 @@ class LastOutputs(Task[Tensor, Tensor]):
     def image(self, item: Item[Tensor]) -> Shown:
         """Return the samples, degraded."""
         degrade = self._prompts[item.id].degrade
-        seen = [still for image in pictures_of(super().image(item)) for still in stills(image)]
-        first, *more = map(degrade, seen)
+        first, *more = map(degrade, pictures_of(super().image(item)))
         return [first, *more] if more else first
 
     def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
@@ -189,7 +186,7 @@ class IctTraining:
         for label in LABELS.values():
             chosen = [prompt for prompt in prompts if prompt.label == label]
             runner = Runner(LastOutputs(self._lvlm, self._projections, chosen), self._batch_size)
-            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[Content](DECODED)
+            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[bytes](DECODED)
             with closing(runner.run(self._item(prompt, reads) for prompt in chosen)) as items:
                 for item in items:
                     if isinstance(item, Halved):
@@ -213,7 +210,7 @@ class IctTraining:
         elif outlines := self._questions.outlines(question):
             yield Prefill(row, "object", text, label, lambda image: black_out(image, outlines))
 
-    def _item(self, prompt: Prefill, reads: Kept[Content]) -> Item[Tensor]:
+    def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
         picture, asked = self._questions.picture(question.picture), asking(question.text)
         about = QuestionPicture.about(picture, question.text, asked, prompt.id, reads)

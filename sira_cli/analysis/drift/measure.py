@@ -96,7 +96,7 @@ def measure_drift(
             inputs = lvlm.prepare([image], [prompt])
         return last_rows(lvlm.model, lvlm.to_device(inputs), lvlm.sira)
 
-    image = picture.stills[0]
+    image = picture.image
     full, cf = rows(image)
     blurred, _ = rows(blur(image, how.blur))
     shuffled, _ = rows(shuffle_patches(image, how.patches, how.seed))

@@ -12,10 +12,10 @@ from pathlib import Path
 from PIL import Image
 
 from sira_cli.analysis.trace.read import Trace
-from sira_cli.data.parts import recorded
 from sira_cli.errors import PictureError
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
+from sira_cli.pictures.sources import recorded
 
 LONGEST_SIDE = 640  # pixels
 _UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
@@ -81,7 +81,7 @@ def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None)
 
 
 def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
-    first, *more = [small(name, image) for image in picture.stills]
+    first, *more = [small(name, image) for image in picture.images]
     return replace(first, note=note, more=tuple(more))
 
 

@@ -11,9 +11,7 @@ print(proof.verdict, proof.to_json())
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from PIL import Image
 from sira_cli._version import __version__
 from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.exact import Exact, compare_real
-from sira_cli.analysis.proof.seen import Seen, check_layers, clip_inputs, drawn_clip, structure_of, what_is_seen
+from sira_cli.analysis.proof.seen import Seen, check_layers, structure_of, what_is_seen
 from sira_cli.analysis.proof.twin import Twin, build_twin
 from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
@@ -33,7 +31,6 @@ from sira_cli.core.forward_pass import Step
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.data.report import Report
 from sira_cli.errors import ImageTokenError, ModelNotFoundError, PictureError, UnsupportedModelError
-from sira_cli.models.inputs.clips import takes_video
 from sira_cli.models.loading.hub import find_described
 from sira_cli.models.loading.inspection import check_structure
 from sira_cli.models.loading.preset import Preset
@@ -53,7 +50,6 @@ class Proof(Report):
         seen: the processor's inputs from a picture and the caption prompt.
         abilities: abilities of the model under SIRA.
         twin: the comparison on a tiny random twin; None: none could be built, for the reason in `no_twin`.
-        clip: the twin's comparison on a clip; None: the model has no video input, or for the reason in `no_clip`.
         real: the comparison with the real weights; None: not asked for.
     """
 
@@ -70,20 +66,17 @@ class Proof(Report):
     abilities: list[str]
     twin: Compared | None
     no_twin: str | None
-    clip: Compared | None
-    no_clip: str | None
     real: Exact | None
     versions: dict[str, str]
 
     @property
     def verdict(self) -> str:
         """`exact`, `not exact` or `not proven`."""
-        real = (None, None) if self.real is None else (self.real.compared, self.real.clip)
-        found = {compared.verdict for compared in (self.twin, self.clip, *real) if compared is not None}
+        real = None if self.real is None else self.real.compared
+        found = {compared.verdict for compared in (self.twin, real) if compared is not None}
         if "not exact" in found:
             return "not exact"
-        unknown = self.no_clip is not None and real[1] is None
-        return "exact" if found == {"exact"} and not unknown else "not proven"
+        return "exact" if found == {"exact"} else "not proven"
 
     def to_json(self) -> str:
         """Return everything as one JSON object; figures that are not finite are null."""
@@ -120,19 +113,14 @@ def prove(
     backbone, boundary = fork_place(model, preset.sira_config)
     layers = len(backbone.decoder_layers)
     try:
-        seen, inputs, finder, processor = what_is_seen(folder, model, preset, picture)
+        seen, inputs, finder = what_is_seen(folder, model, preset, picture)
     except (ImageTokenError, ModelNotFoundError, PictureError) as error:  # the files exist, but are unusable
         raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
-    compared, reason = _on_twin(model, boundary, finder, preset, lambda: (inputs, None))
-    clip, of_clip, no_clip, real = None, None, None, None
-    if takes_video(processor):
-        clip = drawn_clip(picture)
-        of_clip, no_clip = _on_twin(
-            model, boundary, finder, preset, partial(clip_inputs, processor, model, preset, clip)
-        )
+    compared, reason = _on_twin(model, boundary, finder, preset, inputs)
+    real = None
     if exact:
-        real = compare_real(preset, picture, clip, offline=offline, device=device, quantization=quantization)
+        real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization)
     return Proof(
         preset.model,
         preset.revision,
@@ -145,8 +133,6 @@ def prove(
         abilities,
         compared,
         reason,
-        of_clip,
-        no_clip,
         real,
         {
             "sira": __version__,
@@ -158,22 +144,19 @@ def prove(
 
 
 def _on_twin(
-    model: Any, boundary: int, finder: ImageTokenFinder, preset: Preset, make: Callable[[], tuple[Any, Any]]
+    model: Any, boundary: int, finder: ImageTokenFinder, preset: Preset, inputs: dict[str, Any]
 ) -> tuple[Compared | None, str | None]:
-    """Compare a twin on the inputs that `make` returns, with further positions that the reference hides, or None.
+    """Compare a twin on a model's inputs.
 
     Returns:
         The comparison; or None, and the reason.
     """
     try:
-        inputs, places = make()
         twin = build_twin(model, boundary, finder, inputs)
         with torch.no_grad():
             twin.model(**twin.inputs, use_cache=False)
     except Exception as error:  # transformers has hundreds of configurations, and as many ways to refuse a small one
         return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-    if places is not None:
-        twin = replace(twin, image=twin.image | places)
     return compare_twin(twin, preset.sira.alpha, preset.sira.beta), None
 
 

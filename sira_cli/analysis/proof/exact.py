@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from sira_cli.analysis.proof.compared import Compared, compare
@@ -19,7 +20,6 @@ from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.pictures.clip import Clip, Still
 
 TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts
@@ -31,14 +31,12 @@ class Exact:
 
     Attributes:
         compared: SIRA's first tokens, compared with the reference.
-        clip: the same about a clip; None: none was given.
         text: text of the tokens about the picture.
         device, dtype: device and precision of the model.
         seconds_sira, seconds_greedy: seconds to decode these tokens, prompt included.
     """
 
     compared: Compared
-    clip: Compared | None
     text: str
     device: str
     dtype: str
@@ -58,7 +56,7 @@ class _Prompt:
 
 
 def compare_real(
-    preset: Preset, picture: Still, clip: Clip | None = None, *, offline: bool, device: str, quantization: str | None
+    preset: Preset, picture: Image.Image, *, offline: bool, device: str, quantization: str | None
 ) -> Exact:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
@@ -67,7 +65,6 @@ def compare_real(
     Args:
         preset: the model with its settings; it is decoded greedily.
         picture: RGB.
-        clip: for models with a video input.
         offline, device, quantization: as for `load`.
 
     Raises:
@@ -76,17 +73,16 @@ def compare_real(
     preset = _greedily(preset)
     lvlm = load(preset, method="sira", device=device, quantization=quantization, offline=offline)
     compared, inputs, tokens = _compare(lvlm, preset, picture)
-    of_clip = None if clip is None else _compare(lvlm, preset, clip)[0]
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
     times = _seconds(lvlm, inputs), _seconds(greedy, inputs)
-    return Exact(compared, of_clip, text, lvlm.device, lvlm.dtype, *times)
+    return Exact(compared, text, lvlm.device, lvlm.dtype, *times)
 
 
-def _compare(lvlm: Lvlm, preset: Preset, shown: Still) -> tuple[Compared, Any, list[int]]:
-    """Return the comparison about a picture or clip, the model's inputs, and the tokens."""
+def _compare(lvlm: Lvlm, preset: Preset, picture: Image.Image) -> tuple[Compared, Any, list[int]]:
+    """Return the comparison about a picture, the model's inputs, and the tokens."""
     with refusing("a drawn scene"):
-        prepared = lvlm.prepare([shown], [preset.prompts.caption])
+        prepared = lvlm.prepare([picture], [preset.prompts.caption])
     inputs = lvlm.to_device(prepared)
     tokens: list[int] = []
     steps: list[Step] = []

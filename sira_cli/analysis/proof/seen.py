@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
@@ -26,7 +25,6 @@ from sira_cli.models.inputs.image_size import pad_to_square
 from sira_cli.models.inputs.processors import chat_inputs, load_processor, refusing
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.reading import reading
-from sira_cli.pictures.clip import Clip, Still, Timeline
 
 _LAYER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.")
 _TOWER = re.compile(r"vis|audio|image|sam|clip|tower", re.IGNORECASE)
@@ -56,7 +54,7 @@ class Seen:
 
 def what_is_seen(
     folder: Path, model: Any, preset: Preset, picture: Image.Image
-) -> tuple[Seen, dict[str, Any], ImageTokenFinder, Any]:
+) -> tuple[Seen, dict[str, Any], ImageTokenFinder]:
     """Put a picture and the preset's caption prompt through a checkpoint's processor.
 
     Args:
@@ -66,7 +64,7 @@ def what_is_seen(
         picture: RGB.
 
     Returns:
-        The `Seen`, the model's inputs, the finder of image tokens among them, and the processor.
+        The `Seen`, the model's inputs, and the finder of image tokens among them.
 
     Raises:
         UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
@@ -96,33 +94,11 @@ def what_is_seen(
         {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(_NOT_DECODING)},
         list(obeyed(generation)),
     )
-    return seen, inputs, finder, processor
+    return seen, inputs, finder
 
 
-def drawn_clip(picture: Image.Image) -> Clip:
-    """Return two seconds of a picture that is mirrored, and then turned upside down."""
-    frames = (picture, ImageOps.mirror(picture), ImageOps.flip(picture), picture.rotate(180))
-    return Clip(frames, (0, 1, 2, 3), (0.0, 0.5, 1.0, 1.5), Timeline(4, 2.0, *picture.size))
-
-
-def clip_inputs(processor: Any, model: Any, preset: Preset, clip: Clip) -> tuple[dict[str, Any], torch.Tensor]:
-    """Put a clip and the preset's caption prompt through a processor with a video input.
-
-    Returns:
-        The model's inputs, and the positions of the clip by the processor's placeholders, bool `[1, S]`.
-
-    Raises:
-        PictureError: the processor refuses the clip.
-    """
-    with refusing("a drawn clip"):
-        inputs = _inputs(processor, model, preset, clip)
-    places = [getattr(processor, name, None) for name in ("image_token_id", "video_token_id")]
-    ids = inputs["input_ids"]
-    return inputs, torch.isin(ids, ids.new_tensor([token for token in places if token is not None]))
-
-
-def _inputs(processor: Any, model: Any, preset: Preset, shown: Still) -> dict[str, Any]:
-    images = pad_to_square(shown, processor.image_processor.image_mean) if preset.image.pad_to_square else shown
+def _inputs(processor: Any, model: Any, preset: Preset, picture: Image.Image) -> dict[str, Any]:
+    images = pad_to_square(picture, processor.image_processor.image_mean) if preset.image.pad_to_square else picture
     kind, prompts, think = model.config.model_type, preset.prompts, preset.generation.think
     return dict(chat_inputs(processor, kind, [images], [prompts.caption], system=prompts.system, think=think))
 

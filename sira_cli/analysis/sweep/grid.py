@@ -28,7 +28,6 @@ from sira_cli.models.many.item import Batch, Item
 from sira_cli.models.many.runner import Runner
 from sira_cli.models.many.task import Task
 from sira_cli.models.recording import RecordingModel
-from sira_cli.pictures.content import Content
 from sira_cli.runs.events import Advanced, FailedPicture, Halved
 
 MOST_CAPTIONS = 32  # at once, where memory decides
@@ -79,7 +78,7 @@ def answer_questions(
     Raises:
         SiraError: about the model or the settings.
     """
-    asked, reads = questions.questions, Kept[Content](DECODED)  # questions about one picture follow each other
+    asked, reads = questions.questions, Kept[bytes](DECODED)  # questions about one picture follow each other
     todo = [number for number in range(len(asked)) if answer_unit(number) not in units]
     yield Advanced(len(asked) - len(todo), worked=False)
 

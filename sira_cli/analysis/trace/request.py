@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.data.parts import recorded
 from sira_cli.data.rows import read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import Prompts
 from sira_cli.models.look.verify import Verify
-from sira_cli.pictures.opening import is_named_clip
 from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.sources import recorded
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class TraceRequest:
 
     def asked(self, prompts: Prompts) -> str:
         """Return its prompt; without one, the usual one of a preset's prompts."""
-        return self.prompt or prompts.usual(clip=not self.picture.is_group and is_named_clip(self.picture.location))
+        return self.prompt or prompts.caption
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from sira_cli.cli.options.values import (
     Quantization,
     complete_preset,
     read_batch_size,
-    read_seconds,
 )
 from sira_cli.errors import SettingsError
 
@@ -80,7 +79,7 @@ RecordsFile = Annotated[
     typer.Option("-o", "--output", metavar="FILE", help="Records: a .jsonl file or a folder."),
 ]
 
-_PICTURES = "Pictures, clips, folders, globs, URLs, .tar, .parquet; - is stdin."
+_PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
@@ -217,28 +216,6 @@ class GroupOptions(SelectionOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
     together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
-
-
-@dataclass(frozen=True)
-class PartOptions(GroupOptions):
-    """Options for choosing pictures, and parts of clips."""
-
-    every: Annotated[
-        Any,
-        typer.Option("--every", metavar="S", parser=read_seconds, help="A text about every S seconds of a clip."),
-    ] = None
-
-
-@dataclass(frozen=True)
-class ClipOptions:
-    """The choice of clips' frames; settings of the preset."""
-
-    title: ClassVar[str] = "Pictures"
-
-    frames: Annotated[int | None, typer.Option(metavar="N", help="Frames of a clip (extra `video`).")] = None
-    fps: Annotated[float | None, typer.Option("--fps", metavar="X", help="Frames per second of a clip.")] = None
-    start: Annotated[float | None, typer.Option("--start", metavar="S", help="Start in a clip, in seconds.")] = None
-    end: Annotated[float | None, typer.Option("--end", metavar="S", help="End in a clip, in seconds.")] = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sira_cli.cli.options.common import ClipOptions, EngineOptions, ModelOptions, OutputOptions, PartOptions
+from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.schemas import SchemaOptions
@@ -21,7 +21,6 @@ class RunOptions:
     text: TextOptions
     schema: SchemaOptions
     verify: VerifyOptions = field(default_factory=VerifyOptions)
-    selection: PartOptions
-    clips: ClipOptions
+    selection: GroupOptions
     engine: EngineOptions
     output: OutputOptions

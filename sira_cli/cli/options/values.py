@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Literal
@@ -68,14 +67,3 @@ def read_batch_size(text: str) -> int | str:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise typer.BadParameter(f"{text!r}: expected a whole number >= 1, or auto")
     return int(text)
-
-
-def read_seconds(text: str) -> float:
-    """Read a number of seconds > 0, such as `10` or `10s`."""
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise typer.BadParameter(f"{text!r}: expected a number of seconds > 0, such as 10s")
-    return seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ import typer
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose, note_idle
 from sira_cli.cli.options.common import (
-    ClipOptions,
     Colors,
     GroupOptions,
     Images,
@@ -74,7 +72,6 @@ def trace(
     model: ModelOptions,
     decoding: TraceDecodingOptions,
     selection: GroupOptions,
-    clips: ClipOptions,
     verifying: FlagOptions,
     top_k: Annotated[
         int,
@@ -147,7 +144,7 @@ def trace(
             raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
-    preset, method = choose(model, decoding, prompt=prompt, **asdict(clips))
+    preset, method = choose(model, decoding, prompt=prompt)
     verify = verifying.read(preset)
     require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)

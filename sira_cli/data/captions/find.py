@@ -17,7 +17,6 @@ from pathlib import Path
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, metadata_in
 from sira_cli.data.captions.texts import METADATA, no_captions, texts_of_pictures
-from sira_cli.data.parts import recorded
 from sira_cli.data.wrapped import refused_picture
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
@@ -27,6 +26,7 @@ from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
+from sira_cli.pictures.sources import recorded
 from sira_cli.pictures.tables import is_table_of_records
 
 
@@ -39,7 +39,7 @@ class Captions:
         without: number of pictures without a caption.
         failed: number of records of failed pictures, without a caption.
         files: paths of the files of captions that were read.
-        unread: numbers of pictures and clips in unsupported formats, by ending (`Pictures.left_out`).
+        unread: numbers of pictures in unsupported formats, by ending (`Pictures.left_out`).
     """
 
     pictures: list[CaptionedPicture] = field(default_factory=list)

@@ -88,10 +88,6 @@ class Result:
         added: names of the objects that it has and its draft lacks; None like `candidates`.
         forbidden: names of the candidates that are not supported; None like `candidates`.
         json_schema: the schema that the text follows; only with one.
-        media: `video` for a clip, with the next ones; None: a picture.
-        clip_start, clip_end: of the part of the clip that was looked at, in seconds; None: all of it.
-        seconds, fps: of the clip, or that part.
-        frames: times of the frames that the model was shown, in seconds.
         data: the value of a text that follows a schema.
 
     From `method_settings` on, fields that do not apply are None and missing in the record.
@@ -143,12 +139,6 @@ class Result:
     added: list[str] | None = None
     forbidden: list[str] | None = None
     images: list[str] | None = None
-    media: str | None = None
-    clip_start: float | None = None
-    clip_end: float | None = None
-    seconds: float | None = None
-    fps: float | None = None
-    frames: list[float] | None = None
     data: Any = None  # at the end: its keys may be any
 
     def to_record(self) -> dict[str, Any]:

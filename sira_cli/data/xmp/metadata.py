@@ -14,7 +14,6 @@ from PIL import Image, IptcImagePlugin
 from sira_cli.data.xmp.packet import TEXT, Packet
 from sira_cli.data.xmp.places import read_bytes, xmp_file
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.opening import opened_header
 from sira_cli.pictures.picture import Picture
 
@@ -32,7 +31,7 @@ class Metadata:
     """
 
     picture: Picture
-    data: Content | None = None
+    data: bytes | None = None
 
     @cached_property
     def sidecar(self) -> Packet | None:
@@ -54,7 +53,7 @@ class Metadata:
         with suppress(PictureError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
             # Without the name: of a RAW file its own metadata, not those of its preview.
-            return opened_header("", self.data or self.picture.file_content())
+            return opened_header("", self.data or self.picture.read())
         return None
 
     @cached_property

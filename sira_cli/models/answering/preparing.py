@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,11 @@ from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models.answering.sampling import derived_seed
-from sira_cli.models.inputs.clips import sampling_of
 from sira_cli.models.inputs.image_size import pad_to_square
 from sira_cli.models.inputs.processors import chat_inputs, check_chat
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
-from sira_cli.pictures.clip import Clip, Sampling
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -89,11 +86,6 @@ class PreparingModel:
                 self.check_prompt(prompt)
             except SettingsError as error:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
-
-    @functools.cached_property
-    def sampling(self) -> Sampling:
-        """The choice of a clip's frames for the model."""
-        return sampling_of(self.processor, self.preset.clip)
 
     def chat_inputs(
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
@@ -168,9 +160,7 @@ class PreparingModel:
                 continue
             pictures = len(pictures_of(shown))
             who, remedy = "a picture", "shorten it, or make the picture smaller"
-            if any(isinstance(each, Clip) for each in pictures_of(shown)):
-                who, remedy = "a clip", "shorten it, or show fewer frames by `frames=`"
-            elif pictures > 1:
+            if pictures > 1:
                 who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
             raise LongPromptError(
                 f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}: {remedy}",

@@ -7,14 +7,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, TemplateError, meta
 
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Prompt, Turn, turns_of
 from sira_cli.models.answering.reasoning import ReasoningParser, left_open
 from sira_cli.models.inputs.vocabulary import Vocabulary
-from sira_cli.pictures.clip import Clip
 
 Chat = list[dict[str, Any]]
 _SYNTAX = Environment(extensions=["jinja2.ext.loopcontrols"])
@@ -169,18 +167,10 @@ class Chats:
     ) -> dict[str, Any]:
         if self.plain:
             return {"role": role, "content": text}
-        seen = iter(map(_message_part, images))
+        seen = ({"type": "image", "image": image} for image in images)
         order = parts or (*[None] * len(images), text)
         content = [next(seen) if part is None else {"type": "text", "text": part} for part in order]
         return {"role": role, "content": content}
-
-    def takes_video(self) -> bool:
-        """Return whether the template can place a clip."""
-        parts = [{"type": "video", "video": _PROBE}, {"type": "text", "text": "?"}]
-        try:
-            return self._processor.video_token in self._rendered([{"role": "user", "content": parts}])
-        except (TemplateError, TypeError):
-            return False
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
         """Return whether the turns' texts are rendered in order, with the pictures at their places."""
@@ -191,13 +181,6 @@ class Chats:
         token = getattr(self._processor, "image_token", None) or ""
         if token not in alone:
             token = ""  # the template writes another token, which the processor replaces (Gemma 3)
-        if any(
-            part["type"] == "video"
-            for message in chat
-            if isinstance(message["content"], list)
-            for part in message["content"]
-        ):
-            token = ""  # clips have a token of their own
         place = 0
         for turn in turns:
             for text in (part.strip() for part in turn.content if part is not None):
@@ -235,14 +218,3 @@ class Chats:
             return f"'{_PROBE}'" in self._rendered(chat)
         except (TemplateError, TypeError):
             return True
-
-
-def _message_part(still: Any) -> dict[str, Any]:
-    """Return a picture or clip as a part of a message."""
-    if isinstance(still, Clip):
-        # Channels first, as the video processor wants them: of other arrays it makes a copy.
-        samples = np.empty((len(still.frames), 3, still.height, still.width), np.uint8)
-        for place, frame in zip(samples, still.frames, strict=True):
-            place[...] = np.asarray(frame).transpose(2, 0, 1)
-        return {"type": "video", "video": samples}
-    return {"type": "image", "image": still}

@@ -10,7 +10,6 @@ from PIL import Image
 from sira_cli.errors import HugePictureError, SettingsError
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.loading.preset_parts import ImageSettings
-from sira_cli.pictures.clip import Clip, Still
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -35,7 +34,7 @@ def limit_size(processor: Any, settings: ImageSettings) -> None:
         _set(processor, "do_pan_and_scan", settings.pan_and_scan)
 
 
-def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Still]:
+def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
     """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do.
 
     Args:
@@ -46,10 +45,7 @@ def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Still]:
         HugePictureError: a square would have more pixels than the limit.
     """
     colour = tuple(int(255 * channel) for channel in mean)
-    return [
-        each.changed(lambda frame: _squared(frame, colour)) if isinstance(each, Clip) else _squared(each, colour)
-        for each in pictures_of(shown)
-    ]
+    return [_squared(each, colour) for each in pictures_of(shown)]
 
 
 def _squared(picture: Image.Image, colour: tuple[int, ...]) -> Image.Image:

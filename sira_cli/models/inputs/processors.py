@@ -1,7 +1,6 @@
 """A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
 
-Several families' processors need a video processor, which needs torchvision. They are loaded without it, and get one
-that works without torchvision (`video_processors.py`), so that all machines share one path.
+Several families' processors need a video processor, which needs torchvision. They are loaded without it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from transformers.processing_utils import ProcessorMixin
 from sira_cli.errors import PictureError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods.prompts import Prompt, pictures_of, turns_of
 from sira_cli.models.inputs.chats import Chats, template_of
-from sira_cli.models.inputs.clips import add_video, spread, video_arguments
 from sira_cli.models.inputs.completing import complete_processor, read_settings, todays_names
 from sira_cli.models.inputs.image_size import limit_size
 from sira_cli.models.inputs.picture_sizes import check_picture_size
@@ -61,8 +59,6 @@ def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_re
             )
     complete_processor(processor, folder, trust_remote_code=trust_remote_code)
     limit_size(processor, image or ImageSettings())
-    if not trust_remote_code:
-        add_video(processor, folder, AutoConfig.from_pretrained(folder, local_files_only=True).model_type)
     processor.tokenizer.padding_side = "left"  # generation continues at the right end
     return processor
 
@@ -94,8 +90,7 @@ def chat_inputs(
         SettingsError: the chat format cannot hold all turns or pictures of a prompt (`check_chat`).
         ValueError: the image processor would make a picture too large, or refuses it.
     """
-    spread_out = [spread(processor, *each) for each in zip(prompts, images, strict=True)]
-    prompts, seen = [prompt for prompt, _ in spread_out], [shown for _, shown in spread_out]
+    seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
     template = template_of(processor)
     if template is None:
@@ -121,7 +116,7 @@ def chat_inputs(
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
-        processor_kwargs={"padding": True, **images_apart, **video_arguments(seen)},
+        processor_kwargs={"padding": True, **images_apart},
         **chats.switches,
     )
 

@@ -19,7 +19,6 @@ from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
 from sira_cli.models.answering.texts import TextSettings
 from sira_cli.models.loading.preset_parts import (
-    ClipSettings,
     Generation,
     GuideSettings,
     ImageSettings,
@@ -39,7 +38,6 @@ ONLY_IF_SET = (
     "system",
     "json_schema",
     *(f"image.{name}" for name in _LATER_IMAGE),
-    *(f"clip.{name}" for name in ClipSettings.model_fields),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
     *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no")),
@@ -74,7 +72,6 @@ class Preset(Strict):
     generation: Generation = Generation()
     load: Load = Load()
     image: ImageSettings = ImageSettings()
-    clip: ClipSettings = ClipSettings()
     text: TextSettings = TextSettings()
     verify: VerifySettings = VerifySettings()
     output: OutputSettings = OutputSettings()
@@ -107,7 +104,7 @@ class Preset(Strict):
     def decisive(self) -> dict[str, Any]:
         """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
         left_out = {"name", "description", "family", "download_gb", "prompts", "methods"}
-        left_out |= {"text", "verify", "clip", "output", "guide"}
+        left_out |= {"text", "verify", "output", "guide"}
         values = self.model_dump(mode="json", exclude=left_out)
         later = self.later()
         for name in _LATER_GENERATION:
@@ -116,8 +113,6 @@ class Preset(Strict):
         values["image"] = {"max_pixels": None} | self.image.given()
         if "system" in later:
             values["system"] = later["system"]
-        if clip := self.clip.given():
-            values["clip"] = clip
         if text := self.text.given():
             values["text"] = text
         return values

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from sira_cli.core.config import SiraConfig
 from sira_cli.data.xmp.places import XmpName
 from sira_cli.errors import SettingsError
-from sira_cli.pictures.clip import MOST_SHOWN
 from sira_cli.pictures.names import is_utf8
 
 MOST_CAPTIONS = 50  # of one picture, to find its objects
@@ -35,22 +34,17 @@ class SiraSettings(Strict):
         return self
 
 
-DESCRIBE = "Please describe this image in detail."
-
-
 class Prompts(Strict):
     """Prompts for the model; `ask` contains `{question}`.
 
     Attributes:
-        clip: asks about a clip, where `caption` is the default; see `usual`.
         alternative: asks for an alternative text; contains `{length}`, its characters.
         verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
             without one.
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
-    caption: str = Field(default=DESCRIBE, min_length=1)
-    clip: str = Field(default="Please describe this video in detail.", min_length=1)
+    caption: str = Field(default="Please describe this image in detail.", min_length=1)
     alternative: str = (
         "Describe this image in one or two short sentences, in at most {length} characters, as alternative text for "
         "people who cannot see it. Say at once what is in it, the most important first, and do not begin with words "
@@ -59,10 +53,6 @@ class Prompts(Strict):
     ask: str = "{question}"
     verify: str = "Is there {thing} in the image?"
     system: str = ""
-
-    def usual(self, *, clip: bool) -> str:
-        """Return the prompt for a caption. A preset with a prompt of its own also has it for clips."""
-        return self.clip if clip and self.caption == DESCRIBE else self.caption
 
     def asking(self, question: str) -> str:
         """Return the prompt for a question.
@@ -204,33 +194,6 @@ class OutputSettings(Strict):
 
     xmp_name: XmpName | None = None
     doubt: Literal["file", "marks"] | None = None
-
-
-class ClipSettings(Strict):
-    """The choice of a clip's frames; settings that are None follow the model's own rule.
-
-    Attributes:
-        frames: number of frames.
-        fps: frames per second of the clip.
-        start, end: of the part that is looked at, in seconds; None: all of it.
-    """
-
-    frames: int | None = Field(default=None, ge=1, le=MOST_SHOWN)
-    fps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    start: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    end: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _check(self) -> ClipSettings:
-        if self.frames is not None and self.fps is not None:
-            raise ValueError("frames and fps: give one of them")
-        if self.end is not None and self.end <= (self.start or 0):
-            raise ValueError(f"the part would end at {self.end:g} s, before it starts")
-        return self
-
-    def given(self) -> dict[str, Any]:
-        """Return the settings that are not None."""
-        return self.model_dump(mode="json", exclude_none=True)
 
 
 def check_text(what: str, text: str) -> None:

@@ -30,8 +30,9 @@ from sira_cli.models.look.finding import ObjectFinder
 from sira_cli.models.look.verify import Verify as Verify
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from sira_cli.methods.prompts import Shown
-    from sira_cli.pictures.clip import Still
 
 BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
@@ -88,7 +89,7 @@ class SecondLook:
             for row, image in enumerate(images)
         ]
 
-    def named(self, image: Still, text: str) -> list[Thing]:
+    def named(self, image: Image.Image, text: str) -> list[Thing]:
         """Return the objects of a text; the model is asked for them, if so set."""
         return self.finder.named(text, lambda prompt: self._answer(image, prompt))
 
@@ -97,7 +98,7 @@ class SecondLook:
         return [self.finder.question(thing) for thing in named]
 
     @torch.no_grad()
-    def last_logits(self, image: Still, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
+    def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
         """Return the model's logits of the first token of each answer: `[Q, V]` float32.
 
         Args:
@@ -121,7 +122,7 @@ class SecondLook:
             return self._whole(image, questions)
         return ImagePrefix(lvlm.model, inputs, length).last_logits(tails)
 
-    def claims(self, image: Still, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
+    def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
         """Ask about objects; otherwise as `last_logits`."""
         if not named:
             return []
@@ -131,7 +132,7 @@ class SecondLook:
         support, neither = (yes - no).sigmoid().tolist(), (1 - yes.exp() - no.exp()).clamp(min=0).tolist()
         return [Claim(one.name, one.spans, *each) for one, *each in zip(named, support, neither, strict=True)]
 
-    def _answer(self, image: Still, prompt: str) -> str:
+    def _answer(self, image: Image.Image, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily.
 
         Raises:
@@ -167,7 +168,7 @@ class SecondLook:
         tokens: list[int] = ids[: int(self._lvlm.find_image(ids[None])[0].nonzero().min())].tolist()
         return tokens
 
-    def _whole(self, image: Still, questions: Sequence[str]) -> Tensor:
+    def _whole(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
         """Ask each question as a prompt of its own; otherwise as `last_logits`."""
         lvlm = self._lvlm
         parts = []

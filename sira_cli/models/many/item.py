@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
-from sira_cli.pictures.content import Content
 from sira_cli.pictures.picture import Picture
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class Item(Generic[R]):
         sha256: of these bytes (`Picture.digest`).
         pixels: number of pixels, of a group all together.
         warnings: about the picture.
-        facts: fields of its record, if it is a clip.
         skipped: whether it was done in an earlier run.
         result: the task's result, when it exists.
         error: reason for the missing result, in one line.
@@ -43,11 +41,10 @@ class Item(Generic[R]):
     prompt: str
     id: str = ""
     read: bool = False
-    data: Content = b""
+    data: bytes = b""
     sha256: str = ""
     pixels: int = 0
     warnings: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
     skipped: bool = False
     result: R | None = None
     error: str = ""
@@ -55,7 +52,7 @@ class Item(Generic[R]):
     def __post_init__(self) -> None:
         self.id = self.id or self.name
 
-    def content(self) -> Content:
+    def content(self) -> bytes:
         """Return the file's content.
 
         Raises:
@@ -63,7 +60,7 @@ class Item(Generic[R]):
         """
         if self.data:
             return self.data
-        data = self.picture.file_content()
+        data = self.picture.read()
         if self.picture.digest(data) != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data

@@ -63,7 +63,7 @@ class PictureTask(Task[Answer, Result]):
 
     def complete(self, item: Item[Result]) -> None:
         """Fill the prompt, and check one that is not the run's."""
-        item.prompt = self.request.asked(item.picture, item.data, self.lvlm.sampling)
+        item.prompt = self.request.asked(item.picture, item.data)
         if item.prompt != self.request.prompt:
             try:
                 self.lvlm.check_prompt(item.prompt)
@@ -105,7 +105,7 @@ class PictureTask(Task[Answer, Result]):
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
         images = item.picture.images(item.name)
         asked = self._asked(item)
-        item.result = self.lvlm.result(asked, answer, milliseconds, item.warnings, images=images, **item.facts)
+        item.result = self.lvlm.result(asked, answer, milliseconds, item.warnings, images=images)
 
     def _asked(self, item: Item[Result]) -> Asked:
         return Asked(self.request.task, item.name, item.sha256, item.prompt)

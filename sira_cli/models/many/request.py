@@ -15,9 +15,6 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema, SchemaSource
-from sira_cli.pictures.clip import Sampling
-from sira_cli.pictures.content import Content
-from sira_cli.pictures.opening import is_named_clip, may_be_clip
 from sira_cli.pictures.picture import Picture
 
 
@@ -34,7 +31,6 @@ class Request:
         choices: pick one of these answers, instead of decoding.
         verify: ask about each object that a text names, after it or before it.
         schema: each text follows it.
-        of_clips: the prompt for clips instead; empty: they have no other.
         fills: replace the prompt's `{names}` by each picture's columns.
         together: maximum number of pictures per prompt, as far as known before they are read.
     """
@@ -45,7 +41,6 @@ class Request:
     choices: tuple[str, ...] = ()
     verify: Verify | None = None
     schema: Schema | None = None
-    of_clips: str = ""
     fills: bool = False
     together: int = 1
 
@@ -81,40 +76,31 @@ class Request:
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
-            if alt is None and follows is None:
-                options["of_clips"] = prompts.usual(clip=True)
             usual = prompts.caption if alt is None else prompts.alternative.replace("{length}", str(alt))
             return cls(task, (follows and follows.prompt) or usual, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
-        """Return the request for these pictures: with `together`, with `fills` if their columns go into a prompt,
-        and without `of_clips` if none is a clip.
+        """Return the request for these pictures: with `together`, and with `fills` if their columns go into a prompt.
 
         Raises:
             SettingsError: the data set has no such column.
         """
         together = max((len(picture.parts) for picture in pictures), default=1)
-        other = self.of_clips != self.prompt and any(may_be_clip(each.location) for each in pictures)
-        of_clips = self.of_clips * other
-        fills = needs_columns(self.prompt, pictures) | needs_columns(of_clips, pictures)
-        return dataclasses.replace(self, fills=fills, of_clips=of_clips, together=together)
+        return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 
-    def asked(self, picture: Picture, data: Content, sampling: Sampling | None = None) -> str:
-        """Return the prompt about a picture: its own, filled, or the one about clips.
+    def asked(self, picture: Picture, data: bytes) -> str:
+        """Return the prompt about a picture: its own, filled.
 
         Args:
             picture: of the run.
             data: the content of its file.
-            sampling: as for `filled`.
 
         Raises:
             PictureError: as `filled`.
         """
         prompt = picture.asked(self.prompt)
-        if self.of_clips and prompt == self.prompt and not picture.is_group and is_named_clip(picture.location, data):
-            prompt = self.of_clips
-        return filled(prompt, picture, sampling, data) if self.fills else prompt
+        return filled(prompt, picture, data) if self.fills else prompt
 
     def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
         """Check that a method supports the request, before the model is loaded.

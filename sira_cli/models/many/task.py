@@ -99,7 +99,7 @@ class Task(ABC, Generic[A, R]):
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with ROOM.taken(item.picture.file_size()):
-                item.data = item.picture.file_content()
+                item.data = item.picture.read()
                 item.sha256 = item.picture.digest(item.data)
                 self.complete(item)
                 if not self.is_done(item):
@@ -153,11 +153,11 @@ class Task(ABC, Generic[A, R]):
         """
 
         def decoded() -> OpenedPicture:
-            return item.picture.opened(item.content(), self.lvlm.sampling)
+            return item.picture.opened(item.content())
 
         large = item.pixels > LARGE
         opened = decoded() if large else self._decoded.get((item.picture.shown, item.sha256), decoded)
-        item.warnings, item.facts = opened.warnings, opened.facts
+        item.warnings = opened.warnings
         return opened.shown
 
     def inputs(self, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
@@ -167,7 +167,7 @@ class Task(ABC, Generic[A, R]):
 
     def inputs_alone(self, item: Item[R]) -> Any:
         """Return the model's inputs for one picture that is read, before its turn."""
-        return self.inputs([item], [item.picture.opened(item.content(), self.lvlm.sampling).shown])
+        return self.inputs([item], [item.picture.opened(item.content()).shown])
 
     def _samples(self, item: Item[R]) -> Shown | None:
         try:

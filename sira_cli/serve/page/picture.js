@@ -1,22 +1,20 @@
-// The picture or clip that is asked about: chosen, dropped, pasted, or one of the examples; and the same picture large.
+// The picture that is asked about: chosen, dropped, pasted, or one of the examples; and the same picture large.
 
 import { element } from "./element.js";
 import { Refusal, send } from "./server.js";
 
 const KNOWN = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"]; // to every browser
-const CLIP = /^video\/|\.(mp4|m4v|mov|mkv|webm|avi)$/i; // a type, or a name where the browser knows no type
 const find = (selector) => document.querySelector(selector);
 
 export class ChosenPicture {
-  // `onChange` is called, and waited for, before a picture takes the place of another, with whether it is a clip;
-  // `complain` with what is wrong.
+  // `onChange` is called, and waited for, before a picture takes the place of another; `complain` with what is wrong.
   constructor(onChange, complain) {
     this.file = undefined;
     this.settled = Promise.resolve(); // once it is known whether the last choice is a picture
     this.onChange = onChange;
     this.complain = complain;
     const large = find("#large");
-    find("#enlarge").addEventListener("click", () => this.enlarge(find("#picture")));
+    find("#enlarge").addEventListener("click", () => this.enlarge());
     find("#close").addEventListener("click", () => large.close());
     find("#actual").addEventListener("click", ({ target }) => {
       const isActual = find("#sheet").classList.toggle("actual");
@@ -29,8 +27,7 @@ export class ChosenPicture {
   }
 
   async take(file) {
-    if (CLIP.test(file.type || file.name)) return this.takeClip(file);
-    if (file.type && !file.type.startsWith("image/")) return this.complain(`${file.name} is neither a picture nor a clip.`);
+    if (file.type && !file.type.startsWith("image/")) return this.complain(`${file.name} is not a picture.`);
     const url = URL.createObjectURL(file);
     const image = element("img", { src: url });
     const isShown = await image.decode().then(() => true, () => false);
@@ -38,32 +35,16 @@ export class ChosenPicture {
       URL.revokeObjectURL(url);
       return this.complain(`${file.name} cannot be shown: it is damaged, too large, or not what its name says. Choose another picture.`);
     }
-    await this.onChange(false);
+    await this.onChange();
     this.file = file;
     this.show(file.name, url, isShown);
     // A picture that breaks off is shown as far as it goes; this is stricter.
     if (isShown && !(await isWhole(file))) this.complain(`${file.name} is damaged: a part of it may be missing, and the server may refuse it.`);
   }
 
-  // The server chooses and decodes the frames: those that the model will see.
-  async takeClip(file) {
-    let frames;
-    try {
-      const messages = [{ role: "user", content: [await partOf(file)] }];
-      ({ frames } = await (await send("frames", JSON.stringify({ messages }))).json());
-    } catch (error) {
-      return this.complain(error.inWords ?? String(error));
-    }
-    await this.onChange(true);
-    this.file = file;
-    this.show(file.name, frames[0].url, true);
-    const named = frames.map(({ url, seconds }) => element("img", { src: url, alt: `${file.name}, ${seconds.toFixed(1)} s` }));
-    find("#frames").append(...named.map((image) => element("button", { type: "button", onclick: () => this.enlarge(image) }, image)));
-    find("#frames").hidden = false;
-  }
-
-  enlarge(image) {
-    Object.assign(find("#sheet img"), { src: image.src, alt: image.alt });
+  enlarge() {
+    const { src, alt } = find("#picture");
+    Object.assign(find("#sheet img"), { src, alt });
     find("#large").showModal();
   }
 
@@ -71,8 +52,6 @@ export class ChosenPicture {
     const image = find("#picture");
     URL.revokeObjectURL(image.src);
     Object.assign(image, { src: url, alt: name });
-    find("#frames").replaceChildren();
-    find("#frames").hidden = true;
     image.hidden = !isShown;
     find("#enlarge").hidden = !isShown;
     find("#invitation").classList.toggle("unseen", isShown); // it still names the field
@@ -80,9 +59,17 @@ export class ChosenPicture {
     find("#file-name").textContent = isShown ? name : `${name}: this browser cannot show it, the server may know it`;
   }
 
-  // Its part of a message.
+  // Its part of a message: the file as it is, which the server decodes as the command line would.
   part() {
-    return partOf(this.file);
+    return new Promise((resolve, reject) => {
+      const reader = new FileReader();
+      reader.onload = () => {
+        const url = reader.result.replace(/^data:[^,]*,/, "data:image;base64,");
+        resolve({ type: "image_url", image_url: { url } });
+      };
+      reader.onerror = () => reject(new Refusal(`${this.file.name} cannot be read: choose it again.`, 400));
+      reader.readAsDataURL(this.file);
+    });
   }
 
   // Buttons for the pictures that the server offers to try; those that do not come are left out.
@@ -98,20 +85,6 @@ export class ChosenPicture {
       find("#examples .row").append(button);
     }
   }
-}
-
-// The file as it is: the server decodes it, as the command line would.
-function partOf(file) {
-  const kind = CLIP.test(file.type || file.name) ? "video" : "image";
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => {
-      const url = reader.result.replace(/^data:[^,]*,/, `data:${kind};base64,`);
-      resolve({ type: `${kind}_url`, [`${kind}_url`]: { url } });
-    };
-    reader.onerror = () => reject(new Refusal(`${file.name} cannot be read: choose it again.`, 400));
-    reader.readAsDataURL(file);
-  });
 }
 
 async function isWhole(file) {

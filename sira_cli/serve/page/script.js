@@ -51,13 +51,8 @@ function showTask() {
   find("label[for=prompt]").textContent = isQuestion ? "Question" : "Prompt";
 }
 
-// Texts about another picture are removed, and the usual prompt is that of its kind.
-async function forget(isClip) {
-  const kinds = [settings.prompt, settings.prompt_of_clips];
-  const [before, now] = isClip ? kinds : kinds.reverse();
-  const box = find("#prompt");
-  if (typed.caption === before) typed.caption = now;
-  if (task() === "caption" && box.value === before) box.value = now;
+// Texts about another picture are removed.
+async function forget() {
   stop();
   await ended;
   find("#missing").hidden = true;
@@ -68,7 +63,7 @@ async function forget(isClip) {
 
 // What has to be corrected before a request: a message, and its control.
 function missing() {
-  if (!picture.file) return ["Choose a picture or clip first.", find("#file")];
+  if (!picture.file) return ["Choose a picture first.", find("#file")];
   if (task() === "ask" && !find("#prompt").value.trim()) return ["Write a question first.", find("#prompt")];
   const wrong = columns.map((column) => column.wrong()).find(Boolean);
   return wrong && [`${wrong.previousElementSibling.textContent}: ${wrong.validationMessage}`, wrong];

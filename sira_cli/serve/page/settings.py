@@ -32,7 +32,6 @@ def page_settings(lvlm: Lvlm, limits: Mapping[str, int]) -> dict[str, Any]:
         "layers": lvlm.layers,
         "method": lvlm.method,
         "prompt": lvlm.preset.prompts.caption,
-        "prompt_of_clips": lvlm.preset.prompts.usual(clip=True),
         "min_support": lvlm.preset.verify.min_support,
         "doubt": {"steps": STEPS, "doubted": DOUBTED, "function_words": sorted(function_words())},
         "examples": examples_for(lvlm.preset),
