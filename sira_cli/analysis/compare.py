@@ -8,11 +8,8 @@ for pair in comparison.changed:
 
 from __future__ import annotations
 
-import json
 import re
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -20,9 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from sira_cli.analysis.record_file import Record, RecordFile, Records, aligned, name_of
+from sira_cli.analysis.record_file import Record, RecordFile, name_of
 from sira_cli.data.records.record import configuration_of, flat
 from sira_cli.errors import DataError
 
@@ -101,113 +96,48 @@ class Pair:
         }
 
 
-class Pairs(Sequence[Pair]):
-    """Records of the same pictures in both files, read on access."""
-
-    def __init__(self, a: Records, b: Records) -> None:
-        """Combine records in pairs; both sides have the same length."""
-        self._a, self._b = a, b
-
-    def __len__(self) -> int:
-        return len(self._a)
-
-    def __getitem__(self, place: Any) -> Any:
-        if not isinstance(place, int):
-            return Pairs(self._a[place], self._b[place])
-        a = self._a[place]
-        return Pair(name_of(a), a, self._b[place])
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two files.
-
-    Attributes:
-        path: the file.
-        records: the newest record of each picture.
-    """
-
-    path: Path
-    records: Records
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The fields that are equal in all its records."""
-        return configuration_of(self.records[0])
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """The result of one pass over all pairs: the places of those that differ, and sums for `Comparison`."""
-
-    changed: array[int]
-    figures: dict[str, tuple[array[float], array[float]]]
-    finish_reasons: tuple[Counter[str], Counter[str]]
-    words: tuple[Counter[str], Counter[str]]
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two files of records, which stay on disk.
+    """The differences of two files of records.
 
     Attributes:
-        a, b: the files.
+        paths: the files.
+        settings: settings that differ, with both values; nested ones by name, such as `verify.mode`.
         pairs: the pictures that both have, in the order of the first.
         only_a, only_b: names of the pictures that one of them has.
     """
 
-    a: Side
-    b: Side
-    pairs: Pairs
+    paths: tuple[Path, Path]
+    settings: dict[str, tuple[Any, Any]]
+    pairs: list[Pair]
     only_a: list[str]
     only_b: list[str]
 
     @cached_property
-    def _sums(self) -> _Sums:
-        figures = {title: (array("d"), array("d")) for title in _FIGURES.values()}
-        sums = _Sums(array("q"), figures, (Counter(), Counter()), (Counter(), Counter()))
-        for number, pair in enumerate(self.pairs):
-            for reasons, record in zip(sums.finish_reasons, (pair.a, pair.b), strict=True):
-                reasons[str(record["finish_reason"])] += 1
-            if pair.ok:
-                for name, title in _FIGURES.items():
-                    for values, record in zip(sums.figures[title], (pair.a, pair.b), strict=True):
-                        values.append(_figure(record, name))
-            if not pair.equal:
-                sums.changed.append(number)
-                if pair.ok:
-                    a, b = (_vocabulary(record["text"]) for record in (pair.a, pair.b))
-                    sums.words[0].update(a - b)
-                    sums.words[1].update(b - a)
-        return sums
-
-    @property
-    def changed(self) -> Pairs:
+    def changed(self) -> list[Pair]:
         """The pictures whose texts differ."""
-        changed: Pairs = self.pairs[np.array(self._sums.changed, dtype=np.int64)]
-        return changed
+        return [pair for pair in self.pairs if not pair.equal]
 
     @property
     def equal(self) -> int:
         """Number of pictures with the same text in both."""
-        return len(self.pairs) - len(self._sums.changed)
-
-    @property
-    def settings(self) -> dict[str, tuple[Any, Any]]:
-        """Settings that differ, with both values; nested ones by name, such as `verify.mode`."""
-        a, b = flat(self.a.settings), flat(self.b.settings)
-        names = dict.fromkeys([*a, *b])
-        return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+        return len(self.pairs) - len(self.changed)
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
         """Means over the pictures that have a text in both; empty without any."""
-        return {title: (fmean(a), fmean(b)) for title, (a, b) in self._sums.figures.items() if a}
+        both = [pair for pair in self.pairs if pair.ok]
+        return {
+            title: (fmean(_figure(pair.a, name) for pair in both), fmean(_figure(pair.b, name) for pair in both))
+            for name, title in _FIGURES.items()
+            if both
+        }
 
     @property
     def finish_reasons(self) -> dict[str, tuple[int, int]]:
         """Finish reasons of the pictures that both have."""
-        a, b = self._sums.finish_reasons
+        a = Counter(str(pair.a["finish_reason"]) for pair in self.pairs)
+        b = Counter(str(pair.b["finish_reason"]) for pair in self.pairs)
         return {reason: (a[reason], b[reason]) for reason in sorted(a | b)}
 
     @property
@@ -216,32 +146,26 @@ class Comparison:
 
         Words with the largest difference come first.
         """
-        gone, new = self._sums.words
+        gone, new = Counter[str](), Counter[str]()
+        for a, b in ((_vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])) for pair in self.changed if pair.ok):
+            gone.update(a - b)
+            new.update(b - a)
         order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
         return {word: (gone[word], new[word]) for word in order}
 
     def to_record(self) -> dict[str, Any]:
         """Return the whole comparison, ready for JSON."""
-        return self._head() | {"changed": [pair.to_record() for pair in self.changed]}
-
-    def json_parts(self) -> Iterator[str]:
-        """Yield the JSON of `to_record`, part by part: all texts together may not fit into memory."""
-        yield json.dumps(self._head(), ensure_ascii=False)[:-1] + ', "changed": ['
-        for number, pair in enumerate(self.changed):
-            yield ", " * bool(number) + json.dumps(pair.to_record(), ensure_ascii=False)
-        yield "]}"
-
-    def _head(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
-            "a": str(self.a.path),
-            "b": str(self.b.path),
+            "a": str(self.paths[0]),
+            "b": str(self.paths[1]),
             "settings": self.settings,
             "pictures": {"both": len(self.pairs), "only_a": self.only_a, "only_b": self.only_b},
             "equal": self.equal,
             "figures": self.figures,
             "finish_reasons": self.finish_reasons,
             "words": self.words,
+            "changed": [pair.to_record() for pair in self.changed],
         }
 
 
@@ -254,16 +178,28 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     Raises:
         DataError: one file is not a file of records, or they have no picture in common.
     """
-    first, second = Path(a), Path(b)
-    found = aligned(RecordFile(first), RecordFile(second))
-    if found is None:
-        raise DataError(f"{first} and {second} have no picture in common: give records about the same pictures")
-    in_a, in_b, places_a, places_b = found
-    only_a, only_b = (
-        [name_of(record) for record in records[np.delete(np.arange(len(records)), places)]]
-        for records, places in ((in_a, places_a), (in_b, places_b))
+    paths = Path(a), Path(b)
+    first, second = RecordFile(paths[0]), RecordFile(paths[1])
+    known = [(_newest(first, identity), _newest(second, identity)) for identity in ("name", "path", "image")]
+    numbers_a, numbers_b = max(known, key=lambda each: len(each[0].keys() & each[1].keys()))
+    if not numbers_a.keys() & numbers_b.keys():
+        raise DataError(f"{a} and {b} have no picture in common: give records about the same pictures")
+    in_a = {key: first[number] for key, number in numbers_a.items()}
+    in_b = {key: second[number] for key, number in numbers_b.items()}
+    one, other = (flat(configuration_of(next(iter(records.values())))) for records in (in_a, in_b))
+    return Comparison(
+        paths,
+        {name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)},
+        [Pair(name_of(record), record, in_b[key]) for key, record in in_a.items() if key in in_b],
+        [name_of(record) for key, record in in_a.items() if key not in in_b],
+        [name_of(record) for key, record in in_b.items() if key not in in_a],
     )
-    return Comparison(Side(first, in_a), Side(second, in_b), Pairs(in_a[places_a], in_b[places_b]), only_a, only_b)
+
+
+def _newest(file: RecordFile, identity: str) -> dict[int, int]:
+    """Return the number of the last record of each picture, in the order in which the pictures come first."""
+    keys, numbers = file.newest(identity)
+    return dict(zip(keys.tolist(), numbers.tolist(), strict=True))
 
 
 def _figure(record: Record, name: str) -> float:

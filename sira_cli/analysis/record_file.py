@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,41 +76,6 @@ class RecordFile:
         found, last = np.unique(keys[::-1], return_index=True)
         order = np.argsort(first)
         return found[order], (len(keys) - 1 - last)[order]
-
-
-class Records(Sequence[Record]):
-    """Some records of a file, read on access."""
-
-    def __init__(self, file: RecordFile, numbers: Numbers) -> None:
-        self._file, self._numbers = file, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, int):
-            return self._file[int(self._numbers[place])]
-        return Records(self._file, self._numbers[place])
-
-
-def aligned(a: RecordFile, b: RecordFile) -> tuple[Records, Records, Numbers, Numbers] | None:
-    """Return the newest records of each picture in both files, and the pairs of the same pictures.
-
-    Pictures are paired by name, or, if that pairs more, by path (files in different folders) or by content (moved
-    pictures).
-
-    Returns:
-        Both files' records in the order of first occurrence, and the places of pairs in them; None without pairs.
-    """
-    best: tuple[Records, Records, Numbers, Numbers] | None = None
-    for identity in ("name", "path", "image"):
-        (keys_a, numbers_a), (keys_b, numbers_b) = a.newest(identity), b.newest(identity)
-        places_a = np.flatnonzero(np.isin(keys_a, keys_b))
-        if len(places_a) > (0 if best is None else len(best[2])):
-            order = np.argsort(keys_b)
-            places_b = order[np.searchsorted(keys_b, keys_a[places_a], sorter=order)]
-            best = Records(a, numbers_a), Records(b, numbers_b), places_a, places_b
-    return best
 
 
 def name_of(record: Record) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,9 +31,7 @@ def compare(
 
     comparison = comparing.compare(a, b)
     if json:
-        for part in comparison.json_parts():
-            print(part, end="")
-        print()
+        print(dumps(comparison.to_record(), ensure_ascii=False))
         return
     if not summary:
         for pair in comparison.changed:
@@ -67,13 +66,14 @@ def _print_pair(pair: Pair) -> None:
 def _print_sums(comparison: Comparison) -> None:
     from sira_cli.cli.terminal.output import new_list, table_console
 
-    a, b = (side.path.stem for side in (comparison.a, comparison.b))
+    a, b = (path.stem for path in comparison.paths)
     if a == b:
-        a, b = str(comparison.a.path), str(comparison.b.path)
+        a, b = map(str, comparison.paths)
+    both = len(comparison.pairs)
     table = new_list("", a, b)
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,
-        "pictures": (len(comparison.a.records), len(comparison.b.records)),
+        "pictures": (both + len(comparison.only_a), both + len(comparison.only_b)),
         "only in this run": (len(comparison.only_a), len(comparison.only_b)),
         **{f"ended by {reason}": counts for reason, counts in comparison.finish_reasons.items()},
         **{name: (f"{first:.1f}", f"{second:.1f}") for name, (first, second) in comparison.figures.items()},
@@ -81,7 +81,7 @@ def _print_sums(comparison: Comparison) -> None:
     for name, values in rows.items():
         table.add_row(name, *(_shown(value) for value in values))
     table_console().print(table)
-    print(f"\n{comparison.equal} of {len(comparison.pairs)} texts are equal")
+    print(f"\n{comparison.equal} of {both} texts are equal")
     words = list(comparison.words.items())[:WORDS]
     for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):
         listed = [f"{word} {counts[number]}" for word, counts in words if counts[number] > counts[1 - number]]

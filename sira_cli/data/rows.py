@@ -34,15 +34,6 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _object(f"{path}: line {number}", parse_json(path, line.removesuffix("\n"), number))
 
 
-def is_array(path: Path) -> bool:
-    """Return whether a file holds one JSON array, judged by its beginning.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    return next((line.lstrip() for line in _lines(path) if line.strip()), "").startswith("[")
-
-
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file with their ends, one by one: it may not fit into memory."""
     pieces: list[str] = []

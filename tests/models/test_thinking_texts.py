@@ -1,4 +1,4 @@
-"""What is done with texts behind a thought: second look, loops, traces; by the bundled model."""
+"""What is done with texts behind a thought: second look, traces; by the bundled model."""
 
 from __future__ import annotations
 
