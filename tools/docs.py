@@ -17,7 +17,6 @@ from textwrap import fill
 from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow
-from sira_cli.analysis.proof.seen import can
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.cli.research import bench
 from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
@@ -53,8 +52,7 @@ def families_table() -> str:
         model = released_model(row.example) or tiny.FAMILIES[row.name]().model
         preset = Preset(model=row.example)
         again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
-        refused = [] if can(Ability.COMPILED_STEPS, model, preset) else ["--compile"]
-        refused += [name for name, method in METHODS.items() if _is_refused(method, model, preset)]
+        refused = [name for name, method in METHODS.items() if _is_refused(method, model, preset)]
         shown = ", ".join(f"`{each}`" for each in refused)
         key = (shown, "again" if again else "kept", row.note)
         groups.setdefault(key, []).append(f"{row.name} (`{row.model_type}`)")
@@ -103,7 +101,7 @@ def methods_table() -> str:
     for name, method in METHODS.items():
         what = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
         rows.append(f"| `{name}` | {what.split(': ', 1)[1].rstrip('.')} |")
-    shown = {"Beams": Ability.BEAMS, "Traces": Ability.TRACES, "Compiled steps": Ability.COMPILED_STEPS}
+    shown = {"Beams": Ability.BEAMS, "Traces": Ability.TRACES}
     able = [
         f"{title}: {', '.join(n for n in METHODS if each in METHODS[n].abilities)}" for title, each in shown.items()
     ]
@@ -219,15 +217,8 @@ def methods_costs() -> str:
     return "\n".join(rows)
 
 
-def compiled_gain() -> str:
-    """Return the sentence on compiled steps, from their record."""
-    report = bench_report("cpu-demo-compiled")
-    greedy, sira = (_ratios(_row(report, method, compiled=True))[1] for method in ("greedy", "sira"))
-    return f"The bundled model's compiled steps, relative to greedy's without it: {greedy} for greedy, {sira} for SIRA."
-
-
-def _row(report: BenchReport, method: str, *, compiled: bool = False) -> BenchRow:
-    return next(row for row in report.rows if (row.method, row.compiled) == (method, compiled))
+def _row(report: BenchReport, method: str) -> BenchRow:
+    return next(row for row in report.rows if row.method == method)
 
 
 def _ratios(row: BenchRow) -> list[str]:

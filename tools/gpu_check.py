@@ -63,10 +63,9 @@ class Outcome:
     says: str
 
 
-def _bench(name: str, seconds: int, command: str, tiny: str, *, compiled: bool = False) -> Part:
+def _bench(name: str, seconds: int, command: str, tiny: str) -> Part:
     file = f"gpu-{name}.json"
-    more = ("--compile",) if compiled else ()
-    given, small = ((*BENCH, *text.split(), *more, "-o", "{out}/" + file) for text in (command, tiny))
+    given, small = ((*BENCH, *text.split(), "-o", "{out}/" + file) for text in (command, tiny))
     return Part(name, seconds, given, small, file)
 
 
@@ -89,10 +88,6 @@ def all_parts() -> dict[str, Part]:
     for shape, tokens in shapes:
         command = f"--shape {shape} --device cuda --method sira,vcd,sid -b 1,8 --image-tokens {tokens} --runs 3"
         parts.append(_bench(f"{shape}-{tokens}", 420, command, f"{small} --method sira,vcd,sid -b 1,2"))
-    for shape, tokens in shapes:
-        command = f"--shape {shape} --device cuda --method sira -b 1,8 --image-tokens {tokens} --runs 3"
-        small_one = f"{small} --method sira -b 1"
-        parts.append(_bench(f"{shape}-{tokens}-compiled", 480, command, small_one, compiled=True))
     return {part.name: part for part in parts}
 
 
@@ -194,11 +189,11 @@ def figures_of(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     found = []
     for row in BenchReport.from_json(text).rows:
-        if row.name != row.baseline:
+        if row.method != "greedy":
             step = "" if row.step is None else f", step {row.step.ratio.median:.3f}"
             length, request = max(row.requests.items())
             found.append(
-                f"{row.name} by {row.baseline}, batch {row.batch}: prefill {row.prefill.ratio.median:.3f}{step}, "
+                f"{row.method}, batch {row.batch}: prefill {row.prefill.ratio.median:.3f}{step}, "
                 f"{length} tokens {request.ratio.median:.3f}"
             )
     return "; ".join(found)

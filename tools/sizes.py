@@ -24,7 +24,7 @@ from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.core.families import text_stack
 from sira_cli.models.inputs.processors import chat_inputs, load_processor
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.memory import stream_layers
+from sira_cli.models.loading.memory import cache_bytes
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.sizes import ModelSize
 from tests.support import layouts
@@ -83,9 +83,8 @@ def _cache(model: Any, text: Any) -> tuple[int, int]:
     except RuntimeError:  # reads a value, which tensors without values do not have; its layers are all alike
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         return 2 * text.num_hidden_layers * text.num_key_value_heads * head, 0
-    found = stream_layers(cache, [])
-    numbers = [sum(each.column_bytes for each in found if each.state is state) // 2 for state in (False, True)]
-    return numbers[0], numbers[1]
+    now, more = cache_bytes(cache)
+    return more // 2, (now - columns * more) // 2
 
 
 def _picture(name: str) -> tuple[int, int]:

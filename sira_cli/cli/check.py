@@ -23,7 +23,6 @@ from sira_cli.cli.options.common import (
     RecordsFile,
     RetryErrors,
     Verbose,
-    WorkerOptions,
 )
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.endpoint import EndpointOptions
@@ -114,7 +113,7 @@ def check(
     endpoint: EndpointOptions,
     look: LookOptions,
     selection: PathOptions,
-    worker: WorkerOptions,
+    engine: EngineOptions,
     output: RecordOptions,
 ) -> None:
     """Ask the model about each object that existing captions name: is it in the picture?
@@ -124,12 +123,12 @@ def check(
     record of each, and resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
-    if worker.on_ray and output.output is None:
+    if engine.on_ray and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output)
     verify = look.read()
-    endpoint.check(context, model, worker)
+    endpoint.check(context, model, engine)
     preset, _ = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
     note_threshold(verify, preset)
     verify = with_objects(verify, look.objects)
@@ -148,7 +147,7 @@ def check(
     ) as job:
         terminal = CheckTerminal(job, as_json=output.json)
         terminal.say_found(found)
-        engines = engines_of(model, EngineOptions(**asdict(worker)), endpoint)
+        engines = engines_of(model, engine, endpoint)
         run = PictureRun(job, engines.of(job), fail_fast=output.fail_fast)
         with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))

@@ -22,13 +22,13 @@ def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOpt
     from sira_cli.runs.engines import Engines
 
     def load(job: Job) -> Lvlm:
-        return load_model(job.preset, model, job.method, engine.compile, job.pictures)
+        return load_model(job.preset, model, job.method, job.pictures)
 
     def start(job: Job) -> Engine:
         with waiting("starting Ray"):
             from sira_cli.runs.ray_run import RayRun, Work
 
-            loaded = loading(model, job.method, engine.compile)
+            loaded = loading(model, job.method)
             work = Work(job.preset, loaded, job.request, engine.batch_size, str(Path.cwd()))
             run = RayRun(work, workers=engine.workers, done=job.targets.done, quiet=verbosity() < 1)
         raise_interrupts()  # Ray has replaced our handler of SIGTERM
@@ -38,7 +38,6 @@ def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOpt
     return Engines(
         load,
         engine.batch_size,
-        engine.compile,
         model.trust_remote_code,
         start if engine.on_ray else None,
         endpoint.server,

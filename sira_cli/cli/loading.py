@@ -24,10 +24,9 @@ def load_model(
     preset: Preset,
     model: ModelOptions,
     method: str | Method,
-    compiled: bool = False,
     pictures: Iterable[Picture] | None = None,
 ) -> Lvlm:
-    """Load the model of a preset; `compiled`: compile its decoding steps; `pictures`: its input.
+    """Load the model of a preset; `pictures`: its input.
 
     Raises:
         SettingsError: a value is wrong.
@@ -52,11 +51,9 @@ def load_model(
         from sira_cli.models.loading.load import load
         from sira_cli.models.loading.threads import use_threads
 
-        lvlm = load(preset, **loading(model, method, compiled))
+        lvlm = load(preset, **loading(model, method))
         use_threads(lvlm.model)
     note_bundled(preset, pictures)
-    if compiled:
-        note("compiling the decoding steps: the first text waits for it")
     return lvlm
 
 
@@ -84,7 +81,7 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
-def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -> dict[str, Any]:
+def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:
     """Return the arguments of `sira_cli.load` without the preset."""
     return {
         "method": method,
@@ -92,5 +89,4 @@ def loading(model: ModelOptions, method: str | Method, compiled: bool = False) -
         "quantization": model.quantization,
         "offline": model.offline,
         "trust_remote_code": model.trust_remote_code,
-        "compile": compiled,
     }

@@ -75,7 +75,6 @@ def run_pictures(
         verify=options.verify.read(first),
         schema=options.schema.read(),
         quantization=model.quantization,
-        compiled=engine.compile,
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)

@@ -102,8 +102,6 @@ def _attend(
     if attention_mask is not None:  # a sliding window's mask has no columns before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
-    elif last is not None:  # all keys, without the empty room of a static cache
-        key, value = key[:, :, :q], value[:, :, :q]
     # Layers may be on several devices, including those that share keys.
     cf_mask = None if cf_mask is None else cf_mask.to(query.device)
     cf_keys, cf_values = cf_keys.to(query.device), cf_values.to(query.device)

@@ -18,7 +18,6 @@ from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionLayer,
-    StaticCache,
 )
 
 from sira_cli.core.arguments import CACHE
@@ -26,8 +25,7 @@ from sira_cli.core.indexed import LateIndexedLayer
 from sira_cli.core.late_rows import LateRows
 from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.static_cache import StaticLateLayer, open_slots
-from sira_cli.core.streams import AnyStreams, Streams
+from sira_cli.core.streams import Streams
 from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import AttachError, UnsupportedModelError
 
@@ -111,15 +109,13 @@ class LateLayer(LateRows, RoomyLayer):
 class LateSharedLayer(DummyLayer):
     """A late layer that reads another layer's keys and values. `own` as for `LateLayer`."""
 
-    def __init__(self, own: DynamicLayer | DummyLayer, streams: AnyStreams) -> None:
+    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.own, self.streams = own, streams
 
 
 def own_layer(layer: Any) -> Any:
     """Return the model's own layer: the one that a late layer replaced, or the layer itself."""
-    if isinstance(layer, StaticLateLayer):
-        return layer.full
     return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer) else layer
 
 
@@ -127,8 +123,14 @@ def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
     """Make the first layers of an empty cache ordinary again, if an earlier fork with a larger K used them.
 
     Raises:
-        UnsupportedModelError: the cache was made without the model's recurrent or indexed layers.
+        UnsupportedModelError: the cache is not a growing one, or was made without the model's recurrent or indexed
+            layers.
     """
+    if not isinstance(cache, DynamicCache) or cache.offloading:
+        name = "an offloaded cache" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
+        raise UnsupportedModelError(
+            f"{name} is not supported, only one that grows (DynamicCache): leave out cache_implementation"
+        )
     if not cache.layers and not all(mixer.plain for mixer in mixers):
         state = "a recurrent state" if any(mixer.recurrent for mixer in mixers) else "an indexer"
         raise UnsupportedModelError(
@@ -139,19 +141,9 @@ def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
 
 
 def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Streams) -> None:
-    """Prepare layers b..L-1 of an empty `cache` for both streams of a new prompt. Without a cache, do nothing.
-
-    Raises:
-        UnsupportedModelError: the cache is neither dynamic nor static.
-    """
+    """Prepare layers b..L-1 of an empty `cache` for both streams of a new prompt. Without a cache, do nothing."""
     if cache is None:
         return
-    if isinstance(cache, StaticCache):
-        open_slots(cache, boundary, layers, streams)
-        return
-    if not isinstance(cache, DynamicCache) or cache.offloading:
-        name = "an offloaded cache" if isinstance(cache, DynamicCache) else type(cache).__name__
-        raise UnsupportedModelError(f"{name} is not supported: leave out cache_implementation (a dynamic cache)")
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
     cache.layers[boundary:layers] = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
@@ -253,24 +245,20 @@ def _has_all(layer: DynamicSlidingWindowLayer) -> bool:
     return layer.keys is not None and int(layer.cumulative_length) == layer.keys.shape[-2]
 
 
-def is_prompt(cache: Cache | None, boundary: int, q: int) -> bool:
-    """Return whether a pass over q new rows is a prompt: their cache is empty."""
+def is_prompt(cache: Cache | None) -> bool:
+    """Return whether a pass over new rows is a prompt: their cache is empty."""
     if cache is None:
         return True
-    if q == 1 and len(cache.layers) > boundary and isinstance(cache.layers[boundary], StaticLateLayer):
-        return False  # static layers count in a tensor, and reading it would wait for the GPU
     return int(cache.get_seq_length()) == 0
 
 
-def known_streams(cache: Cache | None, boundary: int) -> AnyStreams:
+def known_streams(cache: Cache | None, boundary: int) -> Streams:
     """Return the streams of a cache that already holds a prompt.
 
     Raises:
         AttachError: the cache was not filled by a fork.
     """
     late = cache.layers[boundary] if cache is not None else None
-    if isinstance(late, StaticLateLayer):
-        return late.slots
     if not isinstance(late, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
         raise AttachError(
             f"{CACHE} was filled outside this `with attach(...)` block, so it holds no CF stream: "
@@ -284,5 +272,5 @@ def cf_keys_and_values(cache: Cache | None, layer: int) -> tuple[Tensor | None, 
     if cache is None:
         return None, None
     late = cache.layers[layer]
-    assert isinstance(late, LateLayer | StaticLateLayer)
+    assert isinstance(late, LateLayer)
     return late.cf_rows()

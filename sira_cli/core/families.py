@@ -63,8 +63,6 @@ ATTENTION = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")  # names in transformers; the last two: LFM2, Persimmon
 RECURRENT_TYPES = ("linear_attention", "conv")
-# Model and text stack for which transformers itself cannot use a static cache, and why.
-NO_STATIC_CACHE = {("paligemma", "gemma2"): "its static caches need masks of two kinds, but it takes one"}
 # State of a prompt that a model keeps outside the cache; a second pass over another prompt must restore it.
 POSITION_STATE = ("rope_deltas",)  # Qwen-VL: how far text positions lag, because an image takes few of them
 # Arguments of decoder layers with one row per token, besides hidden states and masks.
@@ -274,21 +272,6 @@ def output_projections(model: Any) -> list[nn.Module]:
             "methods that change heads (ict, maskcd) cannot decode it"
         )
     return [projection for projection in found if projection is not None]
-
-
-def check_static_cache(model: Any) -> None:
-    """Check that transformers can decode `model` with a static cache.
-
-    Raises:
-        UnsupportedModelError: transformers cannot, with or without a fork.
-    """
-    reason = NO_STATIC_CACHE.get((model.config.model_type, model.config.get_text_config(decoder=True).model_type))
-    if reason is not None:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no static caches in transformers ({reason}): "
-            "leave out cache_implementation and compile"
-        )
-    check_columns(model, "cache_implementation and compile")
 
 
 def check_columns(model: Any, feature: str) -> None:

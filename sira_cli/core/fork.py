@@ -24,13 +24,13 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, StaticCache
+from transformers.cache_utils import Cache
 
 from sira_cli.core.arguments import CACHE, cache_of, hidden_of, with_hidden
 from sira_cli.core.attention import Split, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, check_static_cache, fork_place, untested
+from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, fork_place, untested
 from sira_cli.core.forward_pass import OnStep, Pass
 from sira_cli.core.forward_pass import Step as Step  # also public here
 from sira_cli.core.hooks import Removable, attached_hooks
@@ -53,7 +53,7 @@ def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnSte
     Only hooks are used, and the late layers' attention modules get temporary configs. At the end, also after an
     error, the model is as before. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
     that `generate` may return contain the rows of both streams in the late layers, and `[2B, 1, d]` after the last
-    one; attentions are those of the full stream. Static caches also work. Not for use by several threads at once.
+    one; attentions are those of the full stream. Not for use by several threads at once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -83,7 +83,7 @@ def attached(fork: ForkType) -> Iterator[ForkType]:
     Raises:
         AttachError: the model is attached already.
     """
-    with attached_hooks(fork.norm) as handles:
+    with attached_hooks(fork.model, fork.norm) as handles:
         for handle in fork.hooks():
             handles.append(handle)  # one by one: after an error each hook put on so far is removed
         yield fork
@@ -93,8 +93,7 @@ class Fork:
     """The two streams of one model, made by `attach`; its methods are the hooks, in the order in which they run.
 
     A subclass may run another counterfactual stream. It overrides `choose_cf_rows` (which rows the stream holds),
-    `visible_cf_rows` (which of them it sees), `check_static` (whether it can follow static caches) and `hooks`.
-    In a compiled decoding step, the hooks inside the model are part of its graph; those around it are not.
+    `visible_cf_rows` (which of them it sees) and `hooks`.
 
     Attributes:
         config: the settings.
@@ -183,15 +182,6 @@ class Fork:
         """Return which of the prompt's CF rows this pass may see, `[B, T]`; None: all but fillers, as for SIRA."""
         return None
 
-    def check_static(self, model: nn.Module) -> None:
-        """Check that the fork can follow a static cache of this model.
-
-        Raises:
-            UnsupportedModelError: the fork cannot.
-        """
-        check_static_cache(model)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
@@ -202,10 +192,8 @@ class Fork:
             )
         cache: Cache | None = cache_of(args, kwargs)
         q = input_ids.shape[1]
-        if is_prompt(cache, self.boundary, q):
+        if is_prompt(cache):
             self._thread = get_ident()
-            if isinstance(cache, StaticCache):
-                self.check_static(model)
             if cache is not None:
                 share_layers(cache, self.boundary, self._all_mixers)
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
@@ -312,17 +300,14 @@ class Fork:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
         hidden, q, rows = args[0], self.running().q, self._last_rows  # [B, q + T, d]
         h_full, h_cf = hidden[:, q - rows : q], hidden[:, -rows:]  # [B, rows, d]
-        self.running().packed.clear()  # else they would count as outputs of a compiled step
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, rows, d]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated upstream
     def contrast_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
         self.end()
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
-        # Observers get a copy: the next compiled step overwrites these logits.
-        z = output.logits[:, -1].to(torch.float32, copy=self._on_step is not None)  # [2B, V]
+        z = output.logits[:, -1].float()  # [2B, V]
         z_full, z_cf = z.chunk(2)  # [B, V]
         z_cd = contrast(z_full, z_cf, self.config.alpha)  # [B, V]
         if self._on_step is not None:
@@ -338,7 +323,7 @@ class Fork:
         Raises:
             AttachError: another thread has called the model meanwhile.
         """
-        if not torch.compiler.is_compiling() and self._thread != get_ident():
+        if self._thread != get_ident():
             raise AttachError(
                 "another thread called the model inside the same `with attach(...)`: threads that share a model must "
                 "take turns, with their own lock, or generate together as one batch"

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from sira_cli.core.masks import has_rows, pack_rows
-from sira_cli.core.streams import AnyStreams, Streams
+from sira_cli.core.streams import Streams
 
 VIEWS = ("full", "cf", "contrast")  # the logits of a Step
 
@@ -50,7 +50,7 @@ class Pass:
     cf_rows: Tensor | None
     live: Tensor | None
     cache: Cache | None = None
-    streams: AnyStreams = field(init=False)
+    streams: Streams = field(init=False)
     recorded: bool = False
     whole: int | None = None
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sira_cli.core.streams import AnyStreams
+from sira_cli.core.streams import Streams
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,12 +36,10 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
     """Return the positions of a prompt that are not padding, from its attention mask: `[B, S]` bool.
 
     Args:
-        mask: the model's argument: None, `[B, S]`, or with a static cache a mask `[B or 1, 1, S, kv]` or a dict of
-            such masks, in which every position except padding sees itself.
+        mask: the model's argument: None, `[B, S]`, or `[B or 1, 1, S, kv]`, in which every position except padding sees
+            itself.
         input_ids: `[B, S]`.
     """
-    if isinstance(mask, dict):
-        mask = next(iter(mask.values()), None)
     if not isinstance(mask, Tensor):
         return torch.ones_like(input_ids, dtype=torch.bool)
     if mask.ndim == 4:
@@ -77,7 +75,7 @@ def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
     return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
 
 
-def cf_columns(model_mask: Tensor | None, streams: AnyStreams) -> Tensor:
+def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
     """Return the full stream's columns that hold the rows of the CF stream, `[B, N]`.
 
     Args:
@@ -92,9 +90,7 @@ def cf_columns(model_mask: Tensor | None, streams: AnyStreams) -> Tensor:
     return (positions - streams.first_column(kv)).clamp(0, kv - 1)
 
 
-def cf_mask(
-    model_mask: Tensor | None, streams: AnyStreams, rows: Tensor, visible: Tensor | None = None
-) -> Tensor | None:
+def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: Tensor | None = None) -> Tensor | None:
     """Build the CF stream's mask from the model's mask at the positions of its rows.
 
     Args:

@@ -21,7 +21,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAtten
 from sira_cli.core.arguments import hidden_of, mask_name, with_hidden, with_layer
 from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
-from sira_cli.core.streams import AnyStreams
+from sira_cli.core.streams import Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
@@ -34,7 +34,7 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
         states: along the batch the full stream's, then the CF stream's; while a prompt runs, only the full stream's.
     """
 
-    def __init__(self, own: LinearAttentionLayer, streams: AnyStreams) -> None:
+    def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
         super().__init__(number_of_states=own.number_of_states)
         self.own, self.streams = own, streams
         self.states = LinearAttentionLayer(number_of_states=own.number_of_states)

@@ -1,8 +1,4 @@
-"""The rows of the counterfactual (CF) stream, their positions, and which of them may be seen.
-
-`Streams` describes a cache that grows by a row per decoding step. `StaticStreams` describes a static one, which has all
-rows from the start: a compiled decoding step may read no number or shape that changes from step to step.
-"""
+"""The rows of the counterfactual (CF) stream, their positions, and which of them may be seen."""
 
 from __future__ import annotations
 
@@ -54,11 +50,11 @@ class Streams:
         """Return the position of the newest row, `[B, 1]`."""
         return self.rows.new_full((len(self.rows), 1), self.full_rows - 1)
 
-    def rows_before(self, q: int) -> int | Tensor:
+    def rows_before(self, q: int) -> int:
         """Return the number of rows of the full stream before its newest q."""
         return self.full_rows - q
 
-    def first_column(self, kv: int) -> int | Tensor:
+    def first_column(self, kv: int) -> int:
         """Return the position of the first of the model's kv mask columns: 0, unless a sliding window has moved on."""
         return max(self.full_rows - kv, 0)
 
@@ -77,61 +73,3 @@ class Streams:
         if visible is None:
             return None
         return torch.cat([visible, visible.new_ones(len(visible), self.steps)], dim=1)
-
-
-class StaticStreams:
-    """The N rows of a static CF cache, during decoding steps.
-
-    Attributes:
-        shape: B, N.
-        prompt: the streams of the prompt while it runs, None afterwards.
-    """
-
-    def __init__(self, batch: int, rows: int, device: torch.device) -> None:
-        self.shape = batch, rows
-        self.prompt: Streams | None = None
-        self._positions = torch.zeros(batch, rows, dtype=torch.long, device=device)  # [B, N]
-        self._live = torch.zeros(batch, rows, dtype=torch.bool, device=device)  # [B, N]
-        self._newest = torch.zeros(batch, 1, dtype=torch.long, device=device)  # [B, 1]
-        for each in (self._positions, self._live, self._newest):
-            torch._dynamo.mark_static_address(each)  # as `StaticLayer` does: a CUDA graph writes to the same place
-
-    def begin(self, streams: Streams) -> None:
-        """Take in the rows of a prompt; the slots of new tokens follow them."""
-        text = streams.rows.shape[1]  # T
-        self.prompt = streams
-        self._positions[:, :text] = streams.rows
-        self._positions[:, text:] = torch.arange(self.shape[1] - text, device=streams.rows.device) + streams.prompt
-        self._live.fill_(True)
-        if streams.live is not None:
-            self._live[:, :text] = streams.live
-        self._newest.fill_(streams.prompt - 1)
-
-    def count(self) -> None:
-        """Count one more decoding step."""
-        self.prompt = None
-        self._newest.add_(1)
-
-    def newest(self) -> Tensor:
-        """Return the position of the newest row, `[B, 1]`."""
-        return self._newest
-
-    def positions(self) -> Tensor:
-        """Return the position of each slot, `[B, N]`; the model's mask hides those of future tokens."""
-        return self._positions
-
-    def seen(self, visible: Tensor | None = None) -> Tensor:
-        """Return which slots may be seen once they are filled, `[B, N]`; only growing caches take `visible`."""
-        assert visible is None
-        return self._live
-
-    def rows_before(self, q: int) -> Tensor:
-        """Return the number of rows of the full stream before its newest q, `[B, 1]`."""
-        return self._newest + 1 - q
-
-    def first_column(self, kv: int) -> Tensor:
-        """Return the position of the first of the model's kv mask columns, `[B, 1]`: 0 until a window is full."""
-        return (self._newest + 1 - kv).clamp(min=0)
-
-
-AnyStreams = Streams | StaticStreams

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import CompileConfig, GenerationConfig, cache_utils
+from transformers import GenerationConfig, cache_utils
 
 if hasattr(cache_utils, "DummyLayer"):
     DummyLayer = cache_utils.DummyLayer
@@ -67,8 +67,3 @@ def end_and_pad(generation: GenerationConfig) -> tuple[list[int], Tensor | None]
     config: Any = generation  # its attributes are not declared
     ends = config._eos_token_tensor
     return [] if ends is None else ends.tolist(), config._pad_token_tensor
-
-
-def compile_everywhere(config: CompileConfig) -> None:
-    """Make `generate` compile its steps on a CPU as on a GPU."""
-    config._compile_all_devices = True  # type: ignore[assignment] # annotated as None upstream

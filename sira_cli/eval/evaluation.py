@@ -142,7 +142,7 @@ class Evaluation:
         self._looks = {f"{name}+{verify.mode}": (name, verify) for name, verify in (looks or {}).items()}
         for name, verify in self._looks.values():
             preset, method = self._methods[name]
-            verify.check(method, preset.generation.num_beams, words=False, choices=False, compiled=False)
+            verify.check(method, preset.generation.num_beams, words=False, choices=False)
         if looks and not has_captions(benchmark):
             raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
         generation = self.preset.generation

@@ -81,21 +81,3 @@ def check_beams(method: Method, num_beams: int) -> None:
         raise SettingsError(f"method {method.name} has a search of its own: leave out num_beams")
     if num_beams > 1 and Ability.BEAMS not in method.abilities:
         raise SettingsError(f"method {method.name} follows one text per picture: leave out num_beams")
-
-
-def check_compile(method: Method, num_beams: int, watched_by: str = "") -> None:
-    """Check that decoding steps can be compiled.
-
-    Args:
-        method: the decoder.
-        num_beams: beams of the search.
-        watched_by: the feature that observes every step, if any.
-
-    Raises:
-        SettingsError: steps cannot be compiled.
-    """
-    require(method, Ability.COMPILED_STEPS, "a compiled step", "leave out compile")
-    if num_beams > 1:
-        raise SettingsError("compiled steps follow one text per picture: leave out compile, or num_beams")
-    if watched_by:
-        raise SettingsError(f"{watched_by} cannot look into compiled steps: leave out compile")

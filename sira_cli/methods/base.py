@@ -27,7 +27,6 @@ class Ability(StrEnum):
     SAMPLING = "sampling"
     BEAMS = "beams"
     TRACES = "traces"  # both streams of SIRA's fork can be observed
-    COMPILED_STEPS = "compiled steps"
 
 
 class PromptMaker(Protocol):

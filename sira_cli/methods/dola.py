@@ -74,7 +74,7 @@ class Dola(Method):
             output.logits = self.rule(z.log_softmax(dim=-1), log_q.to(z.device))[:, None]  # [B, 1, V]
             return output
 
-        with attached_hooks(backbone.norm) as handles:
+        with attached_hooks(model, backbone.norm) as handles:
             for number in self.candidates(len(backbone.decoder_layers), tied):
                 handles.append(backbone.decoder_layers[number].register_forward_pre_hook(partial(keep, number)))
             handles.append(model.register_forward_hook(contrast))

@@ -35,6 +35,6 @@ class GreedyApc(Method):
             output.logits = plausible(z, z, self.beta)[:, None]  # [B, 1, V]
             return output
 
-        with attached_hooks(find_backbone(model).norm) as handles:
+        with attached_hooks(model, find_backbone(model).norm) as handles:
             handles.append(model.register_forward_hook(cut))
             yield

@@ -53,7 +53,7 @@ class Ict(Calibrated):
 
         projections = output_projections(model)
         vectors = self.vectors(self.read().tensors, *_shape(model))  # [L, d]
-        with attached_hooks(find_backbone(model).norm) as handles:
+        with attached_hooks(model, find_backbone(model).norm) as handles:
             handles.append(model.register_forward_pre_hook(_check_pass, with_kwargs=True))
             for projection, vector in zip(projections, vectors, strict=True):
                 if bool(vector.any()):

@@ -112,7 +112,7 @@ class Opera(Method):
         image = config.image_tokens.resolve(model.config).find(inputs["input_ids"])  # [B, S]
         passes = Passes(model, self.beams)
         run = OperaRun(Rule(**self.settings()), passes, image, streamer)
-        with attached_hooks(passes.norm) as handles:
+        with attached_hooks(model, passes.norm) as handles:
             for handle in passes.hooks():
                 handles.append(handle)
             on_attach(run)

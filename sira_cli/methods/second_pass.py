@@ -51,7 +51,7 @@ def second_pass(
     """
     backbone = find_backbone(model)
     passes = SecondPass(model, prompts, branch, rule, within)
-    with attached_hooks(backbone.norm) as handles:
+    with attached_hooks(model, backbone.norm) as handles:
         handles.append(model.register_forward_hook(passes._after, with_kwargs=True))
         yield passes
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli.core.arguments import cache_of
@@ -27,7 +27,6 @@ from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import text_rows
-from sira_cli.core.streams import Streams
 from sira_cli.errors import PictureSettingsError, UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
 
@@ -89,14 +88,9 @@ class _SidFork(Fork):
     def visible_cf_rows(self, now: Pass) -> Tensor:
         """Show text, and the image rows that the newest row chose."""
         assert self.image is not None
-        assert isinstance(now.streams, Streams)
         rows = now.streams.rows  # [B, T], every row of the prompt but padding
         image, chosen = (each.to(rows.device).gather(1, rows) for each in (self.image, self._chosen))
         return self._live & (~image | chosen)
-
-    def check_static(self, model: nn.Module) -> None:
-        """Refuse static caches."""
-        raise UnsupportedModelError("method sid needs a cache that grows: leave out cache_implementation")
 
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """After layer b - 1's attention: choose the image tokens that its last row attends to least."""

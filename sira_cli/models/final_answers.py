@@ -43,8 +43,7 @@ class FinalAnswers:
         self._look: SecondLook | None = None
         if verify is None:
             return
-        beams, compiled = lvlm.preset.generation.num_beams, lvlm.compiled is not None
-        verify.check(lvlm.decoder, beams, words=words, choices=False, compiled=compiled)
+        verify.check(lvlm.decoder, lvlm.preset.generation.num_beams, words=words, choices=False)
         self.settings = verify.settings(lvlm.preset)
         self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
         self._look = SecondLook(lvlm, verify) if self._guided is None else self._guided.look

@@ -12,7 +12,6 @@ from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReason
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check
 from sira_cli.models.look.second_look import SecondLook
@@ -36,10 +35,10 @@ class Lvlm(RecordingModel):
         place = f"{self.dtype} on {self.device}"
         return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
-    def under(self, method: Method, preset: Preset | None = None, compiled: CompiledSteps | None = None) -> Lvlm:
+    def under(self, method: Method, preset: Preset | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
         preset, same = preset or self.preset, (self.revision, self.quantization)
-        return Lvlm(self.model, self.processor, preset, method, *same, compiled, self.vocabulary)
+        return Lvlm(self.model, self.processor, preset, method, *same, self.vocabulary)
 
     def caption(
         self,
@@ -128,7 +127,7 @@ class Lvlm(RecordingModel):
 
     def _single(self, request: Request, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
         picture = as_picture(source)
-        request.check(self.preset, self.decoder, compiled=self.compiled is not None)
+        request.check(self.preset, self.decoder)
         task = PictureTask(self, replace(request, together=len(picture.parts)), lambda name: "")
         started = time.perf_counter()
         opened = picture.open()

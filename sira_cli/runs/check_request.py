@@ -48,7 +48,7 @@ class CheckRequest(Request):
         """Return the request for these pictures; each is asked about by itself."""
         return replace(super().about(pictures), together=1)
 
-    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
+    def check(self, preset: Preset, method: Method) -> None:
         """Check nothing: whatever the method and the settings, the unchanged model is asked."""
 
     def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:

@@ -23,7 +23,6 @@ class Engines:
     Attributes:
         load: returns the model of a job, under its method.
         batch_size: as for `Runner`.
-        compiled: whether decoding steps are compiled.
         trust_remote_code: whether the model's Python files belong to it.
         workers: starts the workers of a job, instead of the model here.
         server: is asked, instead.
@@ -31,7 +30,6 @@ class Engines:
 
     load: Callable[[Job], Lvlm]
     batch_size: BatchSize | None = None
-    compiled: bool = False
     trust_remote_code: bool = False
     workers: Callable[[Job], Engine] | None = None
     server: Server | None = None
@@ -63,6 +61,4 @@ class Engines:
         if self._lvlm is None:
             self._lvlm = self.load(job)
             return self._lvlm
-        from sira_cli.models.loading.compiled import CompiledSteps
-
-        return self._lvlm.under(job.method, job.preset, CompiledSteps(self._lvlm.model) if self.compiled else None)
+        return self._lvlm.under(job.method, job.preset)

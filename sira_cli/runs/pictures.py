@@ -40,7 +40,6 @@ def opened_jobs(
     verify: Verify | None = None,
     schema: SchemaSource | None = None,
     quantization: str | None = None,
-    compiled: bool = False,
     **targets: Any,
 ) -> Iterator[list[Job]]:
     """Find the pictures, and open a job for each method: everything is checked before a model is loaded.
@@ -52,7 +51,7 @@ def opened_jobs(
         prompt: instead of the preset's.
         words, choices, verify: as for `Request`.
         schema: as for `Schema.of`.
-        quantization, compiled, **targets: as for `Job.opened`.
+        quantization, **targets: as for `Job.opened`.
 
     Raises:
         SettingsError: a setting is wrong, or a file holds records of another configuration.
@@ -63,7 +62,7 @@ def opened_jobs(
     requests = {}
     for name, (preset, method) in chosen.items():
         requests[name] = Request.of(preset, task, prompt, questions=selection.questions is not None, **asked)
-        requests[name].check(preset, method, compiled=compiled)  # before pictures are looked for
+        requests[name].check(preset, method)  # before pictures are looked for
     if targets.get("xmp") and len(chosen) > 1:
         raise SettingsError("`xmp=` writes one description per picture: give one `method=`")
     first, _ = next(iter(chosen.values()))
@@ -77,7 +76,6 @@ def opened_jobs(
                 preset,
                 method,
                 quantization=quantization,
-                compiled=compiled,
                 of_method=name if len(chosen) > 1 else "",
                 **targets,
             )
@@ -119,8 +117,8 @@ def run_pictures(
     file = None if questions is None else Path(questions)
     selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
-    asked |= {"quantization": lvlm.quantization, "compiled": lvlm.compiled is not None}
-    with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):
+    asked |= {"quantization": lvlm.quantization, "verify": Verify.of(verify)}
+    with opened_jobs(selection, chosen, **asked) as (job,):
         from sira_cli.runs.local_run import LocalRun
 
         engine = LocalRun(lvlm, job.request, batch_size=batch_size, done=job.targets.done, on_text=on_text)

@@ -86,7 +86,6 @@ class Job:
         method: Method,
         *,
         quantization: str | None = None,
-        compiled: bool = False,
         output: str | Path | None = None,
         **targets: Any,
     ) -> Self:
@@ -94,7 +93,6 @@ class Job:
 
         Args:
             pictures, request, preset, method, quantization: the attributes.
-            compiled: whether decoding steps are compiled.
             output: the file of records, or a folder for it; None: none.
             **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
 
@@ -102,7 +100,7 @@ class Job:
             SettingsError: a setting is wrong, or the file holds records of another configuration.
             SiraError: a file cannot be read or written.
         """
-        request.check(preset, method, compiled=compiled)
+        request.check(preset, method)
         request = request.about(pictures)
         place = None if output is None else Path(output)
         targets |= {"same_prompt": not request.fills, "forms": preset.output}

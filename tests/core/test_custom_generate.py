@@ -129,7 +129,7 @@ def test_of_two_threads_that_attach_at_once_one_is_refused(monkeypatch):
 
     def attach_once() -> None:
         try:
-            with attached_hooks(norm):
+            with attached_hooks(norm, norm):
                 refused.wait(1)
         except AttachError:
             refused.set()

@@ -137,19 +137,18 @@ def test_the_cache_holds_what_the_plain_model_puts_there(family: tiny.Tiny, k: i
             torch.testing.assert_close(getattr(late.cf, name), text, atol=1e-5, rtol=1e-5)
 
 
-def test_rows_of_a_padded_batch_in_a_static_cache_and_without_a_cache():
+def test_rows_of_a_padded_batch_with_and_without_a_cache():
     model, singles = tiny.qwen("2.5").model, qwen_prompts()
     batch = left_pad(singles)
     found = {
         name: generate_sira(model, batch, SiraConfig(k=3), **settings)[1]
         for name, settings in {
             "growing": {},
-            "static": {"cache_implementation": "static"},
             "none": {"use_cache": False},
         }.items()
     }
     for row, single in enumerate(singles):
-        steps = generate_sira(model, single, SiraConfig(k=3), cache_implementation="static")[1]  # not padded: no mask
+        steps = generate_sira(model, single, SiraConfig(k=3))[1]  # not padded: no mask
         case = tiny.Tiny(model, single, {"mm_token_type_ids": 0})
         expected = reference.decode(case, 3, 0.5, len(steps))
         for step, (full, cf) in enumerate(zip(expected.full, expected.cf, strict=True)):

@@ -1,4 +1,4 @@
-"""Kinds of layers that no family in the table has: the whole grid, static caches, many K at once."""
+"""Kinds of layers that no family in the table has: the whole grid, many K at once."""
 
 from __future__ import annotations
 
@@ -53,18 +53,6 @@ def test_equals_the_reference(kind: str, k: int):
     assert float((expected.full - expected.cf).abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("kind", COLUMNS)
-def test_static_caches(kind: str, k: int):
-    case = case_of(kind)
-    tokens, steps = generate_sira(case.model, case.inputs, SiraConfig(k=k))
-    found, seen = generate_sira(case.model, case.inputs, SiraConfig(k=k), cache_implementation="static")
-    assert torch.equal(found, tokens)
-    for one, other in zip(seen, steps, strict=True):
-        torch.testing.assert_close(one.full, other.full, atol=1e-5, rtol=0)
-        torch.testing.assert_close(one.cf, other.cf, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("kind", [*KINDS, "chameleon"])  # whose layers return a tuple
 def test_many_values_of_k_in_one_pass(kind: str):
     case = case_of(kind)
@@ -72,15 +60,6 @@ def test_many_values_of_k_in_one_pass(kind: str):
     for k, logits in found.cf.items():
         expected = reference.counterfactual(case.model, case.inputs, case.image, k)
         torch.testing.assert_close(logits[0], expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"), [("llama4", "attend within chunks"), ("dots3_note", "also keep an indexer's")]
-)
-def test_layers_without_plain_columns(kind: str, reason: str):
-    model = case_of(kind).model
-    with pytest.raises(UnsupportedModelError, match=rf"compile.*some {reason}"), attach(model):
-        generate(model, case_of(kind).inputs, cache_implementation="static")
 
 
 def test_the_cache_of_an_indexer():

@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli import attach as attach_method
 from sira_cli.cli.terminal.console import set_verbosity
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
@@ -159,11 +160,10 @@ def test_a_prompt_that_ends_with_the_image(llava: tiny.Tiny):
     refused(llava, ImageTokenError, "ends with an image token", input_ids=ids, attention_mask=torch.ones_like(ids))
 
 
-@pytest.mark.parametrize("changes", [{}, {"cache_implementation": "static"}])
-def test_right_padding(llava: tiny.Tiny, changes):
+def test_right_padding(llava: tiny.Tiny):
     mask = llava.inputs["attention_mask"].clone()
     mask[:, -2:] = 0
-    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask, **changes)
+    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask)
 
 
 def test_a_cache_filled_outside(llava: tiny.Tiny):
@@ -193,48 +193,48 @@ def test_a_continued_conversation(llava: tiny.Tiny):
             llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
 
 
-def test_static_caches_that_transformers_does_not_have():
-    refused(tiny.paligemma(2), UnsupportedModelError, "no static caches", cache_implementation="static")
-
-
-def test_static_caches_with_foreign_layers(llava: tiny.Tiny):
-    cache = hf.StaticCache(llava.model.config, 64)
-    cache.layers[-1] = type("PackedLayer", (hf.cache_utils.StaticLayer,), {})(64)
-    before = list(cache.layers)
-    refused(llava, UnsupportedModelError, "PackedLayer", **{CACHE: cache})
-    assert cache.layers == before
-
-
-def test_static_caches_without_an_end():
-    case = tiny.gemma3()
-    cache = hf.StaticCache(case.model.config, 64)
-    cache.layers = [hf.cache_utils.StaticSlidingWindowLayer(64, 12) for _ in cache.layers]
-    refused(case, UnsupportedModelError, "does not limit the length", **{CACHE: cache})
-
-
-def test_sid_with_a_static_cache(llava: tiny.Tiny):
+def test_static_caches(llava: tiny.Tiny):
+    message = r"a StaticCache is not supported, only one that grows .* leave out cache_implementation"
+    refused(llava, UnsupportedModelError, message, cache_implementation="static")
     with (
-        pytest.raises(UnsupportedModelError, match="sid needs a cache that grows"),
+        pytest.raises(UnsupportedModelError, match=message),
         attach_sid(llava.model, ImageTokens(), alpha=0.5, beta=0.1, visible=4),
     ):
         generate(llava.model, llava.inputs, cache_implementation="static")
 
 
-def test_a_static_cache_taken_outside(llava: tiny.Tiny):
-    cache = hf.StaticCache(llava.model.config, 64)
-    with attach(llava.model):
-        generate(llava.model, llava.inputs, **{CACHE: cache})
-        with pytest.raises(UnsupportedModelError, match="continued conversations"):
-            llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
-    with pytest.raises(AttachError, match="cannot be used outside"):
-        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+@pytest.mark.parametrize("method", ["sira", "dola"])
+def test_continuous_batching_is_refused_before_it_starts_a_thread(llava: tiny.Tiny, method):
+    """Its thread would hide the error: after minutes, the texts would be empty."""
+    with attach_method(llava.model, method=method):
+        for begin in (
+            lambda: generate(llava.model, llava.inputs, cache_implementation="paged"),
+            lambda: llava.model.generate_batch(llava.inputs["input_ids"].tolist(), max_new_tokens=2),
+        ):
+            with pytest.raises(UnsupportedModelError, match=r"continuous batching .* call `generate` with a batch"):
+                begin()
+    assert "init_continuous_batching" not in vars(llava.model)
 
 
-def test_a_static_cache_filled_outside(llava: tiny.Tiny):
-    cache = hf.StaticCache(llava.model.config, 64)
-    llava.model(**llava.inputs, **{CACHE: cache})
-    with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
-        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: model.compile(backend="eager") or model,
+        lambda model: model.get_decoder().layers[4].compile(backend="eager") or model,
+        lambda model: setattr(model, "forward", torch.compile(model.forward, backend="eager")) or model,
+    ],
+    ids=["wrapped", "itself", "a layer", "its forward"],
+)
+@pytest.mark.parametrize("method", ["sira", "dola"])
+def test_compiled_models(compiled, method):
+    """Nothing is compiled: the first call would do it."""
+    model = compiled(tiny.llava().model)
+    with (
+        pytest.raises(UnsupportedModelError, match=r"is compiled, .* attach to the model as it was loaded"),
+        attach_method(model, method=method),
+    ):
+        pass
 
 
 def test_quantized_layers(llava: tiny.Tiny):

@@ -40,5 +40,5 @@ def test_texts_are_those_of_one_device(name, runs):
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_nothing_is_left_out(name, runs):
-    others = {"static cache", "beams", "many k", "forced", "tails"}
+    others = {"beams", "many k", "forced", "tails"}
     assert {*METHODS, *others} - {"sira"} <= {*runs[name]}

@@ -38,13 +38,6 @@ def test_a_left_padded_batch_equals_its_single_runs(name: str, k: int):
             torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_static_caches_are_refused(name: str):
-    case = case_of(name)
-    with pytest.raises(UnsupportedModelError, match=tiny.NO_COLUMNS[name]), attach(case.model, SiraConfig(k=3)):
-        generate(case.model, case.inputs, cache_implementation="static")
-
-
 @pytest.mark.parametrize("name", [*NAMES, "Gemma 4"])
 def test_a_cache_that_was_emptied_is_as_good_as_new(name: str):
     """Also for another K: its layers were of both streams, and are then of one; without a fork they are refused."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from transformers import CompileConfig, GenerationConfig, GenerationMixin, PreTrainedConfig
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
 
 from sira_cli.core import upstream
 from tests.support import tiny
@@ -22,7 +22,6 @@ PRIVATE = {
     "_update_model_kwargs_for_generation": GenerationMixin,
     "_supports_logits_to_keep": GenerationMixin,
     "_attn_implementation": PreTrainedConfig(),
-    "_compile_all_devices": CompileConfig(),
     "_eos_token_tensor": None,  # set by `generate`
     "_pad_token_tensor": None,
 }
@@ -111,20 +110,3 @@ def test_end_and_padding_tokens_are_those_that_generate_found(case, padded, ends
     ((found_ends, found_pad),) = found
     assert found_ends == ([] if ends is None else [ends] if isinstance(ends, int) else ends)
     assert int(found_pad) == (3 if pad is None else pad)
-
-
-def test_steps_are_compiled_on_a_cpu(case, padded, monkeypatch):
-    compiled = []
-
-    def note(self, config):
-        compiled.append(config)
-        return self.__call__
-
-    monkeypatch.setattr(type(case.model), "get_compiled_call", note)
-    for everywhere in (False, True):
-        config = CompileConfig()
-        if everywhere:
-            upstream.compile_everywhere(config)
-        given = GenerationConfig(max_new_tokens=3, cache_implementation="static", compile_config=config, pad_token_id=0)
-        case.model.generate(**padded, generation_config=given)
-        assert bool(compiled) is everywhere, "see compile_everywhere in sira_cli/core/upstream.py"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sira_cli import Step, load
+from sira_cli import Lvlm, Step, load
 from sira_cli.core import reference
 from sira_cli.models.loading import packed
 from sira_cli.models.loading.packed import HalfLinear, packed_bytes
@@ -31,6 +31,13 @@ def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfL
     layer = HalfLinear(original)
     layer.pack(layer.drop_weight())
     return layer
+
+
+def unpacked(folder: Path) -> Lvlm:
+    """Load a checkpoint as on a processor without FBGEMM."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sira_cli.models.loading.weights.can_pack", lambda dtype, device: False)
+        return load(folder, dtype="float32", device="cpu")
 
 
 def in_bfloat16(original: Path, folder: Path, *, tied: bool) -> Path:
@@ -69,7 +76,7 @@ def test_numbers_that_float16_does_not_have_keep_their_matrix():
 def test_a_checkpoint_of_16_bits_is_packed_while_it_is_read(qwen_folder, tmp_path):
     folder = in_bfloat16(qwen_folder, tmp_path / "model", tied=True)
     model = load(folder, dtype="float32", device="cpu").model
-    plain = load(folder, dtype="float32", device="cpu", compile=True).model  # compiled steps take no packed matrix
+    plain = unpacked(folder).model
     layers = [part for part in plain.modules() if type(part) is nn.Linear]
     assert len([part for part in model.modules() if isinstance(part, HalfLinear)]) == len(layers) > 0
     assert not [part for part in model.modules() if type(part) is nn.Linear]
@@ -90,7 +97,7 @@ def test_both_streams_are_those_of_algorithm_1_on_plain_matrices(llava_folder, p
     folder = in_bfloat16(llava_folder, tmp_path / "model", tied=False)
     lvlm = load(folder, dtype="float32", device="cpu", max_new_tokens=4)
     assert isinstance(lvlm.model.lm_head, HalfLinear)
-    plain = load(folder, dtype="float32", device="cpu", compile=True)
+    plain = unpacked(folder)
     inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
     prompt = TinyPrompt(plain.model, dict(inputs), image_token=plain.model.config.image_token_id)
     slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)

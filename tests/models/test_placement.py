@@ -67,12 +67,6 @@ def test_gpus_that_are_too_small_together(gpus):
         share_out(35 * GB, [16 * GB, 24 * GB])
 
 
-def test_compiled_steps_need_one_device(gpus, llava_folder):
-    gpus(10**5, 10**8)
-    with pytest.raises(SettingsError, match="compile needs the model on one device"):
-        load(llava_folder, compile=True)
-
-
 @pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
 def test_texts_with_layers_on_another_device(checkpoint, photos, request):
     """accelerate's hooks fetch some layers from the disk each time that they run."""

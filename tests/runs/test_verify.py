@@ -146,7 +146,7 @@ def test_a_text_that_was_guided_is_said(sira, scenes, tmp_path):
 
 def test_a_second_look_needs_a_text_and_a_mode_that_exists():
     with pytest.raises(SettingsError, match=r"`choices=` writes none"):
-        Verify().check(find("greedy"), 1, words=False, choices=True, compiled=False)
+        Verify().check(find("greedy"), 1, words=False, choices=True)
     with pytest.raises(SettingsError, match=r"'cheap': expected flag, guide"):
         Verify(mode="cheap")
 

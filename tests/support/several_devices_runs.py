@@ -55,8 +55,6 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Callable[[Tiny, Callabl
             continue
         branch, method = branch_of(method, case), calibrated_for(method, case.model)
         yield method.name, lambda case, move, method=method, branch=branch: of_method(case, method, move(branch))
-    static = {"cache_implementation": "static", "disable_compile": True}
-    yield "static cache", lambda case, move: steps_of(case, **static)
     yield "beams", lambda case, move: steps_of(case, num_beams=3)
     yield "many k", lambda case, move: [*next_token(case.model, SiraConfig(), case.inputs, [2, 4]).cf.values()]
     yield (

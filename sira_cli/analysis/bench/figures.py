@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import transformers
@@ -63,24 +63,12 @@ class Measure:
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
 
 
-class MeasuredMethod(NamedTuple):
-    """A method, and whether its decoding steps are compiled."""
-
-    method: str
-    compiled: bool = False
-
-    def __str__(self) -> str:
-        return f"compiled {self.method}" if self.compiled else self.method
-
-
 @dataclass(frozen=True)
 class BenchRow:
     """A method at a batch size.
 
     Attributes:
         method: its name.
-        compiled: whether its decoding steps are compiled.
-        baseline: denominator of the ratios: `greedy`, or `compiled greedy`.
         batch: B.
         prompt_tokens, image_tokens: of all B prompts.
         prefill: from the image encoder to the first token; of a method with two passes, both.
@@ -94,8 +82,6 @@ class BenchRow:
     """
 
     method: str
-    compiled: bool
-    baseline: str
     batch: int
     prompt_tokens: int
     image_tokens: int
@@ -107,32 +93,24 @@ class BenchRow:
     peak_bytes: int | None
     paper: dict[int, float]
 
-    @property
-    def name(self) -> str:
-        """The method's name, and whether its steps are compiled."""
-        return str(MeasuredMethod(self.method, self.compiled))
-
     @classmethod
     def of(
         cls,
-        decoder: MeasuredMethod,
-        baseline: MeasuredMethod,
+        method: str,
         sizes: tuple[int, int, int],
-        runs: Mapping[MeasuredMethod, Sequence[Timing]],
+        own: Sequence[Timing],
+        base: Sequence[Timing],
         lengths: Sequence[int],
     ) -> BenchRow:
-        """Make it from the runs of all decoders, round by round; `sizes` are B, prompt and image tokens.
+        """Make it from a method's and greedy's runs, round by round; `sizes` are B, prompt and image tokens.
 
         A shorter request is the beginning of the longest one, so each run serves all lengths.
         """
-        own, base = runs[decoder], runs[baseline]
         batch, prompt_tokens, image_tokens = sizes
         step = Measure.of(own, base, lambda run: median(run.steps)) if own[0].steps else None
-        paper = PAPER.get(decoder.method, {}) if not decoder.compiled else {}
+        paper = PAPER.get(method, {})
         return cls(
-            method=decoder.method,
-            compiled=decoder.compiled,
-            baseline=str(baseline),
+            method=method,
             batch=batch,
             prompt_tokens=prompt_tokens,
             image_tokens=image_tokens,

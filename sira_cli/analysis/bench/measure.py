@@ -22,12 +22,12 @@ from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.static_cache import full_layer
 from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.answering.preparing import BRANCH
+from sira_cli.models.loading.memory import cache_bytes
 from sira_cli.models.loading.packed import stored_bytes
 from sira_cli.models.loading.peak import peak_since, restart_peak
 from sira_cli.models.loading.placement import devices_of
@@ -96,16 +96,13 @@ def prompts(prompt: str, count: int) -> list[str]:
     return [prompt + f" {prompt}" * (number % 3) for number in range(count)]
 
 
-def measure(
-    lvlm: Lvlm, inputs: Any, tokens: int, room: int | None = None, *, clock: Callable[[], float] = time.perf_counter
-) -> Timing:
+def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] = time.perf_counter) -> Timing:
     """Time one request of `tokens` new tokens for each of B prompts.
 
     Args:
         lvlm: the model under a method.
         inputs: from its `prepare`, on the model's device and in its precision.
         tokens: number of tokens, at least 1; no text ends earlier.
-        room: new tokens that a static cache has room for, if more than `tokens`: each size needs its own graph.
         clock: returns seconds.
 
     Raises:
@@ -117,30 +114,27 @@ def measure(
     gc.collect()
     devices = devices_of(model)
     before = restart_peak(devices)
-    own_cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     decodings: list[Any] = []
-    given: dict[str, Any] = {CACHE: own_cache, "generation_config": generation}
+    given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
     with _Clock(model, clock).running() as seen:
         output = lvlm.decode(
             inputs,
             tokens,
-            room=room,
             on_attach=decodings.append,
             **given,
             streamer=seen,
         )
     decoding = decodings[0] if decodings else None
-    cache = own_cache if lvlm.compiled is None else lvlm.compiled.cache
     made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(seen.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
     check_caches(lvlm, inputs, decoding, caches, tokens)
-    cached = sum(map(cache_bytes, caches))
+    cached = sum(cache_bytes(each)[0] for each in caches)
     peak = peak_since(devices)
     if peak is not None and before is not None:  # without the caches that other decoders keep
-        kept = cached if lvlm.compiled is not None else 0
-        peak += kept + stored_bytes(model) - before
+        peak += stored_bytes(model) - before
     return Timing(seen.encoder, tuple(seen.tokens), cached, peak)
 
 
@@ -184,12 +178,6 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     beams = lvlm.decoder.beams if isinstance(lvlm.decoder, Opera) else 1
     if beams > 1 and any(len(layer.keys) != prompts * beams for cache in caches for layer in cache.layers):
         raise SiraError(f"method {lvlm.method}: its cache does not hold {prompts} x {beams} beams")
-
-
-def cache_bytes(cache: Any) -> int:
-    """Return the size of keys, values and states in all layers and streams; in a static cache also unused rows."""
-    stored = [each for layer in cache.layers for stream in _streams(layer) for each in _stored(stream)]
-    return sum(tensor.nbytes for tensor in stored if tensor is not None)
 
 
 def device_name(device: torch.device) -> str:
@@ -249,27 +237,17 @@ class _Clock(BaseStreamer):
 def _rows(layer: Any) -> tuple[int, int]:
     """Return a layer's number of rows of the full and of the CF stream; for states, the number of texts."""
     if isinstance(layer, LateStateLayer):
-        both = len(_stored(layer.states)[0])
+        both = len(_states(layer.states)[0])
         return both - both // 2, both // 2
     if isinstance(layer, LinearAttentionLayer):
-        return len(_stored(layer)[0]), 0
+        return len(_states(layer)[0]), 0
     if isinstance(layer, DummyLayer):
         return 0, 0
     return int(layer.get_seq_length()), int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
 
 
-def _streams(layer: Any) -> list[Any]:
-    """Return the layers that hold the cache of each stream."""
-    if isinstance(layer, LateStateLayer):
-        return [layer.states]
-    return [full_layer(layer), layer.cf] if hasattr(layer, "cf") else [layer]
-
-
-def _stored(layer: Any) -> list[Any]:
-    """Return a layer's tensors."""
-    if isinstance(layer, LinearAttentionLayer):
-        return [*layer.conv_states.values(), *layer.recurrent_states.values()]
-    return [layer.keys, layer.values, getattr(layer, "indexer_keys", None)]
+def _states(layer: LinearAttentionLayer) -> list[Any]:
+    return [*layer.conv_states.values(), *layer.recurrent_states.values()]
 
 
 def _wait(device: torch.device) -> None:

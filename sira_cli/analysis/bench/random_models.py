@@ -50,7 +50,6 @@ def load_shape(
     device: str = "auto",
     *,
     layers: int | None = None,
-    packed: bool = True,
     **settings: Any,
 ) -> Lvlm:
     """Make a model with a real model's shape and random weights.
@@ -60,7 +59,6 @@ def load_shape(
         method: the decoder.
         device: as for `sira_cli.load`.
         layers: number of decoder layers; default: all of them.
-        packed: pack matrices as `load` does; it does not if steps will be compiled.
         **settings: override the preset's; without a precision it is bfloat16.
 
     Raises:
@@ -79,7 +77,6 @@ def load_shape(
         dtype=dtype,
         device=torch.device(pick_device(device)),
         attention=preset.load.attention,
-        packed=packed,
     )
     return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
 
@@ -110,14 +107,12 @@ def random_model(
     dtype: torch.dtype,
     device: torch.device,
     attention: str | None,
-    packed: bool = False,
 ) -> Any:
-    """Make the model, ready to generate. Its weights are bfloat16 values, as in real checkpoints.
+    """Make the model, ready to generate, its matrices packed as by `load`. Weights are bfloat16 values, as usual.
 
     Args:
         shape: as `read` gives it.
         dtype, device, attention: of the model.
-        packed: pack its matrices, where `load` does.
     """
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
@@ -126,7 +121,7 @@ def random_model(
     generator = torch.Generator(device).manual_seed(0)
     numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(torch.bfloat16).to(dtype)
     packing = Packing()
-    if packed and can_pack(dtype, device):
+    if can_pack(dtype, device):
         put_packed(model)
     embeddings = model.get_input_embeddings().weight
     for part in model.modules():

@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import torch
-
-from sira_cli.analysis.bench.figures import BenchReport, BenchRow, MeasuredMethod
+from sira_cli.analysis.bench.figures import BenchReport, BenchRow
 from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
-from sira_cli.methods.base import Ability
-from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.lvlm import Lvlm
 
 WARM_UP = 4  # tokens
-GREEDY = MeasuredMethod("greedy")
+GREEDY = "greedy"
 
 
 def bench(
@@ -28,7 +24,6 @@ def bench(
     batches: Sequence[int],
     runs: int,
     image_tokens: int,
-    compile: bool = False,  # noqa: A002 (as in `load`)
     processor_time: bool = False,
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
@@ -42,50 +37,37 @@ def bench(
         batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
         runs: measured rounds.
         image_tokens: image tokens of the largest picture, for models that keep a picture's size.
-        compile: also measure SIRA and greedy with compiled steps.
         processor_time: count this process's processor time, which other programs lengthen less.
         on_request: called after each request.
         on_rows: called after each batch size, with the rows so far.
 
     Raises:
         SiraError: the wrong decoder ran.
-        SettingsError: steps cannot be compiled here.
     """
-    compared = decoders(methods, compile)
+    compared = decoders(methods)
     clock = time.process_time if processor_time else time.perf_counter
     rows: list[BenchRow] = []
-    with with_stand_ins(dict.fromkeys(decoder.method for decoder in compared), lvlm) as stand_ins:
+    with with_stand_ins(dict.fromkeys(compared), lvlm) as stand_ins:
         for batch in batches:
-            if compile:
-                torch.compiler.reset()  # else compiled code of one batch size affects the next
             # They share the model: only hooks differ, which are on it while a request runs.
-            lvlms = {
-                decoder: lvlm.under(
-                    stand_ins.get(decoder.method, find(decoder.method)),
-                    compiled=CompiledSteps(lvlm.model) if decoder.compiled else None,
-                )
-                for decoder in compared
-            }
+            lvlms = {name: lvlm.under(stand_ins.get(name, find(name))) for name in compared}
             images = pictures(lvlm.processor, image_tokens, batch)
             asked = prompts(lvlm.preset.prompts.caption, batch)
             inputs = {
-                decoder: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
-                for decoder, one in lvlms.items()
+                name: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
+                for name, one in lvlms.items()
             }
-            seen: dict[MeasuredMethod, list[Timing]] = {decoder: [] for decoder in compared}
+            seen: dict[str, list[Timing]] = {name: [] for name in compared}
             for number in range(runs + 1):
-                for decoder, one in lvlms.items():
+                for name, one in lvlms.items():
                     tokens = max(lengths) if number else min(WARM_UP, max(lengths))
-                    timing = measure(one, inputs[decoder], tokens, room=max(lengths), clock=clock)
+                    timing = measure(one, inputs[name], tokens, clock=clock)
                     if number:
-                        seen[decoder].append(timing)
+                        seen[name].append(timing)
                     on_request()
             image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
-            pairs = [(decoder, GREEDY) for decoder in compared]
-            pairs += [
-                (one, MeasuredMethod("greedy", True)) for one in compared if one.compiled and one.method != "greedy"
-            ]
-            rows += [BenchRow.of(decoder, base, (batch, prompt, image), seen, lengths) for decoder, base in pairs]
+            sizes = batch, prompt, image
+            rows += [BenchRow.of(name, sizes, seen[name], seen[GREEDY], lengths) for name in compared]
             report = BenchReport(
                 **BenchReport.fields_of(lvlm),
                 weights="random" if lvlm.revision == RANDOM else "its own",
@@ -102,13 +84,11 @@ def bench(
     return report
 
 
-def requests(methods: Sequence[str], compile: bool, batches: int, runs: int) -> int:  # noqa: A002
+def requests(methods: Sequence[str], batches: int, runs: int) -> int:
     """Return the number of requests of `bench`."""
-    return (runs + 1) * batches * len(decoders(methods, compile))
+    return (runs + 1) * batches * len(decoders(methods))
 
 
-def decoders(methods: Sequence[str], compile: bool) -> list[MeasuredMethod]:  # noqa: A002
-    """Return the decoders to measure, greedy first."""
-    names = dict.fromkeys(["greedy", *methods])
-    compilable = [name for name in names if compile and Ability.COMPILED_STEPS in find(name).abilities]
-    return [MeasuredMethod(name) for name in names] + [MeasuredMethod(name, True) for name in compilable]
+def decoders(methods: Sequence[str]) -> list[str]:
+    """Return the methods to measure, greedy first."""
+    return list(dict.fromkeys([GREEDY, *methods]))

@@ -268,7 +268,7 @@ def last_outputs(lvlm: RecordingModel, projections: Sequence[Any], inputs: Any, 
         for ids, label in zip(inputs["input_ids"].tolist(), labels, strict=True)
     ]
     kept: list[Tensor] = []
-    with attached_hooks(find_backbone(lvlm.model).norm) as handles:
+    with attached_hooks(lvlm.model, find_backbone(lvlm.model).norm) as handles:
         for projection in projections:
             handles.append(projection.register_forward_hook(lambda module, args, output: kept.append(output[:, -1])))
         lvlm.model(**followed(lvlm.model, inputs, answers), use_cache=False, logits_to_keep=1)

@@ -146,7 +146,7 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
         for config, implementation in kept:
             set_attention(config, "eager" if decoding else implementation)
 
-    with attached_hooks(backbone.norm) as handles:
+    with attached_hooks(model, backbone.norm) as handles:
         try:
             handles.append(model.register_forward_pre_hook(begin, with_kwargs=True))
             handles.extend(each.register_forward_hook(recorder.add) for each in modules)

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 
-from sira_cli.core.families import FAMILIES, check_static_cache, text_stack, untested
+from sira_cli.core.families import FAMILIES, text_stack, untested
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
@@ -115,20 +115,9 @@ def structure_of(model: Any, preset: Preset, tested: bool) -> tuple[str, list[st
     known = f"{kind} ({' or '.join(names)})" if names else kind
     family = known if tested else f"{kind}: {untested(model)}"
     sira = find("sira")
-    able = [str(ability) for ability in Ability if ability in sira.abilities and can(ability, model, preset)]
+    able = [str(ability) for ability in Ability if ability in sira.abilities]
     methods = [f"method {name}" for name, method in METHODS.items() if name != "sira" and _runs(method, model, preset)]
     return family, [*able, *methods]
-
-
-def can(ability: Ability, model: Any, preset: Preset) -> bool:
-    """Return whether SIRA has one of its declared abilities on a model of this structure."""
-    if ability != Ability.COMPILED_STEPS:
-        return True
-    try:
-        check_static_cache(model)
-    except UnsupportedModelError:
-        return False
-    return True
 
 
 def _runs(method: Any, model: Any, preset: Preset) -> bool:

@@ -231,7 +231,7 @@ def looks(
     for name in named:
         preset, method = methods[name]
         try:
-            look.check(method, preset.generation.num_beams, words=False, choices=False, compiled=False)
+            look.check(method, preset.generation.num_beams, words=False, choices=False)
         except SettingsError as error:
             if decoding.method.strip() != ALL:
                 raise

@@ -252,7 +252,7 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
+class EngineOptions:
     """Batch size and place of decoding."""
 
     title: ClassVar[str] = "Speed"
@@ -277,13 +277,3 @@ class WorkerOptions:
         """Number of Ray workers; None: one per GPU, or one."""
         number = self.engine.partition(":")[2]
         return int(number) if number else None
-
-
-@dataclass(frozen=True)
-class EngineOptions(WorkerOptions):
-    """Batch size and place of decoding, and compilation."""
-
-    compile: Annotated[
-        bool,
-        typer.Option("--compile", help="Compile steps: slow start, then faster."),
-    ] = False

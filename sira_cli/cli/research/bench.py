@@ -59,9 +59,6 @@ def bench(
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Also measure greedy and SIRA with compiled decoding steps.")
-    ] = False,
     processor_time: Annotated[
         bool,
         typer.Option(
@@ -98,7 +95,7 @@ def bench(
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
-    lvlm = _loaded(shape, layers, model, k, compiled)
+    lvlm = _loaded(shape, layers, model, k)
     if processor_time and lvlm.model.device.type != "cpu":
         raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
     if method.strip() == ALL:
@@ -111,7 +108,7 @@ def bench(
         if output is not None:
             save_report(measured, output)
 
-    total = requests(methods, compiled, len(batches), runs)
+    total = requests(methods, len(batches), runs)
     with Progress.shown("requests", total) as progress:
         report = measure_all(
             lvlm,
@@ -120,7 +117,6 @@ def bench(
             batches=batches,
             runs=runs,
             image_tokens=image_tokens,
-            compile=compiled,
             processor_time=processor_time,
             on_request=progress.advance,
             on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
@@ -136,11 +132,11 @@ def _numbers(option: str, given: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None, compiled: bool) -> Lvlm:
+def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None) -> Lvlm:
     if shape is None:
         if layers is not None:
             raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
-        return load_model(choose_preset(model, k=k), model, "sira", pictures=(), compiled=compiled)
+        return load_model(choose_preset(model, k=k), model, "sira", pictures=())
     if model != ModelOptions(device=model.device, dtype=model.dtype):
         raise SettingsError("--shape is a model of its own: only --device and --dtype go with it")
     with waiting(f"making random weights of {shape}"):
@@ -151,7 +147,6 @@ def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int |
             find("sira"),
             model.device,
             layers=layers,
-            packed=not compiled,
             dtype=model.dtype,
             k=k,
         )
@@ -179,7 +174,7 @@ def print_report(report: BenchReport) -> None:
         title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{each}"
         table = new_table("", figures=("prefill", "step", "tokens/s", "cache", "peak memory"), title=title)
         for row in rows:
-            table.add_row(_name(row), _shown(row.prefill), _shown(row.step), *_sizes(row))
+            table.add_row(row.method, _shown(row.prefill), _shown(row.step), *_sizes(row))
         out.print(table)
         heads = []
         for length in report.lengths:
@@ -192,15 +187,11 @@ def print_report(report: BenchReport) -> None:
                 cells.append(_shown(row.requests[length]))
                 if any(length in other.paper for other in rows):
                     cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
-            table.add_row(_name(row), *cells)
+            table.add_row(row.method, *cells)
         out.print(table)
     for method in dict.fromkeys(row.method for row in report.rows):
         if method in NOTES:
             out.print(NOTES[method])
-
-
-def _name(row: BenchRow) -> str:
-    return row.name if row.baseline == "greedy" else f"... to {row.baseline}"
 
 
 def _shown(measure: Measure | None) -> str:

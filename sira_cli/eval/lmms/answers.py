@@ -38,7 +38,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
     for number, request in enumerate(requests):
         groups.setdefault(request.wanted, []).append(number)
     for wanted, numbers in groups.items():
-        under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(wanted.settings)), lvlm.compiled)
+        under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(wanted.settings)))
         check_beams(under.decoder, under.preset.generation.num_beams)
         for batch in _batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]

@@ -62,7 +62,7 @@ class AnsweringModel(DecodingModel):
             **watching: `on_new` and `start`, as in `generate`.
 
         Raises:
-            SettingsError: `words` with beams, with compiled steps, or with a method without both streams.
+            SettingsError: `words` with beams, or with a method without both streams.
         """
         inputs = self.to_device(inputs)
         image_tokens, prompt_tokens = self.lengths(inputs)

@@ -18,7 +18,7 @@ from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import cut_offs_kept
 from sira_cli.errors import SettingsError
-from sira_cli.methods import check_beams, check_compile, require
+from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.preparing import BRANCH, PreparingModel
@@ -29,7 +29,6 @@ from sira_cli.models.answering.streamers import NewTokens, TextPieces
 from sira_cli.models.inputs.chats import parser_of
 from sira_cli.models.inputs.vocabulary import Vocabulary
 from sira_cli.models.loading.calibrations import calibrated
-from sira_cli.models.loading.compiled import CompiledSteps, compiler_errors
 from sira_cli.models.loading.placement import devices_of
 from sira_cli.models.loading.preset import Preset
 
@@ -48,7 +47,6 @@ class DecodingModel(PreparingModel):
         sira: the settings of the fork, with the model's image tokens.
         parser: separates reasoning from answers.
         ends: the tokens that end a text.
-        compiled: compiles the decoding steps; None: they are not compiled.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class DecodingModel(PreparingModel):
         method: Method,
         revision: str,
         quantization: str | None,
-        compiled: CompiledSteps | None = None,
         vocabulary: Vocabulary | None = None,
     ) -> None:
         check_beams(method, preset.generation.num_beams)
@@ -79,7 +76,6 @@ class DecodingModel(PreparingModel):
         self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
         self.alpha = method.contrast_strength(self.sira)
         method.check_model(model, self.sira)
-        self.compiled = compiled
         self.check_prompt(preset.prompts.system)
         self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
         self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
@@ -114,7 +110,7 @@ class DecodingModel(PreparingModel):
     @property
     def leaves_trail(self) -> bool:
         """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
-        return self.decoder.rewinds and self.compiled is None and self.preset.generation.num_beams == 1
+        return self.decoder.rewinds and self.preset.generation.num_beams == 1
 
     @functools.cached_property
     def schema_tokens(self) -> SchemaTokens:
@@ -162,8 +158,8 @@ class DecodingModel(PreparingModel):
             schemas: the schema that each text follows (None: none), after empty starts; None: none does.
 
         Raises:
-            SettingsError: `on_tokens` with beams (a step does not belong to a single text), with compiled steps, or
-                with a method without a CF stream; or the decoding step cannot be compiled on this machine.
+            SettingsError: `on_tokens` with beams (a step does not belong to a single text), or with a method without
+                a CF stream.
 
         Returns:
             Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
@@ -203,16 +199,13 @@ class DecodingModel(PreparingModel):
         new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
         return new
 
-    def decode(
-        self, inputs: Any, new_tokens: int, task: str = "caption", *, room: int | None = None, **arguments: Any
-    ) -> torch.Tensor:
+    def decode(self, inputs: Any, new_tokens: int, task: str = "caption", **arguments: Any) -> torch.Tensor:
         """Let the method decode prepared inputs.
 
         Args:
             inputs: as for `generate`.
             new_tokens: maximum number of new tokens.
             task: as in `generate`.
-            room: new tokens that a static cache has room for, if more than `new_tokens`: each size needs its own graph.
             **arguments: arguments of `Method.generate`.
 
         Returns:
@@ -221,13 +214,7 @@ class DecodingModel(PreparingModel):
         own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
         branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
         decoder = self.decoder.for_task(task)
-        arguments["max_new_tokens"] = new_tokens
-        if self.compiled is None:
-            return decoder.generate(self.model, own, self.sira, branch, **arguments)
-        batch, prompt = own["input_ids"].shape
-        arguments |= self.compiled.arguments(batch, prompt, room or new_tokens)
-        with compiler_errors():
-            return decoder.generate(self.model, own, self.sira, branch, **arguments)
+        return decoder.generate(self.model, own, self.sira, branch, max_new_tokens=new_tokens, **arguments)
 
     def _picking(
         self,
@@ -280,7 +267,5 @@ class DecodingModel(PreparingModel):
     def _check_watching(self) -> None:
         """Check that both streams can be observed step by step."""
         require(self.decoder, Ability.TRACES, "looking at both streams")
-        if self.compiled is not None:
-            check_compile(self.decoder, self.preset.generation.num_beams, "a trace or a score of words")
         if self.preset.generation.num_beams > 1:
             raise SettingsError("with several beams a step does not belong to one text: leave out `num_beams=`")

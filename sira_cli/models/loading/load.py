@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from sira_cli import methods
 from sira_cli.errors import SettingsError
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
@@ -17,7 +16,6 @@ from sira_cli.models.inputs.chats import check_thinking
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.calibrations import calibrated
-from sira_cli.models.loading.compiled import CompiledSteps
 from sira_cli.models.loading.exact import check_transformers
 from sira_cli.models.loading.hub import Download, find_checkpoint
 from sira_cli.models.loading.inspection import check_structure
@@ -38,7 +36,6 @@ def load(
     quantization: str | None = None,
     offline: bool = False,
     trust_remote_code: bool = False,
-    compile: bool = False,  # noqa: A002 (as torch and transformers call it)
     on_download: Callable[[Download], None] | None = None,
     **settings: Any,
 ) -> Lvlm:
@@ -52,8 +49,6 @@ def load(
         quantization: of the decoder layers, by bitsandbytes: `8bit` or `4bit`.
         offline: never contact the hub; cached models still work.
         trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
-        compile: decode with a static cache and a compiled step (sira and greedy, no beams): slow at first, then faster,
-            with the same texts up to rounding. Needs a C++ compiler.
         on_download: called before each download, with its name and size.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
             top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype,
@@ -74,8 +69,6 @@ def load(
     preset = preset.with_settings(**settings)
     if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
-    if compile:
-        methods.check_compile(method, preset.generation.num_beams)
     check_quantization(quantization)
     check_transformers()
     picked = pick_device(device)
@@ -88,9 +81,7 @@ def load(
         quantized = None if quantization is None else quantization_config(quantization, model, picked)
         dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
         where = place(device, model, dtype, quantization)
-        if compile and "max_memory" in where:
-            raise SettingsError("compile needs the model on one device, but it only fits on several GPUs: leave it out")
-        packed = None if compile or model is None else packed_bytes(model)  # a packed matrix cannot be compiled
+        packed = None if model is None else packed_bytes(model)
         return {"quantization_config": quantized, "packed": packed, **where}
 
     checkpoint = find_checkpoint(
@@ -115,5 +106,4 @@ def load(
             attn_implementation=preset.load.attention,
             **how,
         )
-    compiled = CompiledSteps(model) if compile else None
-    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization, compiled)
+    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)

@@ -7,23 +7,18 @@ free memory                                    ->  the largest batch
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import torch
-from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, LinearAttentionLayer
+from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 
 from sira_cli.core.arguments import CACHE
-from sira_cli.core.cache import ROOM, RoomyLayer
+from sira_cli.core.cache import ROOM
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.static_cache import CF_ROWS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.answering.decoding import DecodingModel
-from sira_cli.models.loading.compiled import CACHE_ROWS
 from sira_cli.models.loading.peak import peak_memory
 from sira_cli.models.loading.placement import devices_of
 
@@ -37,79 +32,24 @@ LIMITS = {"cuda": 256}
 LIMIT = 16
 
 
-@dataclass(frozen=True)
-class StreamLayer:
-    """The keys and values of one stream in one layer, for one picture with all its beams.
+def cache_bytes(cache: Any) -> tuple[int, int]:
+    """Return the bytes of keys, values and states in all layers and streams of a cache, and those of one more column.
 
-    Attributes:
-        column_bytes: bytes per column.
-        columns: number of columns after the prompt.
-        window: columns that the model's own layer sees; 0: all.
-        slides: whether columns outside the window are dropped.
-        room: maximum number of allocated but unused columns.
-        fork: whether it is the CF stream of a fork.
-        state: whether it is a recurrent layer's state: one column, replaced by each token.
+    Sliding windows count as if they went on growing.
     """
-
-    column_bytes: int
-    columns: int
-    window: int = 0
-    slides: bool = False
-    room: int = 0
-    fork: bool = False
-    state: bool = False
-
-    def growing(self, new_tokens: int) -> int:
-        """Return the maximum bytes of a cache that grows by `new_tokens` tokens in `generate`."""
-        if self.state:
-            return self.column_bytes
-        columns = self.columns + new_tokens
-        return self.column_bytes * (min(columns, self.window) if self.slides else columns + self.room)
-
-    def static(self, prompt: int, new_tokens: int) -> int:
-        """Return bytes in a static cache (`CompiledSteps`, `StaticLateLayer`); for a prompt of `prompt` tokens."""
-        if self.fork:
-            return self.column_bytes * math.ceil((self.columns + new_tokens) / CF_ROWS) * CF_ROWS
-        columns = math.ceil((prompt + new_tokens) / CACHE_ROWS) * CACHE_ROWS
-        return self.column_bytes * (min(columns, self.window) if self.window else columns)
-
-
-def windows(cache: DynamicCache) -> list[int]:
-    """Return the sliding window of each layer of an empty cache; 0: no window."""
-    return [int(getattr(layer, "sliding_window", 0) or 0) for layer in cache.layers]
-
-
-def stream_layers(cache: DynamicCache, windows: Sequence[int]) -> list[StreamLayer]:
-    """Return all streams of all layers of a cache that holds the prompt of one picture.
-
-    Args:
-        cache: filled.
-        windows: from `windows`, when the cache was empty; empty: no windows.
-    """
-    found = []
-    layers: list[Any] = list(cache.layers)
-    for layer, window in zip(layers, windows or [0] * len(layers), strict=True):
-        if isinstance(layer, LateStateLayer):
-            layer = layer.states  # both streams'
-        for stream, fork in ((layer, False), (getattr(layer, "cf", None), True)):
+    now = more = 0
+    for layer in cache.layers:
+        own = layer.states if isinstance(layer, LateStateLayer) else layer  # both streams'
+        for stream in (own, getattr(layer, "cf", None)):
             if isinstance(stream, LinearAttentionLayer):
                 states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
-                size = sum(state.nbytes for state in states if state is not None)
-                found.append(StreamLayer(size, 1, state=True))
+                now += sum(state.nbytes for state in states if state is not None)
             elif stream is not None and stream.keys is not None and stream.keys.numel():
-                columns, indexer = stream.keys.shape[-2], getattr(stream, "indexer_keys", None)
-                extra = 0 if indexer is None else indexer.nbytes
-                found.append(
-                    StreamLayer(
-                        (stream.keys.nbytes + stream.values.nbytes + extra) // columns,
-                        columns,
-                        window,
-                        isinstance(stream, DynamicSlidingWindowLayer),
-                        ROOM if isinstance(stream, RoomyLayer) else 0,
-                        fork,
-                    )
-                )
-    return found
+                tensors = stream.keys, stream.values, getattr(stream, "indexer_keys", None)
+                size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+                now += size
+                more += size // stream.keys.shape[-2]
+    return now, more
 
 
 @dataclass(frozen=True)
@@ -144,30 +84,20 @@ def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> 
     model, settings = lvlm.model, lvlm.preset.generation
     text_config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=text_config)
-    own_windows = windows(cache)
     decodings: list[Any] = []
-    plain = copy.copy(lvlm)
-    plain.compiled = None  # only steps are compiled
     given: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
     with peak_memory(*devices_of(model)) as peak:
-        plain.decode(
-            plain.to_device(inputs),
+        lvlm.decode(
+            lvlm.to_device(inputs),
             1,
             task,
             on_attach=decodings.append,
             **given,
         )
-    layers = stream_layers(cache, own_windows)
-    for decoding in decodings:
-        if isinstance(decoding, SecondPass) and decoding.cache is not None:
-            layers += stream_layers(decoding.cache, own_windows)
-    new, prompt = settings.max_new_tokens, inputs["input_ids"].shape[1]
-    if lvlm.compiled is not None:
-        caches = sum(layer.static(prompt, new) for layer in layers)
-    else:
-        caches = sum(layer.growing(new) for layer in layers)
+    second = [each.cache for each in decodings if isinstance(each, SecondPass) and each.cache is not None]
+    now, more = map(sum, zip(*map(cache_bytes, [cache, *second]), strict=True))
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
-    return PictureMemory(max(peak.bytes, sum(layer.column_bytes * layer.columns for layer in layers)), caches + logits)
+    return PictureMemory(max(peak.bytes, now), now + more * (settings.max_new_tokens + ROOM) + logits)
 
 
 def free_memory(*devices: torch.device) -> int:

@@ -69,7 +69,7 @@ class Verify:
             )
         return words
 
-    def check(self, method: Method, num_beams: int, *, words: bool, choices: bool, compiled: bool) -> None:
+    def check(self, method: Method, num_beams: int, *, words: bool, choices: bool) -> None:
         """Check that it fits the method and the settings of a run.
 
         Raises:
@@ -86,8 +86,6 @@ class Verify:
             raise SettingsError(f"{mode} follows one text per picture, not `num_beams=`: {instead}")
         if words:
             raise SettingsError(f"`words=` scores a text as it was decoded, but {mode} changes it: {instead}")
-        if compiled:
-            raise SettingsError(f"{mode} cannot go back in compiled steps (`compile=`): {instead}")
 
     def check_task(self, task: str, *, schema: bool) -> None:
         """Check that it fits the texts of a run.

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sira_cli.data.prompts import filled, needs_columns
 from sira_cli.errors import SettingsError
-from sira_cli.methods import check_beams, check_compile, require
+from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
@@ -102,12 +102,11 @@ class Request:
         prompt = picture.asked(self.prompt)
         return filled(prompt, picture, data) if self.fills else prompt
 
-    def check(self, preset: Preset, method: Method, *, compiled: bool = False) -> None:
+    def check(self, preset: Preset, method: Method) -> None:
         """Check that a method supports the request, before the model is loaded.
 
         Args:
             preset, method: with the settings in force.
-            compiled: whether decoding steps are compiled.
 
         Raises:
             SettingsError: the method does not.
@@ -134,12 +133,10 @@ class Request:
         if self.words and beams > 1:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:
-            self.verify.check(method, beams, words=self.words, choices=bool(choices), compiled=compiled)
+            self.verify.check(method, beams, words=self.words, choices=bool(choices))
             self.verify.check_task(self.task, schema=self.schema is not None)
         if self.schema is not None:
             self.schema.check(method, preset, words=self.words, choices=bool(choices))
-        if compiled:
-            check_compile(method, beams, "`words=`" if self.words else "`choices=`" if choices else "")
 
     def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""
