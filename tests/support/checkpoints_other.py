@@ -59,7 +59,6 @@ def write_checkpoint(
     last: str = "",
     image_processor: dict[str, Any] | None = None,
     processor: dict[str, Any] | None = None,
-    video_processor: dict[str, Any] | None = None,
     template: str | None = None,
     template_file: str = "chat_template.json",
     tied: bool = False,
@@ -78,7 +77,6 @@ def write_checkpoint(
         last: special tokens behind everything.
         image_processor: preprocessor_config.json; None: processor_config.json holds it.
         processor: processor_config.json.
-        video_processor: video_preprocessor_config.json.
         template: chat template.
         template_file: where it is.
         tied: the checkpoint holds no output matrix of its own.
@@ -96,8 +94,6 @@ def write_checkpoint(
         _write(folder / "preprocessor_config.json", {**IMAGE, **image_processor})
     if processor is not None:
         _write(folder / "processor_config.json", processor)
-    if video_processor is not None:
-        _write(folder / "video_preprocessor_config.json", {**IMAGE, **video_processor})
     if template is not None and template_file.endswith(".jinja"):
         (folder / template_file).write_text(template, encoding="utf-8")
     elif template is not None:

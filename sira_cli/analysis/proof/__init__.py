@@ -118,9 +118,7 @@ def prove(
         raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
     compared, reason = _on_twin(model, boundary, finder, preset, inputs)
-    real = None
-    if exact:
-        real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization)
+    real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization) if exact else None
     return Proof(
         preset.model,
         preset.revision,

@@ -79,8 +79,10 @@ def what_is_seen(
     finder = preset.image_tokens.with_ids(tokenizer).resolve(model.config)
     if preset.generation.think:
         check_thinking(processor, preset.prompts.system)
+    kind, prompts, think = model.config.model_type, preset.prompts, preset.generation.think
     with refusing("a drawn scene"):
-        inputs = _inputs(processor, model, preset, picture)
+        shown = pad_to_square(picture, processor.image_processor.image_mean) if preset.image.pad_to_square else picture
+        inputs = dict(chat_inputs(processor, kind, [shown], [prompts.caption], system=prompts.system, think=think))
     ids = inputs["input_ids"]
     image = finder.find(ids)
     model.generation_config = generation
@@ -95,12 +97,6 @@ def what_is_seen(
         list(obeyed(generation)),
     )
     return seen, inputs, finder
-
-
-def _inputs(processor: Any, model: Any, preset: Preset, picture: Image.Image) -> dict[str, Any]:
-    images = pad_to_square(picture, processor.image_processor.image_mean) if preset.image.pad_to_square else picture
-    kind, prompts, think = model.config.model_type, preset.prompts, preset.generation.think
-    return dict(chat_inputs(processor, kind, [images], [prompts.caption], system=prompts.system, think=think))
 
 
 _NOT_DECODING = (  # endings of names
