@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 
-from sira_cli.pictures.opening import HEIF, VIDEOS, endings
+from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.raw import RAW
-from sira_cli.pictures.raw import REMEDY as READS_RAW
 
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
 _PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"  # the last ones are read, but not from shards
 KNOWN = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
 REMEDIES = {
     **dict.fromkeys((".heic", ".heif", ".hif"), HEIF),
-    **dict.fromkeys(RAW, READS_RAW),
 }
 
 

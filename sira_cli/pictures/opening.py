@@ -11,7 +11,6 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.raw import RAW, can_read_raw, check_size, is_raw, preview
 from sira_cli.pictures.room import ROOM, give_back
 from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, upright
 
@@ -23,6 +22,9 @@ _DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25, "HEIF": 13}
 _MUCH = 2**28  # bytes
 HEIF = "pip install 'sira-cli[heif]'"  # reads pictures of phones
 _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
+# Camera RAW files, told by their names: many are TIFF by their bytes, and Pillow shows a stamp that is in them.
+_RAW = "cr2 cr3 crw nef nrw arw srf sr2 dng orf rw2 raf pef srw x3f 3fr"
+RAW = frozenset(f".{kind}" for kind in _RAW.split())
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 _VIDEO_KINDS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 VIDEOS = frozenset(f".{kind}" for kind in _VIDEO_KINDS.split())
@@ -85,7 +87,7 @@ def endings() -> frozenset[str]:
     """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
     readable = _formats()
     found = frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
-    return found.union(RAW if can_read_raw() else ())
+    return found - RAW
 
 
 @functools.cache
@@ -120,8 +122,8 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
     check_no_video(name)
-    if is_raw(name):
-        data = preview(name, data)
+    if PurePath(name).suffix.lower() in RAW:
+        raise PictureError(f"{shown}: is a camera's RAW file, which is not read: convert it to JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
@@ -135,8 +137,6 @@ def opened_header(name: str, data: bytes) -> Image.Image:
         ) from None
     except (*_DECODING_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
-    if is_raw(name):
-        check_size(name, *image.size)
     if max(image.size) > _LONGEST:
         raise HugePictureError(
             f"{shown}: has {image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}: scale "

@@ -58,10 +58,12 @@ def folder(tmp_path):
 def test_a_run_names_what_it_left_out(sira, folder, tmp_path):
     (folder / "sub").mkdir()
     (folder / "sub" / "e.mpg").touch()
+    (folder / "f.NEF").write_bytes((folder / "a.png").read_bytes())
     output = tmp_path / "captions.jsonl"
+    counts = {".wmv": 2, ".jxl": 1, ".mpg": 1, ".nef": 1}
     code, _, err = sira("caption", folder, "-r", *FAST, "-o", output)
-    assert (code, err.count("4 files were not read: 2 .wmv, 1 .jxl, 1 .mpg\n")) == (0, 1)
-    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".jxl": 1, ".mpg": 1}
+    assert (code, err.count("5 files were not read: 2 .wmv, 1 .jxl, 1 .mpg, 1 .nef\n")) == (0, 1)
+    assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == counts
     code, _, err = sira("caption", folder / "a.png", *FAST)
     assert (code, "not read" in err) == (0, False)
 
