@@ -14,7 +14,6 @@ from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     AllowPrivate,
-    AsXmp,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -49,7 +48,7 @@ class CaptionOptions:
     title: ClassVar[str] = "Captions"
 
     caption_extension: Annotated[
-        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures; .xmp: their metadata.")
+        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures.")
     ] = ".txt"
     text_column: Annotated[
         str | None,
@@ -88,7 +87,6 @@ class RecordOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    xmp: AsXmp = False
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace existing records."),
@@ -118,9 +116,9 @@ def check(
 ) -> None:
     """Ask the model about each object that existing captions name: is it in the picture?
 
-    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, in a .tar, .parquet
-    or .arrow file, or in the pictures' XMP or IPTC. They are never changed. The worst are shown in a table; -o keeps a
-    record of each, and resumes a stopped run.
+    Captions are text files next to pictures, a .jsonl, .json, .csv or .tsv file, records of sira, or in a .tar,
+    .parquet or .arrow file. They are never changed. The worst are shown in a table; -o keeps a record of each, and
+    resumes a stopped run.
     """
     set_verbosity(output.quiet, output.verbose)
     if engine.on_ray and output.output is None:
@@ -141,7 +139,6 @@ def check(
         *CheckRequest.under(preset, verify),
         quantization=model.quantization,
         output=output.output,
-        xmp=output.xmp,
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as job:

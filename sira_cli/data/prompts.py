@@ -1,43 +1,35 @@
-"""Prompts filled from each picture's columns and metadata."""
+"""Prompts filled from each picture's columns."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from sira_cli.data.xmp.facts import fact, known_facts
-from sira_cli.data.xmp.metadata import Metadata
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.names import is_utf8
 from sira_cli.pictures.picture import Picture
 
 _NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
-_FACT = re.compile(r"(?:exif|iptc|xmp)\.[\w.-]+|gps|folder|stem")
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
-    """Return whether a prompt must be filled: it has `{names}` and the pictures have columns, or it has facts.
+    """Return whether a prompt must be filled: it has `{names}`, and the pictures have columns.
 
     For pictures in files, columns are text or JSON files next to them. Without columns, braces stay.
 
     Raises:
-        SettingsError: the data set has no such column, or no picture such a fact; the message names the others.
+        SettingsError: the data set has no such column; the message names the others.
     """
     names = set(_names(prompt))
-    facts = {name for name in names if _FACT.fullmatch(name)}
-    if unknown := sorted(facts.difference(known_facts())):
-        close = ", ".join(difflib.get_close_matches(unknown[0], known_facts())) or "exif.*, iptc.*, xmp.*, gps"
-        raise SettingsError(f"the prompt holds {{{unknown[0]}}}, which is no fact about pictures: expected {close}")
-    if not (names := names - facts):
-        return bool(facts)
+    if not names:
+        return False
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
-        return bool(facts) or any(names.intersection(_names_of(picture)) for picture in pictures)
+        return any(names.intersection(_names_of(picture)) for picture in pictures)
     known = list(dict.fromkeys(name for picture in rows for name in _names_of(picture)))
     missing = sorted(names.difference(known))
     if known and missing:
@@ -47,21 +39,18 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     return True
 
 
-def filled(prompt: str, picture: Picture, data: bytes | None = None) -> str:
-    """Replace the `{names}` of a prompt by a picture's columns and facts, or if empty by their defaults.
+def filled(prompt: str, picture: Picture) -> str:
+    """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults.
 
     Args:
         prompt: with `{names}`.
         picture: that it is about.
-        data: the content of the picture's file; None: read for facts.
 
     Raises:
         PictureError: the picture has no such column, or its text cannot be read.
     """
-    metadata = Metadata(picture, data)
-    facts = {name: fact(metadata, name) for name in _names(prompt) if _FACT.fullmatch(name)}
-    names = [name for name in _names(prompt) if name not in facts]
-    values = {**(picture.columns(names) if names else {}), **facts}
+    names = _names(prompt)
+    values = picture.columns(names) if names else {}
     missing = [name for name in names if name not in values]
     if missing:
         known = ", ".join(picture.column_names()) or "none"

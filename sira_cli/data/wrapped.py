@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from sira_cli.errors import PictureError
 from sira_cli.pictures.picture import OpenedPicture, Picture
 
 
@@ -79,37 +78,3 @@ class WrappedPicture(Picture):
     def opened(self, data: bytes) -> OpenedPicture:
         """Decode the picture."""
         return self.picture.opened(data)
-
-
-@dataclass(frozen=True)
-class RefusedPicture(WrappedPicture):
-    """A picture that fails, like one that cannot be read, although nothing is wrong with its own file.
-
-    Attributes:
-        reason: why it fails.
-    """
-
-    reason: str
-
-    @property
-    def identity(self) -> str:
-        """That of the picture."""
-        return self.picture.identity
-
-    def file_size(self) -> int:
-        """Return 0: nothing is read."""
-        return 0
-
-    def make_ready(self) -> None:
-        """Do nothing."""
-
-    def read(self) -> bytes:
-        """Raise the reason as a `PictureError`."""
-        raise PictureError(f"{self.shown}: {self.reason}")
-
-
-def refused_picture(picture: Picture, reason: str) -> Picture:
-    """Return a picture, with the text or question about it, that fails for a reason."""
-    if isinstance(picture, WrappedPicture):
-        return replace(picture, picture=refused_picture(picture.picture, reason))
-    return RefusedPicture(picture.location, picture.relative, picture, reason)

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 CHAIR_WORDS = Path(__file__).with_name("chair.txt")  # a category of COCO a line, with its synonyms
 AMBER_WORDS = Path(__file__).with_name("amber.txt")  # a word a line
-
-
-@functools.cache
-def text_words() -> dict[str, dict[str, Any]]:
-    """Return the rows of texts.yaml by the language's code."""
-    rows: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
-    return rows
 
 
 @functools.cache

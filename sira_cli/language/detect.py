@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
-from sira_cli.language import text_words
+import yaml
 
 
 def likeliest_latin(text: str) -> str:
@@ -17,6 +18,5 @@ def likeliest_latin(text: str) -> str:
 
 @functools.cache
 def _function_words() -> dict[str, frozenset[str]]:
-    return {
-        code: frozenset(row["function_words"].split()) for code, row in text_words().items() if "function_words" in row
-    }
+    rows = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
+    return {code: frozenset(words.split()) for code, words in rows.items()}

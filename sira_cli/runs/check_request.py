@@ -80,7 +80,6 @@ def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any
         result,
         text=text,
         prompt=how["question"],
-        source=(caption.source or None) if caption else None,
         warnings=remarks or None,
         support=support if ok else 0.0,
     )

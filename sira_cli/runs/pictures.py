@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.selection import Selection
-from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
@@ -63,8 +62,6 @@ def opened_jobs(
     for name, (preset, method) in chosen.items():
         requests[name] = Request.of(preset, task, prompt, questions=selection.questions is not None, **asked)
         requests[name].check(preset, method)  # before pictures are looked for
-    if targets.get("xmp") and len(chosen) > 1:
-        raise SettingsError("`xmp=` writes one description per picture: give one `method=`")
     first, _ = next(iter(chosen.values()))
     pictures = selection.pictures(first.prompts.asking)
     jobs = []

@@ -130,7 +130,7 @@ class RemoteRun:
             with ROOM.taken(picture.file_size()):
                 data = picture.read()
             sha256 = picture.digest(data)
-            asked = self._request.asked(picture, data)
+            asked = self._request.asked(picture)
         except Exception as error:
             failure = error
         about = Asked(self._request.task, name, sha256, asked)

@@ -16,7 +16,6 @@ from sira_cli.models.many.request import Request
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
-from sira_cli.runs.refused import Refused
 from sira_cli.runs.run_record import Counts, run_record
 from sira_cli.runs.targets import Targets, targets_for
 
@@ -103,7 +102,7 @@ class Job:
         request.check(preset, method)
         request = request.about(pictures)
         place = None if output is None else Path(output)
-        targets |= {"same_prompt": not request.fills, "forms": preset.output}
+        targets |= {"same_prompt": not request.fills}
         files = targets_for(pictures, task=request.task, output=place, **targets)
         return cls(pictures, request, preset, method, files, quantization=quantization)
 
@@ -171,9 +170,8 @@ class PictureRun:
             name = self._targets.name(picture)
             yield self._counted(Skipped(picture, name, picture.id or name))
         done = {picture.identity for picture in kept}
-        refused = Refused(self._targets)
-        todo = refused.names(picture for picture in self._pictures if picture.identity not in done)
-        events = refused.events(self._engine.events(todo))
+        left = (picture for picture in self._pictures if picture.identity not in done)
+        events = self._engine.events((picture, self._targets.name(picture)) for picture in left)
         try:
             for event in events:
                 if isinstance(event, Halved):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,13 +13,9 @@ from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, replacing
-from sira_cli.models.loading.preset_parts import OutputSettings
-from sira_cli.models.look import claims
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import FACTS, read_report
-from sira_cli.runs.sinks import Sink, TextFiles, XmpFiles
 from sira_cli.runs.store import RecordFile
-from sira_cli.runs.xmp_sidecars import XmpSidecars
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
@@ -37,21 +32,20 @@ class Targets:
     def __init__(
         self,
         store: RecordFile | None = None,
-        sinks: Sequence[Sink] = (),
+        sidecars: Sidecars | None = None,
         *,
         task: str = "caption",
         retry_errors: bool = False,
     ) -> None:
-        """Combine store and outputs; see `targets_for`.
+        """Combine records and text files; see `targets_for`.
 
         Args:
             store: the records.
-            sinks: other forms of the results.
+            sidecars: the text files; None: none are written.
             task: `caption`, `ask` or `check`.
             retry_errors: try again the pictures that failed in an earlier run.
         """
-        self.store, self._sinks, self._task, self._retry_errors = store, sinks, task, retry_errors
-        self._texts = [sink.sidecars for sink in sinks if isinstance(sink, TextFiles)]
+        self.store, self._sidecars, self._task, self._retry_errors = store, sidecars, task, retry_errors
 
     def close(self) -> None:
         """Release the files."""
@@ -66,7 +60,7 @@ class Targets:
     @property
     def any(self) -> bool:
         """Whether there are any outputs; otherwise results only go to the caller."""
-        return self.store is not None or bool(self._sinks)
+        return self.store is not None or self._sidecars is not None
 
     @property
     def _report(self) -> Path | None:
@@ -120,18 +114,13 @@ class Targets:
             for each in fields(Result)
             if str(each.type) in ("str", "int", "float")
         }
-        known = {"schema": f"sira.{self._task}/1", "file_name": name, "text": self._texts[0].text(picture)}
+        text = "" if self._sidecars is None else self._sidecars.text(picture)
+        known = {"schema": f"sira.{self._task}/1", "file_name": name, "text": text}
         return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
 
     def keeps(self, picture: Picture) -> bool:
-        """Return whether only files next to a picture are wanted, and all of them exist already."""
-        return self.store is None and bool(self._texts) and all(texts.keeps(picture) for texts in self._texts)
-
-    def refusal(self, picture: Picture, name: str) -> str:
-        """Return why a picture's result could not be written, so that it is skipped; empty if it can."""
-        if self.store is not None and self.store.key(name) and not self.store.is_error(name):
-            return ""
-        return next(filter(None, (sink.refusal(picture) for sink in self._sinks)), "")
+        """Return whether only the text file of a picture is wanted, and exists already."""
+        return self.store is None and self._sidecars is not None and self._sidecars.keeps(picture)
 
     def begin(self, like: Result | None) -> None:
         """Get ready to write results like this one.
@@ -151,18 +140,19 @@ class Targets:
         """
         if self.store is not None:
             self.store.append(picture, result)
-        for sink in self._sinks:
-            sink.write(picture, result)
+        if self._sidecars is not None and result.status == "ok":
+            self._sidecars.write(picture, result.text)
 
     def complete(self, picture: Picture, name: str) -> None:
-        """Write the missing outputs of a picture that an earlier run has done.
+        """Write the missing text file of a picture that an earlier run has done.
 
         Raises:
             SiraError: a file cannot be written.
         """
-        if self.store is not None and not self.store.is_error(name):
-            for sink in self._sinks:
-                sink.complete(picture, functools.partial(self.store.record, name))
+        if self.store is None or self._sidecars is None or self.store.is_error(name):
+            return
+        record = self.store.record
+        self._sidecars.complete(picture, lambda: str(record(name)["text"]))
 
     def finish(self, pictures: Sequence[Picture]) -> None:
         """Put the records in order.
@@ -192,11 +182,9 @@ def targets_for(
     sidecar: bool = False,
     caption_extension: str = ".txt",
     output_dir: Path | None = None,
-    xmp: bool = False,
     overwrite: bool = False,
     retry_errors: bool = False,
     same_prompt: bool = True,
-    forms: OutputSettings | None = None,
     of_method: str = "",
 ) -> Targets:
     """Check and open the files of a run.
@@ -207,12 +195,10 @@ def targets_for(
         output: records (.jsonl). Without an ending it is a folder, made if need be.
         sidecar: write a text file next to each picture.
         caption_extension: of the text files.
-        output_dir: a tree for the text files or the XMP sidecars, instead of next to the pictures.
-        xmp: put each description into the picture's XMP sidecar.
+        output_dir: a tree for the text files, instead of next to the pictures.
         overwrite: start again; replace text files.
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
-        forms: the preset's; None: the defaults.
         of_method: one of several methods: captions-greedy.jsonl and photo.greedy.txt are its.
 
     Raises:
@@ -220,23 +206,13 @@ def targets_for(
         DataError: a file of records is not one of sira's.
         SiraError: a file cannot be opened.
     """
-    sinks: list[Sink] = []
-    forms = forms or OutputSettings()
-    if sidecar or (output_dir is not None and not xmp):
+    sidecars = None
+    if sidecar or output_dir is not None:
         extension = f".{of_method}" * bool(of_method) + f".{caption_extension.removeprefix('.')}"
-        texts = {extension: claims.marked_text if forms.doubt == "marks" else None}
-        if forms.doubt == "file":
-            texts[f".unsure{extension}"] = claims.unsure_text
-        for own, text in texts.items():
-            places = Sidecars(pictures, extension=own, output_dir=output_dir, overwrite=overwrite)
-            sinks.append(TextFiles(places, text))
-    if xmp:
-        name, checks = forms.xmp_name, task == "check"
-        xmps = XmpSidecars(pictures, output_dir=output_dir, overwrite=overwrite, name=name, checks=checks)
-        sinks.append(XmpFiles(xmps))
+        sidecars = Sidecars(pictures, extension=extension, output_dir=output_dir, overwrite=overwrite)
     asked = any(picture.id for picture in pictures[:1])
     if output is None:
-        return Targets(None, sinks, task=task, retry_errors=retry_errors)
+        return Targets(None, sidecars, task=task, retry_errors=retry_errors)
     if output.is_dir() or not (output.suffix or output.exists()):
         make_folder(output)
         output /= NAMES[task]
@@ -249,4 +225,4 @@ def targets_for(
     failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
     by = "id" if asked else "file_name"
     ledger = Ledger(output, overwrite=overwrite, by=by, same_prompt=same_prompt, failures=failures)
-    return Targets(RecordFile(ledger), sinks, task=task, retry_errors=retry_errors)
+    return Targets(RecordFile(ledger), sidecars, task=task, retry_errors=retry_errors)

@@ -174,6 +174,8 @@ def test_extras_name_what_is_missing(monkeypatch):
         pytest.skip("sira-cli is not installed as a package")
     assert "dev" not in found
     assert found["parquet"] == []
-    monkeypatch.setattr("sira_cli.analysis.doctor.machine._installed", lambda requirement: requirement.name != "lxml")
-    assert [name for name, missing in extras().items() if missing] == ["xmp"]
-    assert extras()["xmp"][0].startswith("lxml>=")
+    monkeypatch.setattr(
+        "sira_cli.analysis.doctor.machine._installed", lambda requirement: requirement.name != "matplotlib"
+    )
+    assert [name for name, missing in extras().items() if missing] == ["plot"]
+    assert extras()["plot"][0].startswith("matplotlib>=")

@@ -253,13 +253,6 @@ def test_urls_in_lists_and_columns(server, sira, tmp_path, monkeypatch):
         assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
 
 
-def test_facts_in_prompts_need_no_second_download(server, sira):
-    about = "Describe {exif.Artist|Anna}'s picture in {xmp.City|Paris}."
-    command = ("caption", url(server, "a.png"), "-p", "demo", "--max-new-tokens", 2, "--allow-private")
-    code, out, _ = sira(*command, "--prompt", about, "--json")
-    assert (code, "Describe Anna's picture in Paris." in out, server.asked) == (0, True, ["/a.png"])
-
-
 def byte_by_byte(data: bytes) -> Iterator[bytes]:
     for number in range(len(data)):
         yield data[number : number + 1]

@@ -70,9 +70,8 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
     for number in range(8):
         shutil.copy(EXAMPLES[number % len(EXAMPLES)], tmp_path / "pictures" / f"{number:02}.png")
     (tmp_path / "pictures/03-bad.png").write_text("no picture")
-    (tmp_path / "pictures/04.png.xmp").write_text("no XMP")
     records = tmp_path / "two/captions.jsonl"
-    options = ("--engine", "ray:2", "-b", 2, "--xmp")
+    options = ("--engine", "ray:2", "-b", 2)
 
     with start(tmp_path, home, "two", *options) as run:
         while run.poll() is None and not (records.exists() and records.stat().st_size):
@@ -93,7 +92,7 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
     done = before.count(b'"status": "ok"')
     assert f"{done} of 9 pictures were done before".encode() in err
 
-    with start(tmp_path, home, "one", "--xmp") as run:
+    with start(tmp_path, home, "one") as run:
         run.communicate(timeout=240)
     assert without_time(records) == without_time(tmp_path / "one/captions.jsonl")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -162,35 +160,3 @@ def test_the_prefix_and_the_suffix_claim_nothing(scenes, mode):
     assert around.objects == [
         {**claim, "spans": [[start + 10, end + 10] for start, end in claim["spans"]]} for claim in plain.objects
     ]
-
-
-@pytest.mark.parametrize("form", ["file", "marks"])
-def test_text_files_say_what_is_unsure(sira, tmp_path, form):
-    """By the records of the same run; what is missing is made up for from them."""
-    for name in ("a.png", "b.png"):
-        shutil.copy(sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[name == "b.png"], tmp_path / name)
-    command = ("caption", tmp_path, "-p", "demo", "--verify", "flag", "--min-support", 0.9999, "--sidecar")
-    command = (*command, "--set", f"doubt={form}", "-o", tmp_path / "captions.jsonl")
-    expected = {}
-    for _ in range(2):
-        assert sira(*command)[0] == 0
-        for record in map(json.loads, (tmp_path / "captions.jsonl").read_text().splitlines()):
-            low = [claim for claim in record["objects"] if claim["support"] < 0.9999]
-            stem, text = record["file_name"][0], record["text"]
-            expected |= {f"{stem}.txt": text}
-            if form == "file":
-                expected |= {f"{stem}.unsure.txt": f"Unsure: {', '.join(each['thing'] for each in low) or 'nothing'}."}
-            else:
-                marks = {at for claim in low for at in claim["spans"][0]} | {
-                    at for claim in low for span in claim["spans"] for at in span
-                }
-                assert len(expected[f"{stem}.txt"]) + len(marks) == len((tmp_path / f"{stem}.txt").read_text().strip())
-                expected[f"{stem}.txt"] = (tmp_path / f"{stem}.txt").read_text().strip()
-                assert expected[f"{stem}.txt"].replace("[", "").replace("]", "") == text
-                assert all(f"[{text[slice(*span)]}]" in expected[f"{stem}.txt"] for c in low for span in c["spans"])
-        found = {file.name: file.read_text().strip() for file in tmp_path.glob("*.txt")}
-        assert found == expected
-        for file in tmp_path.glob("a*.txt"):
-            file.unlink()
-    code, _, err = sira("caption", tmp_path, "-p", "demo", "--sidecar", "--set", f"doubt={form}", "--overwrite")
-    assert (code, "also give --verify" in err) == (2, True)

@@ -66,7 +66,6 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: 
 Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen on; 0: any free port.")]
 
-AsXmp = Annotated[bool, typer.Option("--xmp", help="Write XMP for photo managers (extra `xmp`).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed before.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", hidden=True, help="Stop at the first picture that fails.")]
@@ -226,7 +225,6 @@ class OutputOptions:
 
     output: RecordsFile = None
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
-    xmp: AsXmp = False
     caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"
     output_dir: Annotated[
         Path | None,
@@ -248,7 +246,7 @@ class OutputOptions:
     @property
     def writes(self) -> bool:
         """Whether results go into files."""
-        return bool(self.output or self.sidecar or self.xmp or self.output_dir)
+        return bool(self.output or self.sidecar or self.output_dir)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ class TextOptions:
 
     title: ClassVar[str] = "Text"
 
-    alt: Annotated[int | None, typer.Option(metavar="N", help="Alternative texts of at most N characters.")] = None
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Put before each text, such as a trigger word.")
     ] = None

@@ -18,7 +18,6 @@ OPTIONS = {
     *(
         "k",
         "alpha",
-        "alt",
         "dtype",
         "max_new_tokens",
         "max_pixels",

@@ -18,17 +18,15 @@ class CaptionedPicture(WrappedPicture):
     Attributes:
         text: the caption.
         number: 1 for the first text about a picture; from 2 on it is part of the name.
-        source: place of the text in the picture's metadata; empty: it is from elsewhere.
     """
 
     text: str
     number: int = 1
-    source: str = ""
 
     @classmethod
-    def of(cls, picture: Picture, text: str, number: int = 1, *, source: str = "") -> Self:
+    def of(cls, picture: Picture, text: str, number: int = 1) -> Self:
         """Combine a picture and a text."""
-        return cls(picture.location, picture.relative, picture, text, number, source)
+        return cls(picture.location, picture.relative, picture, text, number)
 
     @property
     def _mark(self) -> str:

@@ -1,7 +1,6 @@
 """Existing captions, each with its picture, from all supported places.
 
-photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv; without these,
-                    the pictures' XMP and IPTC
+photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
 shard-000.tar       also .parquet and .arrow: a member or a column with the text
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
 records of sira     of `sira caption` and `sira ask`, also as .parquet; failed records are left out
@@ -16,8 +15,7 @@ from pathlib import Path
 
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, metadata_in
-from sira_cli.data.captions.texts import METADATA, no_captions, texts_of_pictures
-from sira_cli.data.wrapped import refused_picture
+from sira_cli.data.captions.texts import no_captions, texts_of_pictures
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
@@ -49,13 +47,13 @@ class Captions:
     unread: dict[str, int] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
-    def add(self, picture: Picture, text: str | None, source: str = "") -> None:
+    def add(self, picture: Picture, text: str | None) -> None:
         """Add a picture and its caption; only count it if it has none."""
         if text is None:
             self.without += 1
             return
         self._numbers[picture.identity] += 1
-        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity], source=source))
+        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity]))
 
 
 def find_captions(
@@ -99,15 +97,13 @@ def find_captions(
         texts = texts_of_pictures(pictures, extension, text_column)
         if pictures and not texts:
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
-            if metadata is not None:
-                tables, pictures = [metadata, *tables], Pictures()
-            elif not (texts := texts_of_pictures(pictures, METADATA, text_column)):
+            if metadata is None:
                 check_any_exists(pictures)
                 raise DataError(no_captions(rest[0], pictures, extension, text_column))
+            tables, pictures = [metadata, *tables], Pictures()
         found.unread = pictures.left_out
         for picture in pictures:
-            text, source, error = texts.get(picture.identity, (None, "", ""))
-            found.add(refused_picture(picture, error) if error else picture, text, source)
+            found.add(picture, texts.get(picture.identity))
     for path in tables:
         file = CaptionFile.read(path, image_column, text_column)
         found.files.append(path)

@@ -1,33 +1,15 @@
-"""The caption of a picture: in the text file next to it, in a column of its data set, or in its metadata."""
+"""The caption of a picture: in the text file next to it, or in a column of its data set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sira_cli.data.captions.files import TEXT_COLUMNS, usual_column
 from sira_cli.data.rows import some, text_of
-from sira_cli.data.xmp.metadata import Metadata
-from sira_cli.errors import DataError, PictureError
+from sira_cli.errors import PictureError
 from sira_cli.pictures.containers import ContainedPicture
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
-
-METADATA = ".xmp"  # the extension of texts that are in pictures' metadata
-
-
-class Found(NamedTuple):
-    """A caption.
-
-    Attributes:
-        text: the caption.
-        source: its place in the picture's metadata, if it is from there.
-        error: why they cannot be read; then there is no text.
-    """
-
-    text: str
-    source: str = ""
-    error: str = ""
 
 
 def text_of_picture(picture: Picture, extension: str, column: str | None) -> str | None:
@@ -54,29 +36,17 @@ def text_of_picture(picture: Picture, extension: str, column: str | None) -> str
     return text_of(picture.shown, dict(found), name)
 
 
-def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str | None) -> dict[str, Found]:
+def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str | None) -> dict[str, str]:
     """Return the captions of some pictures by `identity`; those without one are left out.
 
     Args:
-        pictures, extension, column: as for `text_of_picture`; `.xmp` stands for the pictures' own metadata.
+        pictures, extension, column: as for `text_of_picture`.
 
     Raises:
         DataError: a column holds something else than a text.
-        SettingsError: the extra `xmp` is missing.
     """
-    if extension == METADATA:
-        found = {picture.identity: _in_metadata(picture) for picture in pictures}
-        return {name: caption for name, caption in found.items() if caption is not None}
     texts = {picture.identity: text_of_picture(picture, extension, column) for picture in pictures}
-    return {name: Found(text) for name, text in texts.items() if text is not None}
-
-
-def _in_metadata(picture: Picture) -> Found | None:
-    try:
-        caption = Metadata(picture).caption()
-    except DataError as error:
-        return Found("", error=str(error))
-    return None if caption is None else Found(*caption)
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
@@ -84,8 +54,7 @@ def no_captions(place: str, pictures: Sequence[Picture], extension: str, column:
     inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
     none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
     if inside is None:
-        files = "" if extension == METADATA else f"{extension} file next to it, nor a "
-        return f"{none} {files}caption in XMP or IPTC: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
+        return f"{none} {extension} file next to it: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
     try:
         known = some(inside.column_names()) or "none at all"
     except PictureError as error:

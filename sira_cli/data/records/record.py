@@ -78,8 +78,6 @@ class Result:
         words, choices: only if requested (`Lvlm.answer`, `choose`).
         support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
             answer of a server that begins with yes or no, the probability of yes.
-        source: in a check, the place of the text in the picture's metadata: the XMP sidecar's name, `XMP in the
-            picture` or `IPTC in the picture`; None: it is from elsewhere.
         objects: the objects that the text names, each with its support (`claims.Claim`); only with a second look.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
@@ -130,7 +128,6 @@ class Result:
     warnings: list[str] | None = None
     reasoning: str | None = None
     support: float | None = None  # before `objects`, whose entries have a field of the same name
-    source: str | None = None
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
     draft: str | None = None

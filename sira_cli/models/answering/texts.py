@@ -11,7 +11,6 @@ from sentencex import get_sentence_boundaries
 
 from sira_cli.data.records.record import Answer
 from sira_cli.language.detect import likeliest_latin
-from sira_cli.models.answering.alternative import SHORTEST, alternative_text
 
 # A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
 # Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.
@@ -33,8 +32,6 @@ class TextSettings(BaseModel):
         max_sentences: keep this number of sentences of a text.
         complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` ended,
             unless it is the only one.
-        alt: longest alternative text in characters: one or two whole sentences without "The image shows", asked for
-            in the prompt unless there is another, and shortened.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -43,7 +40,6 @@ class TextSettings(BaseModel):
     suffix: str = ""
     max_sentences: int | None = Field(default=None, ge=1)
     complete_sentences: bool = False
-    alt: int | None = Field(default=None, ge=SHORTEST)
 
     def given(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as JSON values; empty: texts are not changed."""
@@ -75,8 +71,6 @@ class TextSettings(BaseModel):
             text = text[: ends[-1]]
         if self.max_sentences is not None and len(ends) >= self.max_sentences:
             text = text[: ends[self.max_sentences - 1]]
-        if self.alt is not None:
-            text = alternative_text(text, self.alt, sentence_ends(text), cut_off=finish_reason == "length")
         return text
 
 

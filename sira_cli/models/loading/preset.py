@@ -23,7 +23,6 @@ from sira_cli.models.loading.preset_parts import (
     GuideSettings,
     ImageSettings,
     Load,
-    OutputSettings,
     Prompts,
     SiraSettings,
     Strict,
@@ -74,7 +73,6 @@ class Preset(Strict):
     image: ImageSettings = ImageSettings()
     text: TextSettings = TextSettings()
     verify: VerifySettings = VerifySettings()
-    output: OutputSettings = OutputSettings()
     guide: GuideSettings = GuideSettings()
 
     @field_validator("methods")

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.data.xmp.places import XmpName
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.names import is_utf8
 
@@ -38,18 +37,12 @@ class Prompts(Strict):
     """Prompts for the model; `ask` contains `{question}`.
 
     Attributes:
-        alternative: asks for an alternative text; contains `{length}`, its characters.
         verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
             without one.
         system: system message, instead of the chat template's own; empty: the template's own, if it has one.
     """
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
-    alternative: str = (
-        "Describe this image in one or two short sentences, in at most {length} characters, as alternative text for "
-        "people who cannot see it. Say at once what is in it, the most important first, and do not begin with words "
-        'such as "The image shows".'
-    )
     ask: str = "{question}"
     verify: str = "Is there {thing} in the image?"
     system: str = ""
@@ -181,19 +174,6 @@ class ImageSettings(Strict):
     def given(self) -> dict[str, Any]:
         """Return the settings that are not None."""
         return self.model_dump(mode="json", exclude_none=True)
-
-
-class OutputSettings(Strict):
-    """Forms of the files next to the records; they decide no text.
-
-    Attributes:
-        xmp_name: form of the names of XMP sidecars; None: that of an existing file, else the first form.
-        doubt: form of doubt in text files: a second file ("Unsure: bird, cup."), or brackets around unsupported words;
-            None: no doubt is written.
-    """
-
-    xmp_name: XmpName | None = None
-    doubt: Literal["file", "marks"] | None = None
 
 
 def check_text(what: str, text: str) -> None:

@@ -83,19 +83,6 @@ def unsure(record: Mapping[str, Any]) -> list[str]:
     return [str(one["thing"]) for one in unsupported(record)]
 
 
-def unsure_text(record: Mapping[str, Any]) -> str:
-    """Return the objects of a record that are not supported as a sentence, such as "Unsure: bird, cup."."""
-    return f"Unsure: {', '.join(unsure(record)) or 'nothing'}."
-
-
-def marked_text(record: Mapping[str, Any]) -> str:
-    """Return the text of a record with brackets around the words that are not supported: `a [bird] on a tree`."""
-    text = str(record["text"])
-    for start, end in sorted({(*span,) for one in unsupported(record) for span in one["spans"]}, reverse=True):
-        text = f"{text[:start]}[{text[start:end]}]{text[end:]}"
-    return text
-
-
 def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
 

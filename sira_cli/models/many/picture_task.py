@@ -44,7 +44,7 @@ class PictureTask(Task[Answer, Result]):
         super().__init__(lvlm, decoded=DECODED if asks else 0, images_kept=request.verify is not None)
         self.request, self._done = request, done
         self.at_once = bool(request.choices)
-        rewritten = request.schema is not None and request.schema.rewritten
+        rewritten = request.schema is not None and request.schema.as_tags
         self.streams = not (request.words or request.verify is not None or rewritten) and lvlm.preset.streams
         self._looked = request.looked(lvlm.preset)
         self._answering = self._final_answers()
@@ -63,7 +63,7 @@ class PictureTask(Task[Answer, Result]):
 
     def complete(self, item: Item[Result]) -> None:
         """Fill the prompt, and check one that is not the run's."""
-        item.prompt = self.request.asked(item.picture, item.data)
+        item.prompt = self.request.asked(item.picture)
         if item.prompt != self.request.prompt:
             try:
                 self.lvlm.check_prompt(item.prompt)

@@ -60,8 +60,7 @@ class Request:
         Args:
             preset: with the settings in force.
             task: `caption` or `ask`.
-            said: the prompt of a caption (None: the schema's, or the preset's, for alternative texts if these are asked
-                for), or the question.
+            said: the prompt of a caption (None: the schema's, or the preset's), or the question.
             questions: whether each picture has its own question.
             schema: as for `Schema.of`.
             **options: the other attributes.
@@ -69,15 +68,14 @@ class Request:
         Raises:
             SettingsError: the question is missing, or the schema is not valid.
         """
-        prompts, alt = preset.prompts, preset.text.alt
+        prompts = preset.prompts
         follows = options["schema"] = None if schema is None else Schema.of(schema)
         if questions:
             return cls("ask", prompts.ask, **options)
         if task == "ask" and said is None:
             raise SettingsError("a task of kind ask needs a prompt: the question")
         if said is None:
-            usual = prompts.caption if alt is None else prompts.alternative.replace("{length}", str(alt))
-            return cls(task, (follows and follows.prompt) or usual, **options)
+            return cls(task, (follows and follows.prompt) or prompts.caption, **options)
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
@@ -89,18 +87,14 @@ class Request:
         together = max((len(picture.parts) for picture in pictures), default=1)
         return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 
-    def asked(self, picture: Picture, data: bytes) -> str:
+    def asked(self, picture: Picture) -> str:
         """Return the prompt about a picture: its own, filled.
-
-        Args:
-            picture: of the run.
-            data: the content of its file.
 
         Raises:
             PictureError: as `filled`.
         """
         prompt = picture.asked(self.prompt)
-        return filled(prompt, picture, data) if self.fills else prompt
+        return filled(prompt, picture) if self.fills else prompt
 
     def check(self, preset: Preset, method: Method) -> None:
         """Check that a method supports the request, before the model is loaded.
@@ -126,10 +120,6 @@ class Request:
             if preset.generation.think:
                 raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
         check_beams(method, beams)
-        if preset.text.alt is not None and self.words:
-            raise SettingsError("`alt=` shortens texts when they are decoded, unlike `words=`: leave out one of them")
-        if preset.output.doubt is not None and self.verify is None:
-            raise SettingsError("`doubt=` is about the second look at a text: also give `verify=`")
         if self.words and beams > 1:
             raise SettingsError("`words=` follows one text: leave out `num_beams=`")
         if self.verify is not None:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
-from sira_cli.models.answering.alternative import SHORTEST, USUAL, alternative_text
-from sira_cli.models.answering.texts import sentence_ends
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.schemas import trying
 from sira_cli.models.schemas.notes import without_notes
@@ -24,7 +22,6 @@ from sira_cli.models.schemas.trying import Tried, engine_reason
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-ALT = "alt+description"  # the built-in schema with an alternative text
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
@@ -42,14 +39,12 @@ class Schema:
         content: the schema as JSON, with the engine's options.
         prompt: prompt for such a text (`x-prompt` in the schema); empty without one.
         as_tags: whether the text is the list's strings with commas between them, as trainers expect tags.
-        alt: longest alternative text in characters, of `alt+description`; None: another schema.
     """
 
     name: str
     content: str
     prompt: str = ""
     as_tags: bool = False
-    alt: int | None = None
 
     @classmethod
     def of(
@@ -62,8 +57,8 @@ class Schema:
         """Return a schema that texts can follow.
 
         Args:
-            given: the name of a built-in one, also with the length of its list of tags (`tags:20`) or of its
-                alternative text (`alt+description:125`), a file, or the schema itself.
+            given: the name of a built-in one, also with the length of its list of tags (`tags:20`), a file, or the
+                schema itself.
             tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
             untried: leave the trial, which may take seconds, to `try_out`.
 
@@ -82,15 +77,11 @@ class Schema:
             prompt = value.pop("x-prompt", "")
             if not isinstance(prompt, str):
                 raise ValueError("`x-prompt` is not a text")
-            alt = None
-            if name == ALT and name in built_in() and str(given) == name:
-                alt = max(most or USUAL, SHORTEST)
-                prompt = prompt.replace("{alt}", str(alt))
-            elif most is not None:
+            if most is not None:
                 _tags(value)["maxItems"] = most
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags, alt)
+            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
             if not untried or schema.tried is not None:
                 schema.try_out()
         except OSError as error:
@@ -125,8 +116,7 @@ class Schema:
     def label(self) -> str:
         """Label in records: the schema's name, and the beginning of its hash."""
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
-        length = "" if self.alt is None else f":{self.alt}"
-        return (f"{self.name}{length}@{digest}" if self.name else digest) + " as text" * self.as_tags
+        return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
 
     def check(self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False) -> None:
         """Check that it fits the method and the settings of a run.
@@ -205,11 +195,6 @@ class Schema:
             return replace(answer, text="", error=self._unfinished(answer, error))
         return self.written(answer, data)
 
-    @property
-    def rewritten(self) -> bool:
-        """Whether the final text differs from the model's."""
-        return self.as_tags or self.alt is not None
-
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
         if answer.finish_reason == "length":
@@ -223,10 +208,6 @@ class Schema:
 
     def written(self, answer: Answer, data: Any) -> Answer:
         """Return an answer with a value, as tags if `as_tags`."""
-        if self.alt is not None:
-            alt = alternative_text(data["alt"], self.alt, sentence_ends(data["alt"]))
-            data = {**data, "alt": alt}
-            return replace(answer, data=data, text=json.dumps(data, ensure_ascii=False))
         if not self.as_tags:
             return replace(answer, data=data)
         plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)

@@ -1,1 +1,0 @@
-"""Metadata of pictures: XMP, read and changed, and IPTC, read (extra `xmp`)."""
