@@ -15,6 +15,7 @@ def test_a_folder_of_benchmarks(sira, scenes, loaded, tmp_path):
     run = ("eval", "pope,chair,amber", scenes, *RUN, "-o", tmp_path)
     code, out, err = sira(*run)
     assert (code, "NOT the official figures" in out, "not run, because without sampling" in out) == (0, True, True)
+    assert [line for line in out.splitlines() if line.isupper()] == ["POPE", "CHAIR", "AMBER"]
     asked = loaded.total()
     code, printed, _ = sira(*run, "--json")
     assert (code, loaded.total()) == (0, asked)  # nothing is asked again

@@ -17,7 +17,7 @@ from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.verifying import note_threshold
 from sira_cli.cli.terminal.console import note, resumable, say
-from sira_cli.cli.terminal.output import save_report
+from sira_cli.cli.terminal.output import save_report, table_console
 from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
@@ -186,6 +186,8 @@ def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, deco
             if any(answers.failures for answers in evaluation.answers):
                 raise typer.Exit(3)
             return
+        if len(asked) > 1 and not options.json:
+            table_console().print(one.benchmark.name.upper(), style="bold")
         reports.append(_show(one.benchmark, evaluation.answers, paper, one.output, options))
     _end(reports)
 
