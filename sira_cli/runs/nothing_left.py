@@ -80,7 +80,7 @@ def nothing_left(
         for picture, _ in named:
             picture.make_ready()
         with ThreadPoolExecutor(READERS, "sira-reader") as readers:
-            if not all(ahead(readers, is_done, named, lambda: 2 * READERS)):
+            if not all(ahead(readers, is_done, named, 2 * READERS)):
                 return None
     return NothingLeft(targets.facts_before())
 

@@ -116,7 +116,7 @@ class RemoteRun:
         """
         pool = ThreadPoolExecutor(self._concurrency, "sira-endpoint")
         try:
-            yield from ahead(pool, self._work, _ready(pictures), lambda: 2 * self._concurrency)
+            yield from ahead(pool, self._work, _ready(pictures), 2 * self._concurrency)
         finally:
             self._endpoint.end()
             pool.shutdown(wait=False, cancel_futures=True)

@@ -125,7 +125,7 @@ def test_a_layer_that_is_called_in_another_way(llava: tiny.Tiny):
     """Foreign code around a layer, played by a hook that is there before ours."""
     layer = llava.model.get_decoder().layers[-3]
     for change, message in [
-        (lambda args, kwargs: ((args[0][:, 1:], *args[1:]), kwargs), "first positional argument"),
+        (lambda args, kwargs: ((args[0][:, 1:], *args[1:]), kwargs), "as its first argument"),
         (
             lambda args, kwargs: (args, {k: v for k, v in kwargs.items() if k != "position_embeddings"}),
             "called without",

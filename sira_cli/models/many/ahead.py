@@ -16,14 +16,12 @@ _PATIENCE = 0.05  # seconds
 _LOOK = 0.5  # seconds between looks for an interrupt
 
 
-def ahead(
-    pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: Callable[[], int]
-) -> Iterator[R]:
-    """Map in order, with at most `depth()` items in progress."""
+def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
+    """Map in order, with at most `depth` items in progress."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))
-        if len(waiting) >= depth():
+        if len(waiting) >= depth:
             yield _settled(waiting.popleft())
     while waiting:
         yield _settled(waiting.popleft())
@@ -36,7 +34,7 @@ def as_they_come(
     depth: Callable[[], int],
     reach: Callable[[], int],
 ) -> Iterator[R | None]:
-    """Map as `ahead`, but yield the first finished of the next `reach()` items; with 0, in order.
+    """Map as `ahead`, to `depth()`, but yield the first finished of the next `reach()` items; with 0, in order.
 
     Yields:
         Results; None if no new one is finished for a while, unless `reach()` is 0.

@@ -81,7 +81,7 @@ class Runner(Generic[R]):
         try:
             batches = self._batches(self._read(readers, todo, given_out), given_out)
             prepare = functools.partial(self._task.prepare, each=readers.map)
-            prepared = ahead(preparer, prepare, batches, lambda: 2)
+            prepared = ahead(preparer, prepare, batches, 2)
             for batch in prepared:
                 self._decode(batch)
                 while self._halvings:
