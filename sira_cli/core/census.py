@@ -1,4 +1,4 @@
-"""Every image-text-to-text type of transformers 5.23: compared with the reference, refused (and why), or not settled.
+"""Every image-text-to-text type of transformers 5.19 to 5.24: equal to the reference, refused (why), or not settled.
 
 tests/core/test_census.py holds each line against a tiny model of the type. A type that is in no table here was added by
 another version of transformers: it is judged by its structure, and runs with a warning.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 # Types that equal the reference with a picture through their own tower, besides those in `families.FAMILIES`.
 EXACT = (
+    "apertus1p5",
     "aria",
     "aya_vision",
     "chameleon",
@@ -82,8 +83,10 @@ REFUSED = {
     "florence2": _ENCODER,
     "git": "it puts pictures before the text without image tokens",
     "glm5_next": _CHOSEN,
+    "hy_v4_vl": _CHOSEN,
     "idefics": _CROSS,
     "inkling2": _INKLING,
+    "inkling2_loop": _INKLING,
     "inkling_mm_model": _INKLING,
     "instructblip": _BRIDGE,
     "instructblipvideo": _BRIDGE,
@@ -101,6 +104,24 @@ REFUSED = {
     "unlimited_ocr": "its text stack has layers of type reference_sliding_attention",
     "vision-encoder-decoder": _ENCODER,
 }
+
+# The version of transformers that brought a type, for those that 5.19 lacks.
+SINCE = {
+    "apertus1p5": "5.24",
+    "dots3_note": "5.23",
+    "granite_docling": "5.23",
+    "hy_v4_vl": "5.24",
+    "inkling2": "5.23",
+    "inkling2_loop": "5.24",
+    "lfm3_vl": "5.23",
+    "minicpm_ocr": "5.21",
+    "mistral_large4": "5.22",
+    "molmo2": "5.20",
+    "muse_spark": "5.20",
+    "unlimited_ocr": "5.20",
+}
+# Types whose own code fails under a version of transformers, with or without a fork, and why.
+BROKEN = {("llama4", "5.24.0"): "its outputs lack `image_outputs`"}
 
 # Types of a known structure that could not be compared in full, and why.
 UNSETTLED = {"gemma3n": "its picture tower needs timm; the text stack alone is exact"}
@@ -136,7 +157,8 @@ STACKS = (
 # Further text stacks, of the exact types that have them.
 # fmt: off
 OWN_STACKS = (
-    "cohere_compass_text", "cosmos3_edge_text", "deepseek_ocr2_text", "deepseek_v3", "dots3_note_text",
+    "apertus1p5_text", "cohere_compass_text", "cosmos3_edge_text", "deepseek_ocr2_text", "deepseek_v3",
+    "dots3_note_text",
     "emu3_text_model", "ernie4_5_vl_moe_text", "gemma4_text", "glm4v_moe_text", "glm4v_text", "glm_ocr_text",
     "granite4_vision_text", "granite_docling_text", "hunyuan_vl_text", "mistral4", "molmo2_text",
     "muse_glimmer_text", "muse_spark_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text",

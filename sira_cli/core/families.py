@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from transformers import __version__ as transformers_version
+
 from sira_cli.core.arguments import mask_name, parameters
-from sira_cli.core.census import EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
+from sira_cli.core.census import BROKEN, EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
 from sira_cli.core.mixers import Mixer, all_columns, find_mixers
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
@@ -118,6 +120,9 @@ def check_config(config: Any, name: str) -> None:
     """
     if config.model_type in REFUSED:
         raise _refusal(name, REFUSED[config.model_type])
+    if (config.model_type, transformers_version) in BROKEN:
+        why = BROKEN[config.model_type, transformers_version]
+        raise _refusal(name, f"transformers {transformers_version} breaks it ({why}); install another version")
     if getattr(config, "is_encoder_decoder", False):
         raise _refusal(name, "it is an encoder-decoder: its decoder never holds the image tokens")
     text_config = config.get_text_config(decoder=True)
