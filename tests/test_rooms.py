@@ -17,7 +17,6 @@ ROOMS = (
 )
 BESIDE = (
     "_version",
-    "confined",
     "errors",
     "files",
     "interrupts",

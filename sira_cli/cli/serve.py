@@ -23,6 +23,9 @@ sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
 """
 
 
+CONNECTIONS = 1024  # at once; more: 503
+
+
 class _Limit(NamedTuple):
     """The usual value of a limit, its unit with the answer beyond it, and its largest value."""
 
@@ -107,7 +110,6 @@ def serve(
             raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
-        from sira_cli.serve.connections import Connection
         from sira_cli.serve.limits import Limits
 
         server = Server(
@@ -131,8 +133,10 @@ def serve(
             log_level="info" if verbosity() else "warning",
             access_log=verbosity() > 0,
             server_header=False,
-            http=Connection,
+            http="h11",
             ws="none",
+            h11_max_incomplete_event_size=2**16,
+            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=limits["seconds"],
         )
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn shuts down, then sends it again

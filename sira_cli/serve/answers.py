@@ -18,6 +18,7 @@ from sira_cli.serve.jobs import Job, Logprob, Reply, TextPiece
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
+Piece = TextPiece | Reply | Exception
 LEFT = "499"  # nginx's status of requests whose client has gone, for the counters
 POLLED = 0.2  # seconds between checks that the client is connected
 
@@ -31,7 +32,7 @@ class Answering:
         self,
         request: Request,
         job: Job,
-        pieces: asyncio.Queue[TextPiece | Reply | Exception],
+        pieces: asyncio.Queue[Piece],
         until: float,
         chat: ChatRequest,
         model: str,
@@ -77,11 +78,15 @@ class Answering:
                     piece = await asyncio.wait_for(self._pieces.get(), min(POLLED, left))
                     break
         except BaseException:
-            self._job.gone = True
+            self.leave()
             raise
         if isinstance(piece, Exception):
             raise piece if isinstance(piece, RequestError) else as_request_error(piece)
         return piece
+
+    def leave(self) -> None:
+        """End the text, as nobody waits for it any more."""
+        self._job.gone = True
 
     async def whole(self, piece: TextPiece | Reply) -> dict[str, Any]:
         """Return the answer as one object, from its first piece on."""
@@ -129,7 +134,7 @@ class Answering:
             self._metrics.requests.labels(str(error.status)).inc()
             yield error.to_json()
         finally:
-            self._job.gone = True
+            self.leave()
             if left:
                 self._metrics.requests.labels(LEFT).inc()
 

@@ -1,22 +1,24 @@
-"""The server: OpenAI's and Ollama's protocols (`PROTOCOLS`), `/health` and `/metrics`.
+"""The server: OpenAI's and Ollama's protocols (`PROTOCOLS`), `/health` and `/metrics`, and a page at `/`.
 
-request --> Host, key --> a place in the queue --> protocol --> a Job --> the decoder's thread
-                                                            pieces <--'     (an asyncio queue per request)
-
-A page at `/` uses the server (`serve/page`), with `/settings` and `/report`.
+request --> Host, key --> body --> protocol --> a Job --> the decoder's thread
+                                              pieces <--'     (an asyncio queue per request)
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
@@ -27,24 +29,19 @@ from sira_cli.methods.prompts import Prompt
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.serve.admission import Admission, PendingRequest
-from sira_cli.serve.answers import Answering, as_request_error
+from sira_cli.pictures.web import WebPicture, is_web
+from sira_cli.serve.answers import Answering, Piece, as_request_error
 from sira_cli.serve.decoder import Decoder
-from sira_cli.serve.downloads import Downloads
-from sira_cli.serve.http import bearer_key, is_key
-from sira_cli.serve.jobs import Job, Reply, TextPiece, prompt_of, schema_of, settings_of
-from sira_cli.serve.limits import Limits, check_length
+from sira_cli.serve.http import bearer_key, is_key, says_json
+from sira_cli.serve.jobs import Job
+from sira_cli.serve.limits import Limits, check_length, check_parts, too_large
 from sira_cli.serve.metrics import Metrics
-from sira_cli.serve.middleware import RequestMiddleware
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, OllamaRequest
-from sira_cli.serve.page.files import UNKEPT, add_page
-from sira_cli.serve.page.settings import page_settings
-from sira_cli.serve.pictures import Received
-from sira_cli.serve.protocol import OLLAMA, ChatRequest, RequestError, shortened
-from sira_cli.serve.report import ReportRequest, report_of
-from sira_cli.serve.served import MOST_ECHOED, ServedModel, ShowRequest, short_name
-from sira_cli.serve.trials import Trials
-from sira_cli.serve.waiting_queue import RETRY_AFTER, WaitingQueue
+from sira_cli.serve.page.files import add_page, page_settings
+from sira_cli.serve.pictures import Pictures, receive
+from sira_cli.serve.protocol import MOST_ECHOED, OLLAMA, ChatRequest, Options, RequestError, shortened
+from sira_cli.serve.served import ServedModel, ShowRequest, short_name
+from sira_cli.serve.settings import prompt_of, schema_of, settings_of
 
 ClientRequest = ChatRequest | OllamaChat | OllamaGenerate
 PROTOCOLS: dict[str, type[ClientRequest]] = {
@@ -52,6 +49,10 @@ PROTOCOLS: dict[str, type[ClientRequest]] = {
     "/api/chat": OllamaChat,
     "/api/generate": OllamaGenerate,
 }
+RETRY_AFTER = 2  # seconds
+DOWNLOADS = 8  # at once
+
+_Request = TypeVar("_Request", bound=Options)
 
 
 class Server:
@@ -80,29 +81,29 @@ class Server:
             most_waiting: maximum number of waiting requests; further ones get 429.
             limits: of one request.
             api_key: key that clients must send; None: no key.
-            hosts: accepted names in `Host`; None: any.
+            hosts: accepted names in `Host`, as it exposes a page whose name was rebound to this machine; None: any.
             allow_urls: download pictures at URLs in requests, from public addresses only.
         """
         self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
         self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
-        self._metrics = Metrics()
+        self._reading = 0  # requests that are not at the decoder yet
+        self._metrics = Metrics(lambda: self._reading + self._decoder.waiting())
         self._decoder: Decoder
-        self._admission: Admission
-        self._trials: Trials
+        self._downloads: ThreadPoolExecutor
         self._longest_prompt = min(self._limits.prompt, lvlm.context or self._limits.prompt)
         self._served = served = ServedModel(lvlm, self._longest_prompt)
         self.app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
-        self.app.add_middleware(RequestMiddleware, hosts=hosts, metrics=self._metrics)
+        if hosts is not None:
+            self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
         add_page(self.app)
         posts = {path: functools.partial(self._answer, protocol) for path, protocol in PROTOCOLS.items()}
-        self._add("POST", {**posts, "/api/show": self._show, "/report": self._report})
+        self._add("POST", {**posts, "/api/show": self._show})
         told = {"/v1/models": served.models, "/api/tags": served.tags, "/api/ps": served.running}
-        told["/api/version"] = served.version
+        told |= {"/api/version": served.version, "/settings": functools.partial(page_settings, lvlm)}
         self._add("GET", {path: functools.partial(self._told, content) for path, content in told.items()})
-        self._add("GET", {"/v1/models/{name:path}": self._model, "/settings": self._settings})
-        self._add("GET", {"/health": self._health, "/metrics": self._counted})
+        self._add("GET", {"/v1/models/{name:path}": self._model, "/health": self._health, "/metrics": self._counted})
         self.app.add_exception_handler(RequestError, self._refused)
         self.app.add_exception_handler(HTTPException, self._not_found)
         # The framework logs only errors handled as `Exception`.
@@ -115,14 +116,10 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self._decoder = Decoder(self._lvlm, self._batch_size, self._limits.begun, self._metrics)
-        queue = WaitingQueue(self._most_waiting, self._limits.held, self._batch_size, self._decoder.waiting)
-        downloads = Downloads(self._most_waiting, self._metrics) if self._allow_urls else None
-        self._admission = Admission(self._limits, queue, downloads)
-        self._trials = Trials(self._lvlm)
+        self._decoder = Decoder(self._lvlm, self._batch_size, 2 * self._limits.pixels, self._metrics)
+        self._downloads = ThreadPoolExecutor(DOWNLOADS, "sira-download")
         yield
-        await asyncio.to_thread(self._admission.close)
-        await asyncio.to_thread(self._trials.close)
+        self._downloads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._decoder.close)
 
     async def _health(self, request: Request) -> Response:
@@ -141,94 +138,75 @@ class Server:
         return JSONResponse(self._served.model(request.path_params["name"]))
 
     async def _show(self, request: Request) -> Response:
-        pending = self._admit(request)
-        return JSONResponse(self._served.show(await self._admission.read(pending, ShowRequest.read)))
+        return JSONResponse(self._served.show(await self._read(ShowRequest, request)))
 
     def _check_key(self, request: Request) -> None:
         if self._api_key is not None and not is_key(bearer_key(request.headers), self._api_key):
             raise RequestError("wrong or missing API key", 401, code="invalid_api_key")
 
-    async def _settings(self, request: Request) -> Response:
-        self._check_key(request)
-        limits = {"bytes": self._limits.data, "pixels": self._limits.pixels, "tokens": self._limits.tokens}
-        return JSONResponse(page_settings(self._lvlm, limits), headers=UNKEPT)
-
-    async def _report(self, request: Request) -> Response:
-        pending = self._admit(request)
-        asked = await self._admission.read(pending, lambda body: ReportRequest.read(body).chat())
-        jobs: list[Job] = []
-        for chat in asked.chats():
-            job, answer = await self._begin(pending, chat, trace=True, received=jobs[0].pictures if jobs else None)
-            await answer.next()
-            jobs.append(job)
-        page = await asyncio.to_thread(report_of, jobs, asked.title)
-        self._metrics.requests.labels("200").inc()
-        return HTMLResponse(page, headers=UNKEPT)
-
     async def _answer(self, protocol: type[ClientRequest], request: Request) -> Response:
         """Answer a request of any protocol; each is translated to a chat."""
-        pending = self._admit(request)
-        read = await self._admission.read(pending, functools.partial(_read, protocol))
-        if read[1] is None:
-            return self._loaded(read[0])
-        asked, chat = read
-        _, answer = await self._begin(pending, chat)
-        first = await answer.next()  # errors are found before a stream begins
+        until = time.monotonic() + self._limits.seconds
+        self._check_key(request)
+        if (waiting := self._reading + self._decoder.waiting()) >= self._most_waiting:
+            raise RequestError(f"{waiting} requests wait already: try again later", 429, code="busy")
+        self._reading += 1
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                asked = await self._read(protocol, request)
+                if isinstance(asked, OllamaRequest) and asked.is_empty():
+                    return self._loaded(asked)
+                chat = await asyncio.to_thread(asked.chat)
+                answering = await self._begin(chat, request, until)
+        except TimeoutError:
+            raise RequestError("the request took too long to arrive", 504, code="timeout") from None
+        finally:
+            self._reading -= 1
+        first = await answering.next()  # errors are found before a stream begins
         if chat.stream:
-            return StreamingResponse(asked.lines(answer.chunks(first)), media_type=asked.streamed)
-        return JSONResponse(asked.answer(await answer.whole(first)))
+            return _Stream(answering, asked.lines(answering.chunks(first)), media_type=asked.streamed)
+        return JSONResponse(asked.answer(await answering.whole(first)))
 
     def _loaded(self, asked: OllamaRequest) -> Response:
         self._served.check(short_name(asked.model))
         self._metrics.requests.labels("200").inc()
         return JSONResponse(asked.loaded())
 
-    def _admit(self, request: Request) -> PendingRequest:
-        """Give a request a place.
+    async def _read(self, kind: type[_Request], request: Request) -> _Request:
+        """Return the request in a body.
 
         Raises:
-            RequestError: the request is refused, or too many wait.
+            RequestError: the key is wrong, or the body malformed or too large.
         """
         self._check_key(request)
-        return self._admission.admit(request)
+        if not (says_json(request.headers) or _is_ollama_client(request)):
+            message = "expected a body of type application/json: send the header Content-Type: application/json"
+            raise RequestError(message, 415, code="unsupported_media_type")
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > self._limits.data:
+                raise too_large(f"the request has more than {self._limits.data:,} bytes", param=None)
+        check_parts(body, self._limits.parts)
+        return await asyncio.to_thread(kind.read, bytes(body))
 
-    async def _begin(
-        self, pending: PendingRequest, chat: ChatRequest, *, trace: bool = False, received: Received | None = None
-    ) -> tuple[Job, Answering]:
-        """Queue a request, and remove the pictures from its messages.
-
-        Args:
-            pending: the request.
-            chat: its content.
-            trace: trace the text.
-            received: the pictures of the request, if they are known.
+    async def _begin(self, chat: ChatRequest, request: Request, until: float) -> Answering:
+        """Queue a request.
 
         Raises:
-            SiraError: the request is wrong, or it took too long.
+            SiraError: the request is wrong.
         """
         self._served.check(chat.model)
-        preset, method, prompt, schema = await self._admission.apart(self._settled, chat)
-        if schema is not None:
-            await self._trials.wait(pending, schema)
-        if received is None:
-            received = await self._admission.receive(pending, chat.pictures())
-            for message in chat.messages:
-                message.forget_pictures()
-        pieces: asyncio.Queue[TextPiece | Reply | Exception] = asyncio.Queue()
+        preset, method, prompt, schema = await asyncio.to_thread(self._settled, chat)
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(piece: TextPiece | Reply | Exception) -> None:
-            pieces.put_nowait(piece)
-            if isinstance(piece, Reply) and not trace:  # a client may take its time to read the rest
-                received.forget()
-                pending.place.hold(0)
-
-        def tell(piece: TextPiece | Reply | Exception) -> None:
+        def tell(piece: Piece) -> None:
             with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(put, piece)
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         job = Job(
-            pictures=received,
+            pictures=await self._pictures(chat.pictures()),
             prompt=prompt,
             longest_prompt=self._longest_prompt,
             preset=preset,
@@ -240,12 +218,9 @@ class Server:
             words=chat.sira.words,
             verify=chat.sira.look(),
             tell=tell,
-            trace=[] if trace else None,
         )
         self._decoder.submit(job)
-        pending.place.give_way()
-        pending.request.scope["state"]["exits"].callback(self._decoder.drop, job)
-        return job, Answering(pending.request, job, pieces, pending.until, chat, self._served.names[0], self._metrics)
+        return Answering(request, job, pieces, until, chat, self._served.names[0], self._metrics)
 
     def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt, Schema | None]:
         """Return the settings that decide the text of a request, without its pictures.
@@ -257,7 +232,29 @@ class Server:
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens, self._lvlm.layers)
         prompt = prompt_of(chat, preset.prompts)
         self._lvlm.check_prompt(prompt, len(chat.pictures()))
-        return preset, method, prompt, schema_of(chat, preset, method, self._limits.schema)
+        schema = schema_of(chat, preset, method, self._limits.schema)
+        self._lvlm.following(schema)  # a schema that the model's tokens cannot follow is refused before it meets others
+        return preset, method, prompt, schema
+
+    async def _pictures(self, urls: Sequence[str]) -> Pictures:
+        """Return the pictures of a request; those at URLs are downloaded.
+
+        Raises:
+            RequestError: they are too many, too large, damaged, or not accessible.
+            PictureError: one cannot be downloaded, or is not a picture.
+        """
+        if len(urls) > self._limits.pictures:
+            raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
+        downloaded: dict[str, bytes] = {}
+        unwanted = threading.Event()
+        try:
+            for url in filter(is_web, urls) if self._allow_urls else ():
+                if url not in downloaded:
+                    read = functools.partial(WebPicture(url, url).read_here, unwanted.is_set)
+                    downloaded[url] = await asyncio.get_running_loop().run_in_executor(self._downloads, read)
+        finally:
+            unwanted.set()
+        return await asyncio.to_thread(receive, urls, self._limits, downloaded)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -267,8 +264,6 @@ class Server:
             headers["Retry-After"] = str(RETRY_AFTER)
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if error.status == 408:
-            headers["Connection"] = "close"  # more of the body may come for ever
         path = request.url.path
         return JSONResponse(error.to_json(path, PROTOCOLS.get(path, ChatRequest).renamed_keys), error.status, headers)
 
@@ -290,9 +285,21 @@ class Server:
         return await self._refused(request, as_request_error(error))
 
 
-def _read(protocol: type[ClientRequest], body: bytes) -> tuple[ClientRequest, ChatRequest] | tuple[OllamaRequest, None]:
-    """Return the request in a body, and its chat, if it asks for one."""
-    asked = protocol.read(body)
-    if isinstance(asked, OllamaRequest) and asked.is_empty():
-        return asked, None
-    return asked, asked.chat()
+class _Stream(StreamingResponse):
+    """A stream that ends the text when the client leaves, even before its first line."""
+
+    def __init__(self, answering: Answering, lines: AsyncIterator[str], **more: Any) -> None:
+        super().__init__(lines, **more)
+        self._answering = answering
+
+    async def __call__(self, *given: Any) -> None:
+        try:
+            await super().__call__(*given)
+        finally:
+            self._answering.leave()
+
+
+def _is_ollama_client(request: Request) -> bool:
+    """Return whether a request may lack its content type: some Ollama clients omit it, other sites' pages cannot."""
+    foreign = any(name in request.headers for name in ("content-type", "origin", "sec-fetch-site"))
+    return request.url.path.startswith(OLLAMA) and not foreign

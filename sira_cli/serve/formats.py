@@ -41,7 +41,7 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_of_text(self, most: int) -> Schema | None:
-        """Return the schema that the text must follow, not tested yet; None for plain text.
+        """Return the schema that the text must follow; None for plain text.
 
         Args:
             most: characters of a schema.
@@ -54,7 +54,7 @@ class ResponseFormat(BaseModel):
         given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)
         if (length := len(json.dumps(given))) > most:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
-        return Schema.of(given, untried=True)
+        return Schema.of(given)
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

@@ -37,18 +37,8 @@ class Limits:
         """Values, lists and objects of a body: each takes more memory than its bytes in the body."""
         return 10_000 + 2 * self.prompt  # commas in a prompt also count
 
-    @property
-    def held(self) -> int:
-        """Maximum bytes of all requests that are read, waiting or decoded."""
-        return 8 * self.data
 
-    @property
-    def begun(self) -> int:
-        """Pixels of pictures whose texts begin together; the next pictures are opened meanwhile."""
-        return 2 * self.pixels
-
-
-def check_parts(body: bytes, most: int) -> None:
+def check_parts(body: bytes | bytearray, most: int) -> None:
     """Check the number of parts of a body, before it is parsed.
 
     Raises:

@@ -6,8 +6,6 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, model_validator
 
-FORGOTTEN = "data:"  # in place of a URL
-
 
 class ImageUrl(BaseModel):
     """The location of a picture; OpenAI's `detail` is ignored."""
@@ -71,9 +69,3 @@ class Message(RoleMessage):
         seen = [number for number, part in enumerate(parts) if part is None]
         at_one_end = seen in ([*range(len(seen))], [*range(len(parts) - len(seen), len(parts))])
         return () if at_one_end else tuple(parts)
-
-    def forget_pictures(self) -> None:
-        """Replace the pictures' URLs by placeholders: a URL may hold the whole picture."""
-        for part in self.content if isinstance(self.content, list) else ():
-            if part.type == "image_url":
-                part.image_url = FORGOTTEN

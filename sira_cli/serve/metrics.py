@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)
@@ -11,7 +13,8 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64)
 class Metrics:
     """The counters of one server, in their own registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        """Begin to count; `waiting` returns the number of waiting requests."""
         self._registry = CollectorRegistry()
         self.requests = Counter("sira_requests", "Requests by HTTP status.", ["status"], registry=self._registry)
         self.tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=self._registry)
@@ -22,14 +25,10 @@ class Metrics:
             registry=self._registry,
         )
         self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
-        self.downloads = Gauge(
-            "sira_downloading_requests",
-            "Requests whose pictures are being downloaded or wait for download.",
-            registry=self._registry,
-        )
+        self.waiting.set_function(waiting)
         self.batch = Histogram(
             "sira_batch_texts",
-            "Texts decoded together, counted when texts begin.",
+            "Texts decoded together, counted when they begin.",
             buckets=TEXTS,
             registry=self._registry,
         )

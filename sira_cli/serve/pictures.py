@@ -1,79 +1,46 @@
-"""The pictures of a request: URLs become bytes that wait, and samples only when needed."""
+"""The pictures of a request: URLs become files, which are decoded when their text begins."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from PIL import Image
+from PIL.Image import Image
 
 from sira_cli.errors import HugePictureError
 from sira_cli.pictures.opening import decode_picture, picture_size
-from sira_cli.pictures.picture import OpenedPicture, digest_of
+from sira_cli.pictures.picture import digest_of
 from sira_cli.serve.limits import Limits, too_large
 from sira_cli.serve.protocol import RequestError
 
 
-class Received:
-    """The pictures of a request: files, and samples while they are open. Safe in threads.
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of a request.
 
     Attributes:
+        files: their bytes, by their names in messages.
         sha256: hash of the picture's bytes; for several, of their hashes.
         pixels: total of all pictures.
-        size: bytes of their files.
     """
 
-    def __init__(self, files: Mapping[str, bytes], pixels: int) -> None:
-        """Keep files, without opening them.
+    files: Mapping[str, bytes]
+    sha256: str
+    pixels: int
 
-        Args:
-            files: by their names in messages.
-            pixels: total of all pictures.
-        """
-        hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
-        self.sha256 = digest_of(hashes)
-        self.pixels, self.size = pixels, sum(map(len, files.values()))
-        self._files, self._lock = files, threading.Lock()
-        self._images: Sequence[Image.Image] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the samples are in memory."""
-        return self._images is not None
-
-    def open(self) -> Sequence[Image.Image]:
-        """Open the pictures, and return them in RGB, in order.
+    def open(self) -> list[Image]:
+        """Decode the pictures in RGB, in order.
 
         Raises:
             PictureError: one is damaged.
         """
-        with self._lock:
-            images = self._images
-            if images is None:
-                images = self._images = [decode_picture(*file)[0] for file in self._files.items()]
-            return images
-
-    def opened(self) -> OpenedPicture:
-        """Open the pictures, and return them as one opened picture."""
-        first, *more = self.open()
-        return OpenedPicture("", first, self.sha256, more=tuple(more))
-
-    def close(self) -> None:
-        """Release the samples' memory; they are opened again if needed.
-
-        The event loop calls this, so it does not wait for a thread that is opening them.
-        """
-        self._images = None
-
-    def forget(self) -> None:
-        """Release all memory, after the last text about them has ended."""
-        self._images, self._files = None, {}
+        return [decode_picture(name, data)[0] for name, data in self.files.items()]
 
 
-def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Received:
-    """Return pictures with only their headers read.
+def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Pictures:
+    """Return pictures of which only the headers have been read.
 
     Args:
         urls: `data:image/...;base64,...`, one for each picture.
@@ -94,7 +61,8 @@ def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]
     if pixels > limits.pixels:
         what = "the picture has" if len(urls) == 1 else "the pictures have"
         raise too_large(f"{what} {pixels:,} pixels; this server takes {limits.pixels:,}")
-    return Received(files, pixels)
+    sha256 = digest_of([hashlib.sha256(data).hexdigest() for data in files.values()])
+    return Pictures(files, sha256, pixels)
 
 
 def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> bytes:
@@ -120,8 +88,6 @@ def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> 
             "fetches URLs only if it was started with `allow_urls=`",
             param="messages",
         )
-    if len(coded) * 3 // 4 > most_bytes + 2:
-        raise too_large(f"image_url: larger than {most_bytes:,} bytes")
     try:
         return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except ValueError as error:

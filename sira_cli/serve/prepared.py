@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from PIL.Image import Image
 from torch import Tensor
 
 from sira_cli.core.fork import Step
@@ -21,10 +22,10 @@ from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.keys import Asked
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.serve.jobs import Done, Job, JobText, Logprob, Reply
+from sira_cli.serve.jobs import Job, Logprob, Reply
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.protocol import RequestError
-from sira_cli.serve.report import traced
+from sira_cli.serve.texts import Done, JobText
 
 # Fields of the record that a reply shows with the text.
 SHOWN = (
@@ -40,11 +41,7 @@ class ClientsGoneError(SiraError):
 
 
 class Prepared:
-    """The model under one method and one set of settings.
-
-    Attributes:
-        lvlm: the model.
-    """
+    """The model under one method and one set of settings."""
 
     def __init__(self, lvlm: Lvlm, job: Job) -> None:
         """Prepare to answer jobs with the key of this one.
@@ -52,132 +49,98 @@ class Prepared:
         Raises:
             SiraError: the method or the settings do not support the request.
         """
-        self.lvlm = lvlm
+        self._lvlm = lvlm
         if job.top_logprobs is not None or job.words:
             require(lvlm.decoder, Ability.TRACES, "logprobs and words")
-        self._answering = {job.verify: FinalAnswers(lvlm, job.verify, words=job.words)}
-
-    def _answers(self, job: Job) -> FinalAnswers:
-        """Return the answers for a job: jobs with one key may differ in a second look that decodes nothing."""
-        if job.verify not in self._answering:
-            self._answering[job.verify] = FinalAnswers(self.lvlm, job.verify, words=job.words)
-        return self._answering[job.verify]
-
-    def inputs(self, jobs: Sequence[Job]) -> Any:
-        """Return the model's inputs for some jobs.
-
-        Raises:
-            PictureError: the image processor refuses a picture.
-            RequestError: a prompt is too long.
-            SettingsError: a text must follow a schema, and the model cannot.
-        """
-        hashes = [job.pictures.sha256 for job in jobs]
-        if any(job.schema for job in jobs):
-            _ = self.lvlm.schema_tokens  # a model without them is refused before texts under way are touched
-        try:
-            with refusing("the picture"):
-                inputs = self.lvlm.prepare([job.pictures.open() for job in jobs], [job.prompt for job in jobs], hashes)
-        except LongPromptError as error:
-            raise too_long(f"has {error.tokens:,} tokens", jobs[0].longest_prompt) from None
-        for job in jobs:
-            if not job.keeps_pictures:
-                job.pictures.close()
-        for job, length in zip(jobs, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
-            if length > job.longest_prompt:
-                raise too_long(f"has {length:,} tokens", job.longest_prompt)
-        return inputs
-
-    def seeds(self, jobs: Sequence[Job]) -> list[int]:
-        """Return the seed of each job's text."""
-        return [derived_seed(job.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
+        self._answering = FinalAnswers(lvlm, job.verify, words=job.words)
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Decode some jobs together, and report to each.
 
         Raises:
-            GoneError: all clients are gone.
+            ClientsGoneError: all clients are gone.
             SiraError: the jobs cannot be decoded.
         """
-        with _while_wanted(self.lvlm.model, jobs):
-            if jobs[0].trace is not None:
-                for job in jobs:
-                    job.tell(traced(self.lvlm, job))
-                return
-            parts = [list(jobs)] if self.lvlm.batches else [[job] for job in jobs]
-            for part in parts:
-                if (answering := self._answers(part[0])).guides:
-                    self._guide(answering, part)
-                else:
-                    self._answer(part)
+        with _while_wanted(self._lvlm.model, jobs):
+            for part in [list(jobs)] if self._lvlm.batches else [[job] for job in jobs]:
+                images = [job.pictures.open() for job in part]
+                inputs = self._inputs(part, images)
+                started = time.perf_counter()
+                rows = [JobText(job, self._lvlm.parser, self._lvlm.ends.ids) for job in part]
+                answers = self._decoded(rows, images, inputs)
+                each = (time.perf_counter() - started) / len(part)
+                for row, image, answer in zip(rows, images, answers, strict=True):
+                    if row.job.gone:
+                        continue
+                    try:
+                        self._finish(row, image, answer, each)
+                    except Exception as error:  # of the second look: the other texts have their answers
+                        row.job.tell(error)
 
-    def _guide(self, answering: FinalAnswers, jobs: Sequence[Job]) -> None:
-        """Guide texts, and report them only when final."""
-        inputs, seeds = self.inputs(jobs), self.seeds(jobs)
-        started = time.perf_counter()
-        answers = answering.answer([job.pictures.open() for job in jobs], inputs, seeds=seeds, task=jobs[0].task)
-        each = (time.perf_counter() - started) / len(jobs)
-        for job, answer in zip(jobs, answers, strict=True):
-            self._tell(JobText(job, self.lvlm.parser, self.lvlm.ends.ids), answer, each)
+    def _inputs(self, jobs: Sequence[Job], images: Sequence[Sequence[Image]]) -> Any:
+        """Return the model's inputs for some jobs.
 
-    def _answer(self, jobs: Sequence[Job]) -> None:
-        lvlm, first = self.lvlm, jobs[0]
-        rows = [JobText(job, lvlm.parser, lvlm.ends.ids) for job in jobs]
-        inputs, seeds = self.inputs(jobs), self.seeds(jobs)
-        started = time.perf_counter()
+        Raises:
+            PictureError: the image processor refuses a picture.
+            RequestError: a prompt is too long.
+        """
+        most = jobs[0].longest_prompt
+        try:
+            with refusing("the picture"):
+                hashes = [job.pictures.sha256 for job in jobs]
+                inputs = self._lvlm.prepare(images, [job.prompt for job in jobs], hashes)
+        except LongPromptError as error:
+            raise too_long(f"has {error.tokens:,} tokens", most) from None
+        length = int(inputs["attention_mask"].sum(dim=1).max())
+        if length > most:
+            raise too_long(f"has {length:,} tokens", most)
+        return inputs
+
+    def _decoded(self, rows: Sequence[JobText], images: Sequence[Sequence[Image]], inputs: Any) -> Sequence[Answer]:
+        """Return the answers; those that a second look guides are final, and told only then."""
+        jobs = [row.job for row in rows]
+        first = jobs[0]
+        seeds = [derived_seed(job.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
+        if self._answering.guides:
+            return self._answering.answer(images, inputs, seeds=seeds, task=first.task)
         schemas = [job.schema for job in jobs] if any(job.schema for job in jobs) else None
-        answers = lvlm.answer(
+        return self._lvlm.answer(
             inputs, seeds=seeds, words=first.words, task=first.task, schemas=schemas, **self._watching(rows)
         )
-        each = (time.perf_counter() - started) / len(jobs)
-        for row, answer in zip(rows, answers, strict=True):
-            if not row.job.gone:
-                self._finish(row, answer, each)
 
     def _watching(self, rows: Sequence[JobText]) -> dict[str, Any]:
         """Return the arguments of `answer` that report growing texts, if the method supports that."""
-        lvlm = self.lvlm
+        lvlm = self._lvlm
         if lvlm.preset.generation.num_beams > 1 or lvlm.decoder.own_search:
             return {}
 
         def see(tokens: Sequence[int], step: Step | None = None) -> None:
             for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-                self._see_token(row, token, None if step is None else step.contrast[number])
+                if row.done:
+                    continue
+                top, logits = row.job.top_logprobs, None if step is None else step.contrast[number]
+                row.add(token, None if top is None or logits is None else logprob(lvlm, logits, token, top))
+                if lvlm.preset.streams:
+                    row.tell()
 
         longest = rows[0].job.preset.generation.max_new_tokens
         start = Start([[] for _ in rows], stopping=(Done(rows),), new_tokens=longest)
         watched = rows[0].job.top_logprobs is not None or rows[0].job.words
         return {"on_tokens" if watched else "on_new": see, "start": start}
 
-    def _see_token(self, row: JobText, token: int, logits: Tensor | None) -> None:
-        """Take the next token of a text, and report its final part.
-
-        Args:
-            row: the text.
-            token: the picked token.
-            logits: `[V]` that decided it; None: unknown.
-        """
-        if row.done:
-            return
-        top = row.job.top_logprobs
-        row.add(token, None if top is None or logits is None else logprob(self.lvlm, logits, token, top))
-        if self.lvlm.preset.streams:
-            row.tell()
-
-    def _finish(self, row: JobText, answer: Answer, seconds: float) -> None:
+    def _finish(self, row: JobText, image: Sequence[Image], answer: Answer, seconds: float) -> None:
         """Report a finished text with its decoding time in seconds, after a second look if one was asked for."""
-        if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
-            answer = replace(answer, text=self.lvlm.ended(list(answer.tokens)).text, error="")
-        answer = row.cut(answer)
-        if answer.error:
-            row.job.tell(RequestError(answer.error, 422, code="unprocessable"))
-            return
-        answer = self._answers(row.job).finished(answer, row.job.pictures.open, row.job.schema)
-        self._tell(row, answer, seconds)
-
-    def _tell(self, row: JobText, answer: Answer, seconds: float) -> None:
         job = row.job
+        if not self._answering.guides:
+            if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
+                answer = replace(answer, text=self._lvlm.ended(list(answer.tokens)).text, error="")
+            answer = row.cut(answer)
+            if answer.error:
+                job.tell(RequestError(answer.error, 422, code="unprocessable"))
+                return
+            answer = self._answering.finished(answer, lambda: image, job.schema)
         asked = Asked(job.task, "", job.pictures.sha256, str(job.prompt))
-        record = self.lvlm.result(asked, answer).to_record()
+        record = self._lvlm.result(asked, answer).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
         piece = row.piece(answer.text, answer.reasoning or "", last=True)
         job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, piece))

@@ -22,6 +22,7 @@ OLLAMA = "/api/"  # where the paths of Ollama's protocol are
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
+MOST_ECHOED = 100  # characters of a name in messages
 SYSTEM = ("system", "developer")
 # Keys of other servers that would change a text, with the values that do not. Empty values count as not given.
 REFUSED: dict[str, tuple[Any, ...]] = {

@@ -8,9 +8,8 @@ from typing import Any
 
 from sira_cli.data.records.record import hash_of
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.serve.protocol import Options, RequestError, shortened
+from sira_cli.serve.protocol import MOST_ECHOED, Options, RequestError, shortened
 
-MOST_ECHOED = 100  # characters of a name in messages
 OLLAMA_VERSION = "0.12.11"  # whose requests are understood: the first with `logprobs`
 LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 

@@ -22,10 +22,5 @@ def element_script() -> str:
     return _read("element.js")
 
 
-def modules() -> dict[str, str]:
-    """Return the JavaScript modules that pages of a server import, by file name."""
-    return {"element.js": f"{element_script()}\nexport {{ element }};\n", "texts.js": _read("texts.js")}
-
-
 def _read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ from sira_cli.models.loading.load import load
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.pictures.data_url import data_url
 from sira_cli.serve.app import Server
-from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, scored, scripted, tokens
 
@@ -150,7 +149,7 @@ def test_captions_are_asked_about_here_and_by_a_server(sira, captions, tmp_path)
         min(each["support"] for each in record["objects"] if each["spans"]) for record in records
     ]
     preset = tmp_path / "mine.yaml"
-    with served(Server(lvlm).app, http=Connection, ws="none") as address:
+    with served(Server(lvlm).app) as address:
         server = ("--endpoint", f"{address}/v1", "-m", "demo", "-p", "demo")
         code, out, err = sira(*command, *server, "--json", "--write-preset", preset)
         assert code == 0, err

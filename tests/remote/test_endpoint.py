@@ -22,7 +22,6 @@ from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.remote import endpoint
 from sira_cli.serve.app import Server
-from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
 
@@ -42,7 +41,7 @@ def demo():
 
 @pytest.fixture(scope="module")
 def address(demo):
-    with served(Server(demo).app, http=Connection, ws="none") as address:
+    with served(Server(demo).app) as address:
         yield f"{address}/v1"
 
 

@@ -13,7 +13,6 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.remote.answer import Reply, check_choices, read_choices
 from sira_cli.remote.endpoint import Endpoint
 from sira_cli.serve.app import Server
-from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, scripted, tokens
 
@@ -36,7 +35,7 @@ def records(path):
 def test_our_own_server_answers_as_a_local_run(sira, photos, tmp_path):
     lvlm = load("demo", method="greedy")
     asked = {"yes or no": [QUESTION], "choice": [QUESTION, "--choices", "Yes,No"], "text": ["What is in the image?"]}
-    with served(Server(lvlm).app, http=Connection, ws="none") as address:
+    with served(Server(lvlm).app) as address:
         for name, question in asked.items():
             here, there = tmp_path / f"here {name}.jsonl", tmp_path / f"there {name}.jsonl"
             command = ["ask", photos, *question, "-p", "demo"]

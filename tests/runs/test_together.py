@@ -24,7 +24,6 @@ from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.check_request import CheckRequest
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.serve.app import Server
-from sira_cli.serve.connections import Connection
 from tests.support.asgi import served
 from tests.support.shards import EXAMPLES, write_tar
 
@@ -284,7 +283,7 @@ def test_a_check_asks_about_each_picture_by_itself(folder, demo):
 def test_groups_are_asked_about_on_a_server(sira, folder, demo):
     """Each picture in a request of its own, as in a local run."""
     write("photos/c.jsonl", {"images": ["0.png", "1.png"], "text": "There is a dog on a chair with an umbrella."})
-    with served(Server(demo).app, http=Connection, ws="none") as address:
+    with served(Server(demo).app) as address:
         code, out, err = sira("check", "photos/c.jsonl", "--endpoint", f"{address}/v1", "--model", "demo", "--json")
     assert code == 0, err
     record = json.loads(out)

@@ -12,10 +12,7 @@ from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.app import Server
-from sira_cli.serve.connections import Connection
-from tests.serve.on_page import PICTURE, opened
 from tests.support.asgi import served
-from tests.support.browser import Browser
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +31,7 @@ def endless(lvlm: Lvlm, monkeypatch: pytest.MonkeyPatch) -> Lvlm:
 @contextmanager
 def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
     """Serve in a thread; yields the address."""
-    with served(Server(lvlm, **settings).app, http=Connection, ws="none") as address:
+    with served(Server(lvlm, **settings).app) as address:
         yield address
 
 
@@ -48,11 +45,3 @@ def address(lvlm: Lvlm) -> Iterator[str]:
 def client(address: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture
-def page(browser, address) -> Browser:
-    """The page, with a picture chosen."""
-    opened(browser, address)
-    browser.type("#file", str(PICTURE))
-    return browser

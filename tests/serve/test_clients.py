@@ -233,12 +233,6 @@ def test_a_model_that_is_nowhere_is_said_before_torch_is_imported(tmp_path):
     assert "/nonexistent" in ended.stderr
 
 
-def test_a_websocket_is_refused_without_a_word_about_packages(address, caplog):
-    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    assert httpx.get(f"{address}/health", headers={**headers, "Sec-WebSocket-Key": "a" * 22 + "=="}).status_code == 200
-    assert not caplog.records
-
-
 def test_structured_outputs_other_than_json_are_refused(address):
     body = {"messages": said(), "structured_outputs": {"regex": "a"}}
     assert httpx.post(f"{address}/v1/chat/completions", json=body).json()["error"]["param"] == "structured_outputs"

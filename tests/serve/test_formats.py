@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
@@ -17,11 +15,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
+from sira_cli.errors import SettingsError
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.formats import closed
-from sira_cli.serve.trials import MOST_OF_ONE
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, said, streamed, waiting
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, said, streamed
 
 SMALL = {
     "type": "object",
@@ -312,51 +310,17 @@ def test_an_enormous_schema_is_followed_as_far_as_a_text_goes(address, name):
         Draft202012Validator(ENORMOUS[name]).validate(json.loads(choice["message"]["content"]))
 
 
-def test_no_other_request_waits_for_a_schema_that_is_tried(address, monkeypatch):
-    """Few schemas wait, the same one once; whoever asks for words, or by a known schema, has its answer meanwhile."""
-    body = {"messages": said(), "max_tokens": 2}
-    begun, may_end, trials, run = threading.Event(), threading.Event(), [], subprocess.run
-
-    def held(*given, **more):
-        trials.append(given)
-        begun.set()
-        may_end.wait(60)
-        return run(*given, **more)
-
-    def asking(schema: dict | None = None) -> httpx.Response:
-        more = {} if schema is None else {"response_format": named(schema)}
-        return httpx.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
-
-    assert asking(SMALL).status_code == 200
-    monkeypatch.setattr(subprocess, "run", held)
-    with ThreadPoolExecutor(MOST_OF_ONE + 3) as pool:
-        same = [pool.submit(asking, {"const": "held", "description": f"text {number}"}) for number in range(3)]
-        assert begun.wait(60)
-        others = [pool.submit(asking, {"const": number}) for number in range(MOST_OF_ONE)]
-        refused = next(as_completed(others, timeout=60)).result()  # one more than may wait
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert refused.json()["error"]["param"] == "response_format"
-        assert asking().status_code == 200
-        assert asking({**SMALL, "title": "A small one"}).status_code == 200
-        assert waiting(address) <= len(same)  # places are for others
-        assert len(trials) == 1
-        may_end.set()
-        codes = Counter(each.result().status_code for each in same + others)
-    assert codes == {200: len(same) + MOST_OF_ONE - 1, 429: 1}
-    assert len(trials) == MOST_OF_ONE
-
-
 def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
     """Before its text meets others."""
 
     def fail(self: object, schema: Schema) -> None:
-        raise ValueError("cannot be followed: too many tokens")
+        raise SettingsError("`schema=`: cannot be followed: too many tokens")
 
     monkeypatch.setattr(type(long.schema_tokens), "begin", fail)
     body = {"messages": said(), "response_format": named(SMALL)}
     answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
-    assert "too many tokens" in answer.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "response_format: cannot be followed: too many tokens"
 
 
 def test_no_reference_is_fetched(address, tmp_path):

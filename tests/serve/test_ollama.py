@@ -272,7 +272,7 @@ def test_pages_of_other_sites_and_large_bodies(lvlm):
         large = httpx.post(url, json={"model": "x" * 10**4})
         assert (large.status_code, "more than 10,000 bytes" in error_of(large)) == (413, True)
         rebound = httpx.post(url, json={}, headers={"Host": "rebound.example.org"})
-        assert (rebound.status_code, "this server is called 127.0.0.1" in error_of(rebound)) == (400, True)
+        assert (rebound.status_code, rebound.text) == (400, "Invalid host header")
         broken = httpx.post(url, content=b"{", headers={"content-type": "application/json"})
         assert (broken.status_code, "no JSON object" in error_of(broken)) == (400, True)
 

@@ -329,7 +329,7 @@ def test_prompts_that_are_too_long(lvlm):
     assert error["code"] == "context_length_exceeded"
     assert f"the prompt has {usual} tokens; this server takes {usual - 1}, with its pictures" in error["message"]
     with running(lvlm) as address:  # as many as the model's config has positions
-        for path in ("v1/chat/completions", "report"):
+        for path in ("v1/chat/completions",):
             answer = httpx.post(f"{address}/{path}", json={"messages": said("a " * 400_000), **rest}, timeout=60)
             assert answer.status_code == 413
             assert "and more, without its pictures; this server takes 1,024" in answer.text
@@ -353,7 +353,7 @@ def test_names_that_are_not_the_servers_are_refused(lvlm):
         assert httpx.get(f"{address}/v1/models").status_code == 200
         for host in ("rebound.example.org", "", "localhost.example.org", "[::1"):
             answer = httpx.get(f"{address}/v1/models", headers={"Host": host})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_host")
+            assert (answer.status_code, answer.text) == (400, "Invalid host header")
         for host in ("LOCALHOST", "localhost:1234"):
             assert httpx.get(f"{address}/v1/models", headers={"Host": host}).status_code == 200
 

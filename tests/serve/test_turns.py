@@ -13,8 +13,8 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
-from sira_cli.serve.jobs import prompt_of
 from sira_cli.serve.protocol import ChatRequest
+from sira_cli.serve.settings import prompt_of
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
 
 FOLLOWING = [{"role": "assistant", "content": "There is a dog."}, {"role": "user", "content": "What is on the left?"}]

@@ -14,10 +14,8 @@ from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas import trying
 from sira_cli.models.schemas.notes import without_notes
-from sira_cli.models.schemas.trial import matcher_of
-from sira_cli.models.schemas.trying import Tried, engine_reason
+from sira_cli.models.schemas.trying import engine_reason, matcher_of, reason_against
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -52,7 +50,6 @@ class Schema:
         given: SchemaSource,
         *,
         tags: bool = False,
-        untried: bool = False,
     ) -> Schema:
         """Return a schema that texts can follow.
 
@@ -60,12 +57,10 @@ class Schema:
             given: the name of a built-in one, also with the length of its list of tags (`tags:20`), a file, or the
                 schema itself.
             tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
-            untried: leave the trial, which may take seconds, to `try_out`.
 
         Raises:
             SettingsError: the schema does not exist, is not a JSON schema, cannot be followed, or has no tags; or the
                 extra `json` is missing.
-            SiraError: the process that tries it cannot be started.
         """
         if isinstance(given, Schema):
             return given
@@ -82,8 +77,7 @@ class Schema:
             if tags and not _holds_strings(value):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
-            if not untried or schema.tried is not None:
-                schema.try_out()
+            schema._try_out()
         except OSError as error:
             known = ", ".join(built_in())
             raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
@@ -95,21 +89,15 @@ class Schema:
             raise SettingsError(f"{shown}: {error}") from error
         return schema
 
-    @property
-    def tried(self) -> Tried | None:
-        """Result of a trial of such a schema; None without one."""
-        return trying.known(self.grammar)
-
-    def try_out(self) -> None:
-        """Test the schema, unless it has been tested.
+    def _try_out(self) -> None:
+        """Check that it can be followed.
 
         Raises:
-            ValueError: it cannot be followed (in reasonable time and memory), or no value fits it.
+            ValueError: it cannot, or no value fits it.
             SettingsError: the extra `json` is missing.
-            SiraError: the process that tries it cannot be started.
         """
         _bytes()
-        if reason := trying.tried(self.grammar).reason:
+        if reason := reason_against(self.grammar, json.dumps(self._constraints)):
             raise ValueError(f"cannot be followed{reason}")
 
     @property
@@ -158,7 +146,7 @@ class Schema:
 
     @functools.cached_property
     def grammar(self) -> str:
-        """Schema for the engine, which also identifies its trial."""
+        """The schema for the engine."""
         return f"{_EXACT}start: %json {json.dumps(self._constraints)}"
 
     def read(self, text: str) -> Any:

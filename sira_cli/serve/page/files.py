@@ -1,62 +1,50 @@
-"""The files of the page, and the headers that isolate it."""
+"""The page of the server: its files, the headers that isolate it, and what it has to know."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Response
 
-from sira_cli.analysis.page.page import policy_sources
+from sira_cli.analysis.doubt import DOUBTED, STEPS
+from sira_cli.language import function_words
+from sira_cli.methods.base import Ability
+from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.http import SAFE_HEADERS, page_policy
-from sira_cli.serve.page import examples
-from sira_cli.web import base_style, marks_style, modules
+from sira_cli.web import base_style, element_script, marks_style
 
 _HERE = Path(__file__).parent
-SCRIPTS = ("script.js", "picture.js", "column.js", "differences.js", "marks.js", "server.js")
-UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of answers that no cache keeps
+POLICY = page_policy({"img-src": "data: blob:", "require-trusted-types-for": "'script'"})
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page at `/`: its style, scripts and example pictures, for any model and without a key."""
+    """Serve the page at `/`, for any model and without a key."""
     style = base_style() + marks_style() + _read("style.css")
-    _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": policy()})
+    _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": POLICY})
     _add(app, "/page/style.css", style, "text/css")
-    for name in SCRIPTS:
-        _add(app, f"/page/{name}", _read(name), "text/javascript")
-    for name, script in modules().items():
-        _add(app, f"/page/{name}", script, "text/javascript")
-    for seed in examples.SEEDS:
-        _add_example(app, seed)
-
-
-def policy() -> str:
-    """Return the page's content security policy: nothing from other servers, and no text becomes code.
-
-    It includes the report's style and script: a report is opened as a `blob:`, to which this policy also applies.
-    """
-    report = policy_sources()
-    return page_policy(
-        {
-            "script-src": f"'self' {report['script-src']}",
-            "style-src": f"'self' {report['style-src']}",
-            "img-src": "data: blob:",
-            "require-trusted-types-for": "'script'",
-        }
-    )
+    _add(app, "/page/script.js", _read("script.js"), "text/javascript")
+    _add(app, "/page/element.js", f"{element_script()}\nexport {{ element }};\n", "text/javascript")
 
 
 def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[str, str] | None = None) -> None:
     async def served() -> Response:
-        return Response(content, media_type=media_type, headers={**UNKEPT, **SAFE_HEADERS, **(headers or {})})
+        return Response(content, media_type=media_type, headers={**SAFE_HEADERS, **(headers or {})})
 
     app.add_api_route(path, served, methods=["GET", "HEAD"], response_model=None)  # HEAD: Ollama's heartbeat
 
 
-def _add_example(app: FastAPI, seed: int) -> None:
-    def drawn() -> Response:  # in a thread: drawing takes a while
-        return Response(examples.draw(seed), media_type="image/png", headers={**UNKEPT, **SAFE_HEADERS})
-
-    app.add_api_route(f"/page/{examples.name_of(seed)}", drawn, methods=["GET"], response_model=None)
+def page_settings(lvlm: Lvlm) -> dict[str, Any]:
+    """Return the model's name, the methods to show side by side, and which words to doubt (`analysis.doubt`)."""
+    names = dict.fromkeys(["sira" if lvlm.method == "greedy" else lvlm.method, "greedy"])
+    methods = [lvlm.preset.method(name) for name in names]
+    return {
+        "model": lvlm.preset.name or lvlm.preset.model,
+        "methods": [{"name": each.name, "scores_words": Ability.TRACES in each.abilities} for each in methods],
+        "doubted": DOUBTED,
+        "steps": STEPS,
+        "function_words": sorted(function_words()),
+    }
 
 
 def _read(name: str) -> str:
