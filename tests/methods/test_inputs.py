@@ -17,14 +17,16 @@ from sira_cli import load
 from sira_cli.analysis.drift.measure import measure_drift
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
+from sira_cli.methods.base import PromptBatch
 from sira_cli.methods.icd import ROLE
-from sira_cli.methods.vcd import noised, signal_share
+from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.models.answering.choices import choose
 from sira_cli.models.answering.preparing import BRANCH
 from sira_cli.models.inputs.processors import chat_inputs
 from sira_cli.models.loading import presets
 from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints_other import WRITERS
+from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share
 
@@ -60,6 +62,13 @@ def test_noise_of_a_picture_is_normal_and_depends_on_its_seed_alone():
     assert abs(float(torch.corrcoef(together.flatten(1))[0, 1])) < 0.05
     equal = epsilon({"pixel_values": pixels}, [16, 16], seeds=(7, 7))
     torch.testing.assert_close(equal[0], equal[1])
+
+
+def test_videos_are_not_noised():
+    case = case_of("Qwen2.5-VL")
+    inputs = {**case.inputs, "pixel_values_videos": case.inputs["pixel_values"]}
+    with pytest.raises(UnsupportedModelError, match="method vcd adds noise to pictures, not to videos"):
+        Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
 
 
 def test_temporal_copies_of_a_patch_get_the_same_noise():
