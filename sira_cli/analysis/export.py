@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from sira_cli.analysis.exiftool import arguments, is_namable
 from sira_cli.analysis.record_file import RecordFile
+from sira_cli.analysis.tables import write_table
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.records.lines import as_line
-from sira_cli.data.records.tables import check_format, write_table
 from sira_cli.data.rows import read_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
@@ -24,8 +24,7 @@ from sira_cli.pictures.sources import recorded
 
 CORRECTION = "sira.correction/1"
 SCHEMAS = ("sira.caption/", "sira.ask/", "sira.check/")
-# Of the text before: scores of its words, and what a second look or a check made of it.
-_OF_THE_TEXT = ("words", "choices", "removed", "added", "fixed", "dropped")
+_OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other
 
 
 class Correction(NamedTuple):
@@ -108,8 +107,7 @@ class Export:
             SettingsError: pyarrow is missing.
             SiraError: the file cannot be written.
         """
-        check_format(path)
-        write_table((as_line(item.record) for item in self), path, self.keys)
+        write_table((item.record for item in self), path, self.keys)
 
     def write_records(self, path: Path) -> None:
         """Write all records as lines; names of pictures are relative to the file's folder.
@@ -193,20 +191,19 @@ def read_corrections(path: Path) -> dict[str, Correction]:
 def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Return a record with another text, and the text before as `draft`.
 
-    A claim about a thing stays, at its new places, if the new text has one of the words that named it. The other claims
-    and all scores of words leave, and the support of a check is that of the claims that stay.
+    An object stays, at its new places, if the new text has one of the words that named it. The other objects and all
+    scores of words leave, and the support of a check is that of the objects that stay.
 
     Raises:
         DataError: the text has to follow a schema, and is not JSON.
     """
     new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
     new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}
-    for kind in ("objects", "claims"):
-        if kind in record:
-            moved = (_moved(claim, record["text"], text) for claim in record[kind])
-            new[kind] = [claim for claim in moved if claim["spans"]]
-    if "objects" in record and "support" in record:
-        new["support"] = min((claim["support"] for claim in (*new["objects"], *new.get("claims", ()))), default=1.0)
+    if "objects" in record:
+        moved = (_moved(claim, record["text"], text) for claim in record["objects"])
+        new["objects"] = [claim for claim in moved if claim["spans"]]
+        if "support" in record:
+            new["support"] = min((claim["support"] for claim in new["objects"]), default=1.0)
     if record.get("json_schema"):
         try:
             new["data"] = json.loads(text)

@@ -167,14 +167,12 @@ def claim(thing: str, support: float, *spans: tuple[int, int]) -> dict:
 
 def test_claims_about_words_that_left_leave():
     text = "A dog and a cat near dogs."
-    record = result(
-        "a.png", text, schema="sira.check/1", support=0.1, fixed="A cat.", dropped=[], words=[{"word": "A"}]
-    )
+    record = result("a.png", text, schema="sira.check/1", support=0.1, added=["cat"], words=[{"word": "A"}])
     record["objects"] = [claim("dog", 0.1, (2, 5), (21, 25)), claim("cat", 0.8, (12, 15))]
     new = corrected(record, "The Cat, a hotdog.")
     assert new["objects"] == [claim("cat", 0.8, (4, 7))]
     assert (new["text"], new["draft"], new["support"], new["key"]) == ("The Cat, a hotdog.", text, 0.8, record["key"])
-    assert not {"fixed", "dropped", "words"} & new.keys()
+    assert not {"added", "words"} & new.keys()
     assert corrected(record, "Dogs.")["objects"] == [claim("dog", 0.1, (0, 4))]
     assert corrected(record, "A bird.")["support"] == 1.0
 

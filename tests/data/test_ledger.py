@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import multiprocessing
 import os
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.data.records.ledger import Ledger
-from sira_cli.data.records.record import CONFIGURATION, OPTIONAL
-from sira_cli.data.records.tables import write_table
+from sira_cli.data.records.record import CONFIGURATION
 from sira_cli.errors import DataError, SettingsError, SiraError
 
 COMMON = {
@@ -180,14 +178,7 @@ def test_what_is_known_of_a_file_is_what_parsing_it_says(path, file):
         assert (ledger.key(name), ledger.is_error(name)) == (each["key"], each["status"] == "error")
         assert ledger.record(name) == each
     assert list(ledger.records()) == records
-    write_table(ledger.lines(), path.with_suffix(".csv"), ledger.columns)
     ledger.close()
-    with path.with_suffix(".csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
-    assert [row | {name: json.loads(row[name]) for name in OPTIONAL if name in row} for row in rows] == [
-        {name: value if name in OPTIONAL else str(value) for name, value in each.items() if value is not None}
-        for each in records
-    ]
     other = {str: "other", int: 77, float: 0.77, dict: {"other": 1}}
     later = {"system": "Be brief.", "repetition_penalty": 1.5, "text_settings": {"prefix": "a"}}
     for name in [name for name in CONFIGURATION if name in one or name in later]:
@@ -295,7 +286,6 @@ def test_several_prompts_per_picture_are_known_by_their_ids(path, monkeypatch):
     for each in records:
         known = ledger.key(each["id"]), ledger.is_error(each["id"]), ledger.record(each["id"])
         assert known == (each["key"], each["status"] == "error", each)
-    assert ledger.columns >= {"id", "prompt", "text"}
     assert len(parsed) == 1
     ledger.close()
     with path.open("a") as file:

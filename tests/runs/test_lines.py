@@ -7,7 +7,6 @@ from typing import Any
 
 from sira_cli.data.records.lines import as_line, split_optional
 from sira_cli.data.records.record import Result
-from sira_cli.data.records.tables import COLUMNS
 
 # Entries of lists with every key that one may have.
 WORD = {"word": "dog", "start": 0, "end": 3, "probability": 0.5, "grounding": 0.5, "delta": 0.1, "cf_probability": 0.4}
@@ -27,23 +26,22 @@ VERIFY = {
     "sort": "support",
     "claims": {"objects": {"question": "?"}},
 }
+FIELDS = tuple(Result.__dataclass_fields__)
 LISTS: dict[str, Any] = {
     "words": [WORD],
     "choices": [{"choice": "Yes", "probability": 0.5, "logprob": -1.0}],
     "objects": [CLAIM | {"answer": "red"}],
-    "claims": [CLAIM | {"answer": "red"}],
     "removed": [CLAIM],
     "candidates": [CLAIM],
     "verify": VERIFY,
-    "data": {name: name for name in COLUMNS},
+    "data": {name: name for name in FIELDS},
 }
 
 
 def test_optional_fields_are_found_whatever_stands_inside_them():
     """No name of an optional field is a key inside an earlier one."""
-    values = {name: LISTS.get(name, name) for name in COLUMNS}
+    values = {name: LISTS.get(name, name) for name in FIELDS}
     assert LISTS.keys() <= values.keys()
     rest, optional = split_optional(as_line(values))
     found = json.loads(rest + b"}") | {name: json.loads(value) for name, value in optional.items()}
     assert found == values
-    assert {*Result.__dataclass_fields__} == {*values}

@@ -33,7 +33,6 @@ class Ledger(ContinuedFile):
     Attributes:
         path: the file.
         configuration: the fields that are equal in all its records.
-        columns: the names of all fields of its records.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Ledger(ContinuedFile):
         self._numbers: dict[int, int] = {}  # of the newest record of each picture, by the hash of its name
         self._failures, self._failed = failures, dict[int, bytes]()  # the lines of that file
         self._superseded = False
-        self.columns: set[str] = set()
         self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
         self._before = b""  # the configuration of the line before, as it is written
@@ -120,15 +118,11 @@ class Ledger(ContinuedFile):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the newest record of each picture in file order, without those in the file of failures."""
-        return map(json.loads, self.lines())
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines of `records`."""
         with self.path.open("rb") as file:  # with a buffer: most records follow each other
             for number in self._numbers.values():
                 if (start := self._index["start"][number]) >= 0:
                     file.seek(start)
-                    yield file.read(self._index["size"][number])
+                    yield json.loads(file.read(self._index["size"][number]))
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
@@ -161,9 +155,7 @@ class Ledger(ContinuedFile):
                 for number in numbers:
                     data = self._read(number)
                     if number in to_mark:
-                        record = marked(json.loads(data))
-                        data = as_line(record)
-                        self.columns |= record.keys()
+                        data = as_line(marked(json.loads(data)))
                     file.write(data)
                     sizes.append(len(data))
                 file.flush()
@@ -269,7 +261,6 @@ class Ledger(ContinuedFile):
             self._superseded = True
             self._index.replace(number, *row)
             self._keys[_KEY * number : _KEY * (number + 1)] = key
-        self.columns.update(head.given)
         return number
 
     def _is_failed(self, number: int) -> bool:

@@ -22,7 +22,6 @@ class Head(NamedTuple):
         image: of its picture's content.
         flags: of `FAILED` and `MARKED`.
         configuration: all that is equal in a file, as it is written; it may differ where that does not.
-        given: the names of the optional fields, or of all.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Head(NamedTuple):
     image: int
     flags: int
     configuration: bytes
-    given: list[str]
 
     @classmethod
     def of(cls, record: Mapping[str, Any], by: str) -> Head:
@@ -40,7 +38,7 @@ class Head(NamedTuple):
             json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "image_sha256", "warnings")
         )
         said = _hashed(record["schema"], record["status"] == "error", text, image, warnings)
-        return cls(record[by], record["key"], *said, b"", [name for name, value in record.items() if value is not None])
+        return cls(record[by], record["key"], *said, b"")
 
 
 def _hashed(schema: str, failed: bool, text: bytes, image: bytes, warnings: bytes) -> tuple[int, int, int]:
@@ -84,14 +82,13 @@ def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> 
     content = line[image + len(b', "image_sha256": ') : version]
     said = _hashed(schema.decode(), status == b"error", text, content, end.warnings)
     name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
-    return Head(name, key.decode(), *said, schema + line[first:last] + end.configuration, end.fields)
+    return Head(name, key.decode(), *said, schema + line[first:last] + end.configuration)
 
 
 class _End(NamedTuple):
-    """The needed fields at a line's end: those equal in the whole file, the names of the others, the warnings."""
+    """The needed fields at a line's end: those equal in the whole file, and the warnings."""
 
     configuration: bytes
-    fields: list[str]
     warnings: bytes
 
 
@@ -99,8 +96,7 @@ class _End(NamedTuple):
 def _end_of(end: bytes) -> _End:
     rest, optional = split_optional(end)
     same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
-    fields = [name for name, value in optional.items() if value != b"null"]
-    return _End(rest + same, fields, optional.get("warnings", b""))
+    return _End(rest + same, optional.get("warnings", b""))
 
 
 def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
