@@ -173,7 +173,7 @@ class Schema:
         return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
 
     def answer(self, answer: Answer) -> Answer:
-        """Return the answer of a text that followed the schema, with its value or the reason for a missing one."""
+        """Return the answer of a text that followed the schema: its value, as tags if `as_tags`, or why it has none."""
         answer = replace(answer, json_schema=self.label)
         if answer.error:
             return answer
@@ -181,7 +181,11 @@ class Schema:
             data = self.read(answer.text)
         except ValueError as error:
             return replace(answer, text="", error=self._unfinished(answer, error))
-        return self.written(answer, data)
+        if not self.as_tags:
+            return replace(answer, data=data)
+        plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
+        tags = list(dict.fromkeys(filter(None, plain)))
+        return replace(answer, data=tags, text=", ".join(tags))
 
     def _unfinished(self, answer: Answer, error: ValueError) -> str:
         """Return the message for a text without a value."""
@@ -193,14 +197,6 @@ class Schema:
                 "follow: make its patterns, numbers and nesting simpler"
             )
         return f"the JSON cannot be used: {error}"
-
-    def written(self, answer: Answer, data: Any) -> Answer:
-        """Return an answer with a value, as tags if `as_tags`."""
-        if not self.as_tags:
-            return replace(answer, data=data)
-        plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
-        tags = list(dict.fromkeys(filter(None, plain)))
-        return replace(answer, data=tags, text=", ".join(tags))
 
 
 def _option(tags: bool) -> str:
