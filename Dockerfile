@@ -11,7 +11,7 @@ RUN useradd --create-home --uid 10001 sira \
 
 COPY . /src
 RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu \
-        --constraint /src/constraints.txt "/src[heif,json,parquet,serve]" \
+        --constraint /src/constraints.txt "/src[data,heif,json,serve]" \
     && rm -r /src
 
 USER 10001

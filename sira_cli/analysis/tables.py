@@ -1,4 +1,4 @@
-"""Records as a table: CSV, or Parquet (extra `parquet`)."""
+"""Records as a table: CSV, or Parquet (extra `data`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_table(records: Iterable[dict[str, Any]], path: Path, keys: Container[s
     """
     is_parquet = path.suffix.lower() == ".parquet"
     if is_parquet and importlib.util.find_spec("pyarrow") is None:
-        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[parquet]', or write .csv")
+        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[data]', or write .csv")
     ids = ["id"] if "id" in keys else []
     columns = [*ids, *(name for name in COLUMNS if name in keys or name not in OPTIONAL)]
     with replacing(path) as file:

@@ -142,7 +142,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[parquet]'") from error
+        raise SettingsError(f"{file} needs pyarrow: pip install 'sira-cli[data]'") from error
     table = parquet.ParquetFile(file)
     columns = [name for name in table.schema_arrow.names if name in (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)]
     number = 0

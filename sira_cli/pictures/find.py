@@ -13,16 +13,15 @@ from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.containers import BrokenPicture, Container, expand_ranges
+from sira_cli.pictures.datasets import IN_FOLDERS, TARS, DataFile, is_data_file, is_tar
 from sira_cli.pictures.left_out import Pictures, count, in_words
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN, StdinPicture
 from sira_cli.pictures.sources import has_scheme, located
-from sira_cli.pictures.tables import Table, is_table, is_table_of_records
-from sira_cli.pictures.webdataset import COMPRESSED, ENDING, TarShard
 
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
 
 
@@ -66,9 +65,9 @@ def find_pictures(
 
     Args:
         paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. Missing files
-            are also listed: each becomes an error of its own when it is opened. WebDataset shards, Parquet and Arrow
-            files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for such files
-            in it, but tables of sira's records.
+            are also listed: each becomes an error of its own when it is opened. WebDataset shards, Parquet, Arrow, JSON
+            and CSV files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for the
+            shards, Parquet and Arrow files in it.
         recursive: include subfolders, after the files of a folder; links to folders are not followed.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep at most this many; the rest is not looked at.
@@ -88,28 +87,20 @@ def find_pictures(
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
     found: dict[str, Picture] = {}
-    containers, any_place, records = 0, False, ""
+    any_place, any_data = False, False
     left_out: Counter[str] = Counter()
-    every = [path for given in paths for path in expand_ranges(given)]
-    named = set(every)
+    every = [path for given in paths for path in _expand_ranges(given)]
     for place in _places(every, recursive, image_column, id_column, allow_private, left_out):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
-        if isinstance(place, Table) and place.location not in named and is_table_of_records(Path(place.location)):
-            records = place.location
-            continue
-        containers += isinstance(place, Container)
-        for picture in place.pictures() if isinstance(place, Container) else (place,):
+        any_data = any_data or isinstance(place, DataFile)
+        for picture in place.pictures() if isinstance(place, DataFile) else (place,):
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return Pictures(found.values())
-        if isinstance(place, Container):
-            left_out += place.left_out
-    if records and not found:
-        raise SettingsError(f"{_shown(paths)}: holds no pictures, but records of sira: give {one_line(records)} itself")
-    if containers and not found:
-        raise SettingsError(f"{_shown(paths)}: no pictures inside{_but(left_out)}")
+    if any_data and not found:
+        raise SettingsError(f"{_shown(paths)}: no pictures inside")
     if not any_place:
         # Only folders can be empty: everything else is listed as it is.
         subfolders = "" if recursive else " (subfolders count with -r)"
@@ -166,25 +157,15 @@ def _places(
     id_column: str | None,
     allow_private: bool,
     left_out: Counter[str],
-) -> Iterator[Picture | Container]:
+) -> Iterator[Picture | DataFile]:
     for path in paths:
         for location, relative in _expand(path, recursive, left_out, alone=len(paths) == 1):
             if location == STDIN:
                 yield StdinPicture()
-            elif is_container(location):
-                if not stores.is_uri(location) and not os.path.lexists(location):
-                    yield BrokenPicture(location, relative, location, "", "no such file")
-                elif is_table(location):
-                    yield Table(location, relative, image_column, id_column, allow_private)
-                else:
-                    yield TarShard(location, relative, image_column)
+            elif is_data_file(location) and not has_scheme(location):
+                yield DataFile(location, relative, image_column, id_column)
             else:
                 yield located(location, relative, allow_private=allow_private)
-
-
-def is_container(name: str) -> bool:
-    """Return whether a file of this name holds many pictures."""
-    return name.lower().endswith((ENDING, *COMPRESSED)) or is_table(name)
 
 
 def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool = False) -> Iterator[tuple[str, str]]:
@@ -195,7 +176,7 @@ def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool =
     """
     if path == STDIN:
         yield STDIN, STDIN
-    elif has_scheme(path) and not is_container(path):
+    elif has_scheme(path):
         yield path, path
     elif stores.is_uri(path):
         try:
@@ -224,13 +205,13 @@ def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[
     """
     containers, any_picture = {}, False
     for location, relative in files:
-        if is_container(relative):
+        if is_data_file(relative):
             containers[relative] = location
         else:
             any_picture = True
             yield location, relative
     for relative, location in containers.items() if not any_picture else ():
-        about_shard = is_table(relative) and str(Path(relative).with_suffix(ENDING)) in containers
+        about_shard = not is_tar(relative) and any(str(Path(relative).with_suffix(tar)) in containers for tar in TARS)
         if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):
             yield location, relative
 
@@ -262,10 +243,28 @@ def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]
 
 def _counts(name: str, left_out: Counter[str]) -> bool:
     """Return whether a name is that of a picture or container; count other pictures as left out."""
-    counts = Path(name).suffix.lower() in endings() or is_container(name)
+    counts = Path(name).suffix.lower() in endings() or name.lower().endswith(IN_FOLDERS)
     if not counts:
         count(left_out, name)
     return counts
+
+
+def _expand_ranges(path: str) -> Iterator[str]:
+    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path as it is.
+
+    Raises:
+        SettingsError: a range ends before it begins.
+    """
+    match = _RANGE.search(path)
+    if match is None or os.path.lexists(path):
+        yield path
+        return
+    first, last = match[1], match[2]
+    if int(first) > int(last):
+        raise SettingsError(f"{one_line(path)}: the range {match[0]} is empty: expected the smaller number first")
+    width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+    for number in range(int(first), int(last) + 1):
+        yield from _expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")
 
 
 def _shown(paths: list[str]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
 
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
-_PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"  # the last ones are read, but not from shards
+_PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"
 KNOWN = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
 REMEDIES = {
     **dict.fromkeys((".heic", ".heif", ".hif"), HEIF),
@@ -30,16 +30,15 @@ class Pictures(list[Picture]):
         self.left_out = dict(sorted((left_out or {}).items(), key=lambda each: (-each[1], each[0])))
 
 
-def count(left_out: Counter[str], name: str, *, read: Collection[str] | None = None) -> None:
+def count(left_out: Counter[str], name: str) -> None:
     """Count a file that is not read, if it is a picture or a video by its name.
 
     Args:
         left_out: numbers by ending, which are changed.
         name: of the file.
-        read: endings of files that are read; None: all that are read in folders.
     """
     ending = PurePath(name).suffix.lower()
-    if ending in KNOWN and ending not in (endings() if read is None else read):
+    if ending in KNOWN and ending not in endings():
         left_out[ending] += 1
 
 

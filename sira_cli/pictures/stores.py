@@ -1,23 +1,20 @@
-"""Pictures in object stores (`s3://`, `gs://`, ...), by way of pyarrow's filesystems."""
+"""Object stores and the Hugging Face Hub (`s3://`, `gs://`, `hf://`, ...), by way of fsspec."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import Any, BinaryIO
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit, urlunsplit
 
 from sira_cli.errors import SettingsError
 
-GOOGLE_SECONDS = 15  # of tries; the library of Google's store goes on for a quarter of an hour
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_uri(path: str) -> bool:
-    """Return whether a path names something in an object store."""
+    """Return whether a path names something in an object store, or on the web."""
     return _URI.match(path) is not None
 
 
@@ -35,66 +32,28 @@ def without_password(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Turn httpx's network errors under `hf://` into OSErrors, as other stores raise."""
-    from httpx2 import HTTPError
-
-    try:
-        yield
-    except HTTPError as error:
-        raise OSError(str(error) or type(error).__name__) from error
-
-
-@_connected()
 def read(uri: str) -> bytes:
     """Return all bytes of an object.
 
     Raises:
         OSError: it does not exist, or cannot be read.
-        SettingsError: no such kind of store.
+        SettingsError: no such kind of store, or its package is missing.
     """
-    filesystem, path = _located(uri)
-    with filesystem.open_input_stream(path) as stream:
-        data: bytes = stream.read()
-    return data
+    with opened(uri) as file:
+        return file.read()
 
 
-@_connected()
-def read_range(uri: str, offset: int, size: int) -> bytes:
-    """Return a part of an object; fewer bytes if it ends before.
+@contextmanager
+def opened(uri: str) -> Iterator[BinaryIO]:
+    """Open an object, or a local path, for random access.
 
     Raises:
         OSError, SettingsError: as `read`.
     """
-    filesystem, path = _located(uri)
-    with filesystem.open_input_file(path) as file:
-        data: bytes = file.read_at(size, offset)
-    return data
-
-
-@_connected()
-def open_file(uri: str) -> BinaryIO:
-    """Open an object for random access.
-
-    Raises:
-        OSError, SettingsError: as `read`.
-    """
-    filesystem, path = _located(uri)
-    opened: BinaryIO = filesystem.open_input_file(path)
-    return opened
-
-
-@_connected()
-def stream(uri: str) -> BinaryIO:
-    """Open an object for reading from start to end.
-
-    Raises:
-        OSError, SettingsError: as `read`.
-    """
-    filesystem, path = _located(uri)
-    opened: BinaryIO = filesystem.open_input_stream(path)
-    return opened
+    with _connected(uri):
+        filesystem, path = _located(uri)
+        with filesystem.open(path, "rb") as file:
+            yield cast(BinaryIO, file)
 
 
 def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
@@ -107,58 +66,52 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
         SettingsError: there is no such kind of store, or it does not answer.
     """
     try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise SettingsError(f"{public(uri)}: is not a URI: {error}") from error
-    try:
-        with _connected():
+        with _connected(uri):
             filesystem, path = _located(uri)
-            from pyarrow.fs import FileSelector, FileType
-
-            pattern = ""
-            kind = filesystem.get_file_info(path).type
-            if kind == FileType.NotFound and "*" in path.rpartition("/")[2]:
-                path, _, pattern = path.rpartition("/")
-                parts = parts._replace(path=parts.path.rpartition("/")[0])
-                kind, recursive = filesystem.get_file_info(path).type, False
-            if kind == FileType.Directory:
-                found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
-        if kind != FileType.Directory:
-            yield uri, parts.path.lstrip("/")
-            return
+            found: list[str] | None = None
+            if filesystem.isdir(path):
+                found = filesystem.find(path, maxdepth=None if recursive else 1)
+            elif "*" in path.rpartition("/")[2] and not filesystem.exists(path):
+                found, path = filesystem.glob(path), path.rpartition("/")[0]
     except OSError as error:
-        reason = str(error).partition(" error_info=")[0]  # Google's library says all again after it
-        raise SettingsError(f"{public(uri)}: cannot be listed: {reason}") from error
-    files = [entry.path[len(path) :].strip("/").split("/") for entry in found if entry.type == FileType.File]
-    visible = [names for names in files if not any(name.startswith(".") for name in names)]
-    if pattern:
-        visible = [names for names in visible if fnmatchcase(names[-1], pattern)]
+        raise SettingsError(f"{public(uri)}: cannot be listed: {error}") from error
+    if found is None:
+        yield uri, uri.partition("://")[2]
+        return
+    below = [name[len(path.rstrip("/")) :].strip("/").split("/") for name in found]
+    visible = [names for names in below if not any(name.startswith(".") for name in names)]
+    folder = uri.rpartition("/")[0] if "*" in uri.rpartition("/")[2] else uri.rstrip("/")
     for names in sorted(visible, key=lambda names: [(1, name) for name in names[:-1]] + [(0, names[-1])]):
-        below = "/".join(names)
-        yield urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(below)}")), below
+        yield f"{folder}/{'/'.join(names)}", "/".join(names)
+
+
+def check_kind(uri: str) -> None:
+    """Check that a URI is of a kind of store that can be read here.
+
+    Raises:
+        SettingsError: it is not, or the store's package is missing.
+    """
+    _located(uri)
+
+
+@contextmanager
+def _connected(uri: str) -> Iterator[None]:
+    """Turn the errors of every kind of store into an OSError."""
+    try:
+        yield
+    except (OSError, SettingsError):
+        raise
+    except Exception as error:
+        raise OSError(f"{public(uri)}: {str(error) or type(error).__name__}") from error
 
 
 def _located(uri: str) -> tuple[Any, str]:
-    parts = urlsplit(uri)
-    if parts.scheme.lower() in ("gs", "gcs") and "retry_limit_seconds" not in parts.query:
-        query = "&".join(filter(None, (parts.query, f"retry_limit_seconds={GOOGLE_SECONDS}")))
-    else:
-        query = parts.query
-    filesystem, root = _filesystem(urlunsplit(parts._replace(path="/", query=query)))
-    return filesystem, root.rstrip("/") + unquote(parts.path).rstrip("/")
+    from fsspec.core import url_to_fs
 
-
-@functools.cache  # one client per store serves all pictures, in all threads
-def _filesystem(root: str) -> tuple[Any, str]:
-    if urlsplit(root).scheme.lower() in ("http", "https"):
-        raise SettingsError(f"{public(root)}: only single pictures are read from the web: download files with many")
     try:
-        from pyarrow.fs import FileSystem
+        filesystem, path = url_to_fs(uri)
     except ImportError as error:
-        raise SettingsError(f"{public(root)} needs pyarrow: pip install 'sira-cli[parquet]'") from error
-    try:
-        filesystem, path = FileSystem.from_uri(root)
-    except ValueError as error:  # pyarrow's ArrowInvalid
-        reason = str(error).replace(root, public(root))
-        raise SettingsError(f"{public(root)}: {reason}: expected a store such as s3://bucket/folder") from error
+        raise SettingsError(f"{public(uri)}: {error}, with pip") from error
+    except ValueError as error:
+        raise SettingsError(f"{public(uri)}: {error}: expected a store such as s3://bucket/folder") from error
     return filesystem, path

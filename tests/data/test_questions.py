@@ -126,9 +126,8 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
     ]
     assert found[0][0].id == "0.png: Is there a dog?"
     assert pickle.loads(pickle.dumps(found[0])) == found[0]
-    sira("ask", "photos", "--questions", "p.csv", "-p", "demo", "--limit", 2, "-o", "table.csv")
-    with Path("table.csv").open(encoding="utf-8") as file:
-        assert [row["id"] for row in csv.DictReader(file)] == [each.id for each in found[0][:2]]
+    sira("ask", "photos", "--questions", "p.csv", "-p", "demo", "--limit", 2, "-o", "some.jsonl")
+    assert [row["id"] for row in read("some.jsonl")] == [each.id for each in found[0][:2]]
 
 
 def test_ids_from_a_table_with_empty_cells(folder):

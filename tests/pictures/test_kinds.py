@@ -7,8 +7,9 @@ import io
 import sys
 from pathlib import Path
 
-import pyarrow.fs
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
@@ -57,20 +58,22 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_an_object_in_a_store(photo, monkeypatch):
-    """The store is a folder: no other can exist here. Only what names it is that of a real one."""
-    local = pyarrow.fs.SubTreeFileSystem(str(photo.parents[1]), pyarrow.fs.LocalFileSystem())
-    monkeypatch.setattr("sira_cli.pictures.stores._filesystem", lambda root: (local, ""))
-    picture = as_picture("s3://key:secret@bucket/sub/cat.jpg")
+    """The store is in memory: no other can exist here."""
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    fsspec.filesystem("memory").pipe("/key:secret@bucket/sub/cat.jpg", photo.read_bytes())
+    picture = as_picture("memory://key:secret@bucket/sub/cat.jpg")
     assert isinstance(picture, StorePicture)
-    shown = "s3://bucket/sub/cat.jpg"
+    shown = "memory://bucket/sub/cat.jpg"
     assert (picture.address, picture.shown, picture.name_in(photo.parent)) == (shown, shown, shown)
     assert (picture.is_here(), picture.is_missing(), picture.depends_on_folder) == (False, False, False)
-    with pytest.raises(SettingsError, match=r"s3://bucket/sub/cat\.jpg: texts are not written to a store") as caught:
+    with pytest.raises(
+        SettingsError, match=r"memory://bucket/sub/cat\.jpg: texts are not written to a store"
+    ) as caught:
         picture.text_file(".txt")
     assert "secret" not in str(caught.value)
     assert picture.read() == photo.read_bytes()
-    with pytest.raises(PictureError, match=r"s3://bucket/sub/dog\.jpg: no such file"):
-        as_picture("s3://key:secret@bucket/sub/dog.jpg").read()
+    with pytest.raises(PictureError, match=r"memory://bucket/sub/dog\.jpg: no such file"):
+        as_picture("memory://key:secret@bucket/sub/dog.jpg").read()
 
 
 def test_stdin(photo, monkeypatch):

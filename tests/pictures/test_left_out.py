@@ -92,17 +92,6 @@ def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):
         find_pictures([str(tmp_path)])
 
 
-def test_what_is_not_read_in_a_shard_is_named(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as shard:
-        for name in ("1.jpg", "1.txt", "2.wmv", "2.json", "3.cls", "1.nef", "4.gif"):
-            content = encoded(PHOTO.resize((32, 32)), "JPEG")
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            shard.addfile(member, io.BytesIO(content))
-    found = find_pictures([str(tmp_path / "a.tar")])
-    assert (len(found), found.left_out) == (1, {".gif": 1, ".nef": 1, ".wmv": 1})
-
-
 # --- HEIF
 
 

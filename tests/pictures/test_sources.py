@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures import lists, stores
+from sira_cli.pictures import lists
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.lists import read_list
 from sira_cli.pictures.names import one_line
@@ -175,7 +174,7 @@ def test_nothing_to_do(tree):
 
 
 def test_a_store_is_listed_as_a_folder_is(tmp_path):
-    """pyarrow's local filesystem stands for a store: other kinds need a network."""
+    """fsspec's local filesystem stands for a store: other kinds need a network."""
     for name in ("b.png", "a.jpg", "notes.txt", ".hidden.png", "sub dir/c%20#.png", "sub dir/deep/d.png", ".git/e.png"):
         tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
@@ -195,18 +194,3 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
 def test_credentials_are_not_shown():
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
     assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"
-
-
-def test_a_store_without_its_package_names_the_extra(monkeypatch):
-    """pyarrow is made to be missing."""
-    for name in ("pyarrow", "pyarrow.fs"):
-        monkeypatch.setitem(sys.modules, name, None)
-    stores._filesystem.cache_clear()
-    with pytest.raises(SettingsError, match=r"^s3://bucket/ needs pyarrow: pip install 'sira-cli\[parquet\]'$"):
-        find_pictures(["s3://bucket/photos"])
-
-
-@pytest.mark.parametrize("url", ["https://example.org/cats.tar", "HTTP://example.org/cats.parquet"])
-def test_what_holds_many_pictures_is_not_read_from_the_web(url):
-    with pytest.raises(SettingsError, match="only single pictures are read from the web: download files with many"):
-        find_pictures([url])

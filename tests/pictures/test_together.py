@@ -165,7 +165,7 @@ def test_columns_of_a_table_are_shown_together(folder):
     assert len(second.open().images) == 2
     assert first.column_names() == ["caption"]
     assert first.columns(["caption"]) == {"caption": "a"}
-    with pytest.raises(PictureError, match="row 2 has no picture in column after"):
+    with pytest.raises(PictureError, match="/2: has no picture in column after"):
         third.read()
     (alone, *_) = find_pictures(["pairs.parquet"])
     assert alone.read() == PICTURES[0]
@@ -193,7 +193,7 @@ def test_a_column_of_lists_is_shown_together(folder, kind):
         PICTURES,
         PICTURES[:1],
     ]
-    with pytest.raises(PictureError, match="row 3 has no picture in column images"):
+    with pytest.raises(PictureError, match="/3: has no picture in column images"):
         groups[3].read()
     if kind != "struct":
         with pytest.raises(DataError, match="no column of pictures found"):
@@ -211,11 +211,14 @@ def test_several_members_of_a_key_are_shown_together(folder):
     ]
     write_tar(folder / "pairs.tar", members)
     first, second, third = find_pictures(["pairs.tar"], image_column="left.png,right.png")
-    assert first.files(first.read()) == [("pairs.tar/a.left.png", PICTURES[0]), ("pairs.tar/a.right.png", PICTURES[1])]
-    assert (first.member_key, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
+    assert first.files(first.read()) == [
+        ("pairs.tar/a, picture 1", PICTURES[0]),
+        ("pairs.tar/a, picture 2", PICTURES[1]),
+    ]
+    assert (first.member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
     assert first.columns(["txt"]) == {"txt": "dogs"}
     with pytest.raises(
-        PictureError, match=r"b: has a picture \(left\.png\), expected one of each of left\.png, right\.png"
+        PictureError, match=r"b: has 1 picture \(left\.png\), expected one of each of left\.png, right\.png"
     ):
         second.read()
     assert [file for _, file in third.files(third.read())] == [PICTURES[2], PICTURES[1]]  # in the order asked for

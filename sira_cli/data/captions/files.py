@@ -1,4 +1,4 @@
-"""A file of captions: JSON lines or array, CSV, TSV, or a table of records; read row by row."""
+"""A file of captions: JSON lines or array, CSV, TSV; read row by row."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sira_cli.data.groups import SEVERAL, names_in
-from sira_cli.data.records.table_rows import table_rows
 from sira_cli.data.rows import read_rows, read_table, some, text_of
 from sira_cli.errors import DataError
 from sira_cli.pictures.names import joined
-from sira_cli.pictures.tables import is_table
 
 TABLES = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".json", *TABLES)
@@ -138,8 +136,6 @@ def _scan(path: Path, by: str | None) -> _Scan:
 
 
 def _values(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, Any]]]]:
-    if is_table(path.name):
-        return (), table_rows(path)
     return read_table(path) if path.suffix.lower() in TABLES else ((), read_rows(path))
 
 

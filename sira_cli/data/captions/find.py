@@ -3,7 +3,7 @@
 photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
 shard-000.tar       also .parquet and .arrow: a member or a column with the text
 captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
-records of sira     of `sira caption` and `sira ask`, also as .parquet; failed records are left out
+records of sira     of `sira caption` and `sira ask`; failed records are left out
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sira_cli.data.captions.files import ENDINGS, CaptionFile, metadata_in
 from sira_cli.data.captions.texts import no_captions, texts_of_pictures
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.find import Shard, check_any_exists, find_pictures, is_container
+from sira_cli.pictures.datasets import is_data_file
+from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN
 from sira_cli.pictures.sources import recorded
-from sira_cli.pictures.tables import is_table_of_records
 
 
 @dataclass
@@ -145,14 +145,12 @@ def _parted(places: Sequence[str]) -> tuple[list[Path], list[str]]:
         suffix = Path(place).suffix.lower()
         if place == STDIN:
             raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
-        if not stores.is_uri(place) and is_table_of_records(Path(place)):
-            tables.append(Path(place))
-        elif stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_container(place):
-            if suffix in ENDINGS:
+        if suffix in ENDINGS:
+            if not Path(place).is_file():
                 raise DataError(f"{one_line(place)}: no such file of captions")
-            rest.append(place)
-        elif suffix in ENDINGS:
             tables.append(Path(place))
+        elif stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
+            rest.append(place)
         else:
             raise SettingsError(
                 f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(ENDINGS)}): "

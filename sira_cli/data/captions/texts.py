@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sira_cli.data.captions.files import TEXT_COLUMNS, usual_column
 from sira_cli.data.rows import some, text_of
 from sira_cli.errors import PictureError
-from sira_cli.pictures.containers import ContainedPicture
+from sira_cli.pictures.datasets import SamplePicture
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import Picture
 
@@ -23,7 +23,7 @@ def text_of_picture(picture: Picture, extension: str, column: str | None) -> str
     Raises:
         DataError: the column holds something else than a text.
     """
-    if not isinstance(picture, ContainedPicture):
+    if not isinstance(picture, SamplePicture):
         return picture.text_next_to(extension)
     usual = (extension[1:], *TEXT_COLUMNS) if column is None else (column,)
     try:
@@ -51,7 +51,7 @@ def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str |
 
 def no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
     """Return the message for pictures without any caption."""
-    inside = next((picture for picture in pictures if isinstance(picture, ContainedPicture)), None)
+    inside = next((picture for picture in pictures if isinstance(picture, SamplePicture)), None)
     none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
     if inside is None:
         return f"{none} {extension} file next to it: give `caption_extension=`, or a file of captions (.jsonl, .csv)"

@@ -1,0 +1,503 @@
+"""Pictures in data sets: WebDataset shards, Parquet, Arrow, JSON and CSV tables, on this machine or in a store.
+
+Hugging Face's `datasets` (extra `data`) streams them: a file is passed over once for the names of its pictures, and
+once more when they are read; few samples are in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import glob
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, PictureError, SettingsError, SiraError
+from sira_cli.pictures import stores
+from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.opening import endings
+from sira_cli.pictures.picture import Picture, columns_of
+from sira_cli.pictures.sources import located
+from sira_cli.pictures.together import pack, unpack
+from sira_cli.pictures.web import is_web
+
+TARS = (".tar", ".tar.gz", ".tgz")
+# Tables by ending: the builder of `datasets`, and its options.
+TABLES: dict[str, tuple[str, dict[str, Any]]] = {
+    ".parquet": ("parquet", {"batch_size": 8}),
+    ".arrow": ("arrow", {}),
+    ".feather": ("arrow", {}),
+    ".jsonl": ("json", {}),
+    ".json": ("json", {}),
+    ".csv": ("csv", {}),
+    ".tsv": ("csv", {"sep": "\t"}),
+}
+IN_FOLDERS = (*TARS, ".parquet", ".arrow", ".feather")  # other tables are mostly about something else
+TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
+# Columns that are looked for, if none is named.
+NAMES = ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path"]
+NAMES += ["image_url", "url"]
+_MISSING = "no such file"
+_LARGEST = 2**31  # bytes of a member of a tar file
+_HELD = 32  # samples: threads ask for them a little out of order
+_LOOKED_AT = 20  # rows of a table without types, which tell them
+# As WebDataset has it: the key ends at the first full stop of the file's name.
+_MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
+_BASE64 = re.compile(r"(?:data:[^,]*;base64,)?[A-Za-z0-9+/\s]{64,}={0,2}\s*")  # no path: those have a full stop
+
+Sample = Mapping[str, Any]  # values by column, or bytes by extension
+
+
+@dataclass(frozen=True)
+class SamplePicture(Picture):
+    """The picture of a row, or of a key in a tar file; or several that are shown together.
+
+    Attributes:
+        container: path or URI of the file.
+        member: the row's id or number, or the name in the tar file; empty for the file as a whole.
+        number: of the sample in the file, from 0.
+        sources: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
+            bytes and path; or a list of these.
+        several: whether pictures are shown together: of several columns, or of a list.
+        fault: why it is known to be unreadable.
+    """
+
+    container: str
+    member: str
+    number: int = -1
+    sources: tuple[str, ...] = ()
+    several: bool = False
+    fault: str = ""
+
+    @property
+    def identity(self) -> str:
+        """The path without detours, and the name inside."""
+        return f"{_identity(self.container)}/{self.member}"
+
+    @property
+    def is_group(self) -> bool:
+        """Whether `several` is set."""
+        return self.several
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether a prompt's `{names}` are columns: yes."""
+        return True
+
+    @property
+    def address(self) -> str:
+        """The address of the file that holds it, and its name inside."""
+        return self._below(located(self.container).address)
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether the path of the file that holds it is relative."""
+        return located(self.container).depends_on_folder
+
+    def is_missing(self) -> bool:
+        """Return whether the file that should hold it did not exist."""
+        return self.fault == _MISSING
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
+        return self._below(located(self.container).name_in(folder))
+
+    def text_file(self, extension: str) -> Path:
+        """Refuse: nothing is written into the file that holds it."""
+        raise SettingsError(f"{self.shown}: texts are not written into a data set: give `output=` or `output_dir=`")
+
+    def read(self) -> bytes:
+        """Return the picture's bytes, those of several packed; a path is read."""
+        sample = self._sample()
+        found = [self._file(name, value) for name in self.sources for value in _listed(sample.get(name))]
+        if not found:
+            raise self._without(self.sources[0])
+        return pack(found) if self.several else found[0]
+
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return the name and the bytes of each picture."""
+        if not self.several:
+            return super().files(data)
+        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(unpack(data), start=1)]
+
+    def column_names(self) -> list[str]:
+        """Return the names of the other columns, or of what text and JSON members hold."""
+        return list(self.columns(()))
+
+    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+        """Return the other columns, or what the text and JSON members of the key hold."""
+        sample = {name: value for name, value in self._sample().items() if name not in self.sources}
+        if not is_tar(self.container):
+            return sample
+        return columns_of(
+            self.shown, {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in TEXTS}
+        )
+
+    def _sample(self) -> Sample:
+        if self.fault:
+            raise PictureError(f"{self.shown}: {self.fault}")
+        try:
+            return _shared_pass(self.container, _version(self.container)).sample(self.number)
+        except SiraError:
+            raise
+        except Exception as error:  # of tarfile, pyarrow, pandas, a store
+            raise PictureError(f"{self.shown}: cannot be read: {_reason(error)}") from None
+
+    def _file(self, column: str, value: Any) -> bytes:
+        if isinstance(value, dict):
+            value = value.get("path") if value.get("bytes") is None else value["bytes"]
+        if isinstance(value, str) and value:
+            return _from_base64(value) or self._at(value).read()
+        if not isinstance(value, bytes):
+            raise self._without(column)
+        return value
+
+    def _at(self, path: str) -> Picture:
+        """Return the picture at a path in a table, which is relative to the table's folder, or at a URI."""
+        inside = stores.is_uri(self.container)
+        scheme = self.container.partition("://")[0]
+        if is_web(path) or (inside and path.startswith(f"{scheme}://")):
+            return located(path)
+        if stores.is_uri(path):  # a table from elsewhere does not open connections of any kind
+            raise PictureError(f"{self.shown}: {one_line(path)}: expected a path, or a URL of the web")
+        if inside:
+            return located(f"{self.container.rpartition('/')[0]}/{path}")
+        return located(os.path.join(os.path.dirname(self.container), path))  # noqa: PTH118, PTH120 (may be no text)
+
+    def _without(self, column: str) -> PictureError:
+        return PictureError(f"{self.shown}: has no picture in column {column}")
+
+    def _below(self, container: str) -> str:
+        return f"{container}/{as_text(self.member)}" if self.member else container
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a data set.
+
+    Attributes:
+        location: its path or URI.
+        relative: its path below the folder that was given, or `location`; decides shards.
+        image: the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
+            and name.
+        id: the column whose values name the rows of a table; None: they are numbered.
+    """
+
+    location: str
+    relative: str
+    image: str | None = None
+    id: str | None = None
+
+    def pictures(self) -> Iterator[SamplePicture]:
+        """Yield the pictures inside, in order. Whatever cannot be read becomes one that raises its error when opened.
+
+        Raises:
+            DataError: a table has no such column.
+            SettingsError: the extra `data`, or the package of a store, is missing.
+        """
+        if not stores.is_uri(self.location) and not os.path.lexists(self.location):
+            yield self._broken("", _MISSING)
+            return
+        last = ""
+        try:
+            for picture in self._members() if is_tar(self.location) else self._rows():
+                last = picture.member
+                yield picture
+        except SiraError:
+            raise
+        except Exception as error:  # of tarfile, pyarrow, pandas, a store
+            after = f" after {one_line(last)}" if last else ""
+            yield self._broken("", f"cannot be read{after}: {_reason(error)}")
+
+    def _members(self) -> Iterator[SamplePicture]:
+        """Yield the picture of each key in a tar file; keys without one are left out."""
+        given = () if self.image is None else self.image.lower().split(",")
+        wanted = [part.removeprefix(".") for each in given if (part := each.strip())]
+        for number, (key, sample) in enumerate(_tar_samples(self.location, read=False)):
+            named = [name for each in wanted for name in sample if name.lower() == each]
+            found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
+            number_wanted = len(wanted) or 1
+            if len(found) == number_wanted:
+                member = f"{key}.{found[0]}" if number_wanted == 1 else key
+                yield self._picture(member, number, tuple(found), several=number_wanted > 1)
+            elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
+                shown = ", ".join(found[:8])
+                expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
+                yield self._broken(
+                    key, f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
+                )
+
+    def _rows(self) -> Iterator[SamplePicture]:
+        shown, kinds = one_line(self.location), _kinds(self.location)
+        sources = picture_columns(shown, kinds, self.image)
+        several = len(sources) > 1 or kinds[sources[0]].startswith("list of ")
+        for number, member in enumerate(self._names(shown, list(kinds))):
+            yield self._picture(member, number, sources, several)
+
+    def _names(self, shown: str, columns: Sequence[str]) -> Iterator[str]:
+        if self.id is None and _ending(self.location) == ".parquet":
+            from pyarrow import parquet
+
+            with stores.opened(self.location) as file:
+                number_of_rows = parquet.ParquetFile(file).metadata.num_rows
+            yield from map(str, range(number_of_rows))
+            return
+        if self.id is not None and self.id not in columns:
+            raise DataError(f"{shown}: `id_column=` {self.id}: no such column; the columns are {_list(columns)}")
+        column, seen = self.id or columns[0], set[str]()
+        for number, row in enumerate(_table(self.location, column)):
+            name = str(number) if self.id is None else str(row[column])
+            if self.id is not None:
+                if row[column] is None or name in seen:
+                    what = "is empty" if row[column] is None else f"has {name!r} twice"
+                    raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected a unique id in every row")
+                seen.add(name)
+            yield name
+
+    def _picture(self, member: str, number: int, sources: tuple[str, ...], several: bool) -> SamplePicture:
+        place, relative = f"{self.location}/{member}", f"{self.relative}/{member}"
+        return SamplePicture(place, relative, self.location, member, number, sources, several)
+
+    def _broken(self, member: str, fault: str) -> SamplePicture:
+        below = f"/{member}" if member else ""
+        return SamplePicture(self.location + below, self.relative + below, self.location, member, fault=fault)
+
+
+def is_data_file(name: str) -> bool:
+    """Return whether a file of this name is one of a data set."""
+    return is_tar(name) or _ending(name) in TABLES
+
+
+def is_tar(name: str) -> bool:
+    """Return whether a file of this name is a WebDataset shard."""
+    return name.lower().endswith(TARS)
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 (may be a URI)
+
+
+def picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
+    """Return the column with the pictures, or those whose pictures are shown together.
+
+    Args:
+        shown: the table's name, for messages.
+        kinds: kind of each column: `picture` (the Hub's), `plain` (text or bytes), `list of ...`, or another.
+        name: the column, if it is known; several as `a,b`.
+
+    Raises:
+        DataError: no such column, or more than one; the message lists the columns.
+    """
+    if name is not None:
+        names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
+        for each in names:
+            if each not in kinds:
+                raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {_list(kinds)}")
+            if kinds[each].removeprefix("list of ") not in ("picture", "plain"):
+                raise DataError(
+                    f"{shown}: `image_column=` {each} is of type {kinds[each]}: expected bytes, paths, or a struct of "
+                    "both"
+                )
+        return tuple(names)
+    pictures = [each for each, kind in kinds.items() if kind == "picture"]
+    usual = [each for each in NAMES if kinds.get(each) == "plain"]
+    lists = [each for each, kind in kinds.items() if kind == "list of picture"]
+    if not pictures and not usual and not lists:
+        raise DataError(
+            f"{shown}: no column of pictures found: the columns are {_list(kinds)}: name one with `image_column=`"
+        )
+    if len(pictures) > 1 or (not pictures and not usual and len(lists) > 1):
+        raise DataError(
+            f"{shown}: several columns of pictures: {_list(pictures or lists)}: name one with `image_column=`, or "
+            "several that are shown together"
+        )
+    return ((pictures or usual or lists)[0],)
+
+
+class _Pass:
+    """A pass over the samples of a file that reading threads share; going back begins another one."""
+
+    def __init__(self, location: str) -> None:
+        self._location, self._lock = location, threading.Lock()
+        self._rest: Iterator[Sample] = iter(())
+        self._held: dict[int, Sample] = {}
+        self._next = -1  # number of the next sample; -1: not begun
+        self._end: tuple[int, Exception] | None = None  # the sample that cannot be read, and why
+
+    def sample(self, number: int) -> Sample:
+        """Return a sample.
+
+        Raises:
+            Exception: of the library that reads it, for this sample and all after it.
+        """
+        with self._lock:
+            if self._end is not None and number >= self._end[0]:
+                raise self._end[1]
+            if number not in self._held and not 0 <= self._next <= number:
+                self._rest, self._held, self._next = _samples(self._location), {}, 0
+            while number not in self._held:
+                try:
+                    self._held[self._next] = next(self._rest)
+                except StopIteration:
+                    raise PictureError(f"{one_line(self._location)}: has changed: run the command again") from None
+                except Exception as error:
+                    self._end = self._next, error
+                    raise
+                self._next += 1
+                self._held.pop(self._next - 1 - _HELD, None)
+            return self._held[number]
+
+
+@functools.lru_cache(maxsize=4)  # files that are read at once
+def _shared_pass(location: str, version: tuple[int, ...] | None) -> _Pass:
+    return _Pass(location)
+
+
+def _version(location: str) -> tuple[int, ...] | None:
+    """Return a version that changes when a file is replaced; None: it is in a store, or gone."""
+    try:
+        found = os.stat(location)  # noqa: PTH116 (for every picture)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1024)  # many pictures share few files
+def _identity(container: str) -> str:
+    return located(container).identity
+
+
+def _samples(location: str) -> Iterator[Sample]:
+    if is_tar(location):
+        return (sample for _, sample in _tar_samples(location, read=True))
+    return iter(_table(location))
+
+
+def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
+    """Yield key and members, by extension, of each sample in a tar file: the members of a key follow each other.
+
+    `load_dataset("webdataset")` would decode each member, and refuse a shard whose samples are of different kinds.
+    """
+    library, before = _library(location), ""
+    sample: dict[str, bytes] = {}
+    place = location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
+    for name, file in library.StreamingDownloadManager().iter_archive(place):
+        match = _MEMBER.fullmatch(name)
+        if match is None:
+            continue
+        key, extension = match[1], match[2]
+        if sample and (key != before or extension in sample):
+            yield before, sample
+            sample = {}
+        before, sample[extension] = key, _content(name, file, keep=read)
+    if sample:
+        yield before, sample
+
+
+def _content(name: str, file: Any, *, keep: bool) -> bytes:
+    """Read a member to its end, since tarfile itself would pass over an end that is missing; return its bytes, or none.
+
+    Raises:
+        ValueError: it has too many: the header of a member can claim any number, of zeros that are not stored.
+    """
+    pieces, size = [], 0
+    while piece := file.read(2**20):
+        size += len(piece)
+        if size > _LARGEST:
+            raise ValueError(f"{one_line(name)} has more than {_LARGEST / 2**30:.0f} GiB")
+        if keep:
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _table(location: str, column: str | None = None) -> Any:
+    """Return the rows of a table as mappings, or one column of them; pictures are not decoded."""
+    library = _library(location)
+    builder, options = TABLES[_ending(location)]
+    if builder == "parquet":
+        from pyarrow.dataset import ParquetFragmentScanOptions
+
+        # By default, all row groups that were read stay in memory. The other columns are not read if one is enough.
+        options = {**options, "fragment_scan_options": ParquetFragmentScanOptions(pre_buffer=False)}
+        options |= {} if column is None else {"columns": [column]}
+    place = location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
+    with tempfile.TemporaryDirectory(prefix="sira-") as cache:  # for the builder's lock: nothing else is written
+        rows = library.load_dataset(
+            builder, data_files=glob.escape(place), split="train", streaming=True, cache_dir=cache, **options
+        )
+    rows = rows if rows.features is None else rows.decode(False)
+    return rows if column is None else rows.select_columns([column])
+
+
+def _kinds(location: str) -> dict[str, str]:
+    """Return the kind of each column of a table, as for `picture_columns`."""
+    rows = _table(location)
+    features = rows.features
+    if features is None:
+        import pyarrow
+        from datasets import Features
+
+        features = Features.from_arrow_schema(pyarrow.Table.from_pylist([*rows.take(_LOOKED_AT)]).schema)
+    return {name: _kind(feature) for name, feature in features.items()}
+
+
+def _kind(feature: Any) -> str:
+    from datasets import Image
+
+    if isinstance(feature, Image) or (isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()):
+        return "picture"
+    if (each := getattr(feature, "feature", None)) is not None:
+        return f"list of {_kind(each)}"
+    kind = str(getattr(feature, "dtype", feature))
+    return "plain" if re.fullmatch("(large_)?(string|binary)(_view)?|null", kind) else kind
+
+
+@functools.cache
+def _prepared() -> Any:
+    """Import `datasets`, without its progress bars, messages, and count of downloads."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    return datasets
+
+
+def _library(location: str) -> Any:
+    try:
+        library = _prepared()
+    except ImportError as error:
+        raise SettingsError(f"{one_line(location)}: is a data set: pip install 'sira-cli[data]'") from error
+    if stores.is_uri(location):
+        stores.check_kind(location)
+    return library
+
+
+def _from_base64(text: str) -> bytes:
+    """Return the bytes that a cell holds as base64; empty if it does not."""
+    if _BASE64.fullmatch(text) is None:
+        return b""
+    try:
+        return base64.b64decode(text.partition("base64,")[2] or text)
+    except binascii.Error:
+        return b""
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(map(one_line, names)) or "none"
+
+
+def _reason(error: Exception) -> str:
+    """Return a library's message, on one line."""
+    return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,440 @@
+"""Pictures in data sets: which there are, what they are called, what is wrong with a file."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import datasets
+import fsspec
+import pyarrow
+import pytest
+import webdataset
+from pyarrow import feather, parquet
+
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.datasets import DataFile
+from sira_cli.pictures.find import Shard, find_pictures
+from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
+
+PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
+STRUCT = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The current folder, with three shards of two pictures in shards/, and pictures in files/."""
+    for name in ("shards", "files"):
+        (tmp_path / name).mkdir()
+    for number in range(3):
+        write_tar(tmp_path / f"shards/cc-{number:05}.tar", drawn(2, 2 * number))
+        (tmp_path / f"files/{number}.png").write_bytes(PICTURES[number])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*paths: str, **options) -> list[str]:
+    return [picture.name_in(None) for picture in find_pictures(paths, **options)]
+
+
+def errors(*paths: str, **options) -> list[str]:
+    """What is said about the pictures that cannot be read."""
+    found = []
+    for picture in find_pictures(paths, **options):
+        try:
+            picture.read()
+        except PictureError as error:
+            found.append(str(error))
+    return found
+
+
+# --- tar files
+
+
+@pytest.mark.parametrize(
+    "path", ["shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards", "shards/cc-0000{0..2}.tar"]
+)
+def test_each_key_is_a_picture(folder, path):
+    pictures = find_pictures([path])
+    assert [picture.name_in(None) for picture in pictures] == [
+        f"shards/cc-{number // 2:05}.tar/{number:06}.png" for number in range(6)
+    ]
+    assert [picture.read() for picture in pictures] == [
+        EXAMPLES[number % len(EXAMPLES)].read_bytes() for number in range(6)
+    ]
+    assert [picture.columns(())["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
+    assert pictures[3].columns(()) == {"tags": ["dog", "tree"], "number": 3, "txt": "scene 3"}
+    parts = [names("shards", shard=Shard(index, 2)) for index in (1, 2)]
+    assert sorted(parts[0] + parts[1]) == names("shards")
+    assert {len(part) % 2 for part in parts} == {0}  # whole shards
+
+
+def test_what_webdataset_writes(folder):
+    with webdataset.TarWriter("real.tar.gz") as sink:
+        for number, data in enumerate(PICTURES):
+            sink.write({"__key__": f"sub/{number}", "png": data, "json": {"number": number}, "seg.png": b"x"})
+    found = find_pictures(["real.tar.gz"])
+    assert [(picture.member, picture.read()) for picture in found] == [
+        (f"sub/{number}.png", data) for number, data in enumerate(PICTURES)
+    ]
+    assert found[2].columns(())["number"] == 2
+    assert [picture.read() for picture in find_pictures(["real.tar.gz"], image_column=".seg.png")] == [b"x"] * 3
+
+
+def test_a_picture_is_what_the_tar_file_has(folder):
+    """Against the standard library, with members of every kind, and names of every length."""
+    long = "x" * 200
+    with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(EXAMPLES[1], "./sub/a.PNG")
+        archive.add(EXAMPLES[1].parent, "sub", recursive=False)
+        archive.add(EXAMPLES[2], f"{long}.webp")
+        archive.add(EXAMPLES[0], "é.jpeg")
+        archive.add(EXAMPLES[0], "._hidden.png")
+        archive.add(EXAMPLES[0], "d.gif")
+    found = find_pictures(["odd.tar"])
+    assert [picture.member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
+    with tarfile.open("odd.tar") as archive:
+        for each in found:
+            assert archive.extractfile(each.member).read() == each.read()
+
+
+def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
+    (picture, *_) = found = find_pictures(["shards"])
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert picture.depends_on_folder
+    assert picture.address == f"{folder}/shards/cc-00000.tar/000000.png"
+    assert picture.name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
+    assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
+    with pytest.raises(SettingsError, match="texts are not written into a data set: give `output=`"):
+        picture.text_file(".txt")
+
+
+def test_a_limit_ends_the_search(folder):
+    Path("shards/cc-00001.tar").write_bytes(b"no tar file")
+    assert names("shards", limit=2) == names("shards/cc-00000.tar")
+
+
+def test_pictures_beside_shards_come_without_them(folder):
+    Path("shards/a.png").write_bytes(PICTURES[0])
+    assert names("shards") == ["shards/a.png"]
+
+
+def test_tables_about_shards_are_no_pictures(folder):
+    """Img2dataset writes these beside each shard."""
+    Path("shards/cc-00000.parquet").write_bytes(b"urls")
+    Path("shards/cc-00000_stats.json").write_text("{}")
+    assert len(names("shards", "./shards/", "./shards/cc-00000.tar")) == 6
+
+
+def test_a_truncated_shard_gives_what_is_whole(folder):
+    path = Path("shards/cc-00000.tar")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"000001.png") + 2000])
+    assert names("shards") == ["shards/cc-00000.tar/000000.png", "shards/cc-00000.tar", *names("shards")[2:]]
+    (message,) = errors("shards")
+    assert message == "shards/cc-00000.tar: cannot be read after 000000.png: unexpected end of data"
+
+
+def test_what_is_no_tar_file(folder):
+    Path("page.tar").write_text("<html>" * 1000)
+    Path("cut.tar.gz").write_bytes(gzip.compress(Path("shards/cc-00000.tar").read_bytes())[:-2000])
+    assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
+    *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
+    assert (len(found), missing.is_missing()) == (2, True)
+    assert errors("shards/cc-{00002..00003}.tar") == ["shards/cc-00003.tar: no such file"]
+
+
+def test_a_key_with_two_pictures(folder):
+    picture = PICTURES[0]
+    write_tar(Path("two.tar"), [("a.jpg", picture), ("a.png", b"x"), ("b.png", picture), ("b.depth.png", b"y")])
+    assert errors("two.tar") == ["two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`"]
+    assert [picture.read() for picture in find_pictures(["two.tar"], image_column="png")] == [b"x", picture]
+    assert [picture.read() for picture in find_pictures(["two.tar"], image_column=".depth.png")] == [b"y"]
+    _, both = find_pictures(["two.tar"], image_column="depth.png,png")
+    assert [data for _, data in both.files(both.read())] == [b"y", picture]
+    assert errors("two.tar", image_column="jpg,depth.png")[0].startswith("two.tar/a: has 1 picture (jpg), expected one")
+    write_tar(Path("dots.tar"), [("img.1.jpg", picture), ("img.2.jpg", picture)])
+    assert errors("dots.tar")[0].startswith("dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one: choose")
+
+
+def test_a_shard_without_pictures(folder):
+    write_tar(Path("empty.tar"), [])
+    write_tar(Path("texts.tar"), [("a.txt", b"text")])
+    with pytest.raises(SettingsError, match=r"^empty\.tar and 1 more: no pictures inside$"):
+        find_pictures(["empty.tar", "texts.tar"])
+
+
+def test_an_empty_range_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"cc-\{3\.\.0\}\.tar: the range \{3\.\.0\} is empty: expected the smaller"):
+        find_pictures([str(tmp_path / "cc-{3..0}.tar")])
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+@pytest.mark.parametrize("size", [-512, -2000, 2**62, 2**80])
+def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
+    whole = Path("shards/cc-00000.tar").read_bytes().rstrip(b"\0")
+    whole += bytes(-len(whole) % 512)
+    Path("odd.tar").write_bytes(whole + claiming("000009.png", size, kind) + whole + bytes(1024))
+    pictures = list(itertools.islice(DataFile("odd.tar", "odd.tar").pictures(), 9))
+    assert pictures[0].read() == PICTURES[0]
+    assert len(pictures) < 4
+    assert pictures[-1].fault.startswith("cannot be read after 00000")
+
+
+# --- tables
+
+KINDS = {
+    "struct": [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(PICTURES)],
+    "struct of paths": [{"bytes": None, "path": f"files/{number}.png"} for number in range(3)],
+    "bytes": PICTURES,
+    "paths": [f"files/{number}.png" for number in range(3)],
+    "base64": [base64.b64encode(data).decode() for data in PICTURES],
+    "data URLs": [f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in PICTURES],
+}
+
+
+def table(kind: str, **more: list) -> pyarrow.Table:
+    values = pyarrow.array(KINDS[kind], STRUCT if kind.startswith("struct") else None)
+    return pyarrow.table({"caption": ["a", "b", "c"], "image": values, **more})
+
+
+def write(made: pyarrow.Table, name: str) -> str:
+    if name.endswith("parquet"):
+        parquet.write_table(made, name, row_group_size=2)
+    elif name.endswith("feather"):
+        feather.write_feather(made, name)
+    elif name.endswith("arrow"):
+        with pyarrow.OSFile(name, "wb") as file, pyarrow.ipc.new_stream(file, made.schema) as stream:
+            stream.write_table(made, max_chunksize=2)
+    elif name.endswith("sv"):
+        made.to_pandas().to_csv(name, sep="\t" if name.endswith("tsv") else ",", index=False)
+    else:
+        rows = made.to_pylist()
+        Path(name).write_text("\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows))
+    return name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.feather", "t.jsonl", "t.json", "t.csv", "t.tsv"])
+def test_each_row_is_a_picture(folder, kind, name):
+    if kind in ("struct", "struct of paths", "bytes") and name.endswith(("l", "n", "v")):
+        pytest.skip("text files hold no bytes")
+    pictures = find_pictures([write(table(kind), name)])
+    assert [picture.read() for picture in pictures] == PICTURES
+    assert [picture.name_in(folder) for picture in pictures] == [f"{name}/{row}" for row in range(3)]
+    assert [picture.columns(["caption"]) for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
+    assert pickle.loads(pickle.dumps(pictures)) == pictures
+
+
+def test_what_datasets_saved(folder):
+    """The `datasets` package writes the folder, and says which pictures are in it."""
+    features = datasets.Features({"image": datasets.Image(), "id": datasets.Value("string")})
+    rows = {"image": [{"bytes": data, "path": None} for data in PICTURES], "id": ["x", "y", "z"]}
+    made = datasets.Dataset.from_dict(rows, features=features)
+    made.save_to_disk("saved", num_shards=2)
+    pictures = find_pictures(["saved"], id_column="id")
+    assert [picture.member for picture in pictures] == ["x", "y", "z"]
+    stored = datasets.load_from_disk("saved")
+    assert [picture.open().image.tobytes() for picture in pictures] == [
+        row["image"].convert("RGB").tobytes() for row in stored
+    ]
+    stored.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
+    assert find_pictures(["saved"], id_column="id") == pictures
+    made.to_parquet("hub.parquet")
+    assert [picture.read() for picture in find_pictures(["hub.parquet"])] == PICTURES
+
+
+@pytest.mark.parametrize("kind", [pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())])
+def test_texts_of_other_types(folder, kind):
+    """As polars and pandas write them."""
+    feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
+    assert [picture.read() for picture in find_pictures(["file.arrow"])] == PICTURES
+
+
+def test_several_pictures_of_a_row(folder):
+    made = pyarrow.table({"all": pyarrow.array([KINDS["struct"]], pyarrow.list_(STRUCT)), "n": [1]})
+    (picture,) = find_pictures([write(made, "list.parquet")])
+    assert [data for _, data in picture.files(picture.read())] == PICTURES
+    paths = pyarrow.table({"a": KINDS["paths"], "b": KINDS["paths"][::-1]})
+    pictures = find_pictures([write(paths, "two.csv")], image_column="a,b")
+    assert [data for _, data in pictures[0].files(pictures[0].read())] == [PICTURES[0], PICTURES[2]]
+
+
+def test_rows_in_any_order(folder):
+    """As threads ask for them."""
+    values = [f"row {number}".encode() for number in range(3000)]
+    parquet.write_table(pyarrow.table({"image": values}), "many.parquet", row_group_size=300)
+    pictures = find_pictures(["many.parquet"])
+    for number in [*range(100), 40, 2999, 0, 17, 16]:
+        assert pictures[number].read() == values[number]
+
+
+def test_a_file_of_the_same_name_is_read_anew(folder):
+    """Replaced between two runs of one process."""
+    for thing in ("dog", "cat"):
+        (picture,) = find_pictures([write(pyarrow.table({"image": ["files/0.png"], "thing": [thing]}), "again.csv")])
+        assert picture.columns(["thing"])["thing"] == thing
+
+
+def test_columns_that_are_named(folder):
+    more = {"thumb": pyarrow.array(KINDS["struct"][::-1], STRUCT), "key": [7, 8, 9]}
+    pictures = find_pictures([write(table("struct", **more), "two.parquet")], image_column="thumb", id_column="key")
+    assert [picture.read() for picture in pictures] == PICTURES[::-1]
+    assert [picture.name_in(None) for picture in pictures] == ["two.parquet/7", "two.parquet/8", "two.parquet/9"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        ({"id": [1], "text": ["a"]}, {}, "no column of pictures found: the columns are id, text: name one with"),
+        ({"id": [1]}, {"image_column": "img"}, "`image_column=` img: no such column; the columns are id"),
+        ({"id": [1], "text": ["a"]}, {"image_column": "id"}, "`image_column=` id is of type int64: expected bytes, "),
+        ({"image": ["x"], "n": [1]}, {"id_column": "key"}, "`id_column=` key: no such column; the columns are image"),
+        ({"image": ["x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected a unique"),
+        ({"image": ["x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected a unique"),
+    ],
+)
+@pytest.mark.parametrize("name", ["wrong.parquet", "wrong.jsonl"])
+def test_what_is_wrong_with_columns(folder, columns, options, expected, name):
+    with pytest.raises(DataError) as caught:
+        find_pictures([write(pyarrow.table(columns), name)], **options)
+    assert str(caught.value).startswith(f"{name}: {expected}")
+
+
+def test_what_is_wrong_with_rows_and_files(folder):
+    rows = [{"bytes": None, "path": None}, {"bytes": None, "path": "files/none.png"}, None, KINDS["struct"][0]]
+    write(pyarrow.table({"image": pyarrow.array(rows, STRUCT)}), "rows.parquet")
+    assert errors("rows.parquet") == [
+        "rows.parquet/0: has no picture in column image",
+        "files/none.png: no such file",
+        "rows.parquet/2: has no picture in column image",
+    ]
+    Path("bad.parquet").write_text("no table", encoding="utf-8")
+    for name, content in (("bad.arrow", b""), ("bad.jsonl", b'{"image": "a.png"}\n{"image": '), ("bad.csv", b"")):
+        Path(name).write_bytes(content)
+    found = errors("bad.parquet", "bad.arrow", "bad.jsonl", "bad.csv")
+    assert [message.partition(": ")[0] for message in found] == ["bad.parquet", "bad.arrow", "bad.jsonl", "bad.csv"]
+    assert all(": cannot be read: " in message for message in found)
+
+
+def test_damaged_rows_end_the_file_and_not_the_run(folder):
+    """The pages of the second row group: what is read before them is whole, and each later row says why it is not."""
+    values = [os.urandom(1000) for _ in range(48)]
+    kept = {"row_group_size": 16, "compression": "none", "use_dictionary": False}
+    parquet.write_table(pyarrow.table({"image": values}), "cut.parquet", **kept)
+    data = bytearray(Path("cut.parquet").read_bytes())
+    start = data.index(values[16]) - 30
+    data[start : start + 26] = bytes(26)
+    Path("cut.parquet").write_bytes(data)
+    pictures = find_pictures(["cut.parquet"])
+    assert [picture.read() for picture in pictures[:8]] == values[:8]
+    assert 32 <= len(errors("cut.parquet")) <= 40
+
+
+def test_a_table_from_elsewhere_opens_no_connections(folder):
+    rows = ["s3://bucket/a.png", "file:///etc/passwd", "http://127.0.0.1:1/a.png", "files/0.png"]
+    found = errors(write(pyarrow.table({"image": rows}), "far.csv"))
+    assert [message.partition(": ")[2] for message in found] == [
+        "s3://bucket/a.png: expected a path, or a URL of the web",
+        "file:///etc/passwd: expected a path, or a URL of the web",
+        "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address (see `allow_private=`)",
+    ]
+
+
+# --- stores, and what else a user would notice
+
+
+def test_a_store_gives_the_same(folder):
+    """fsspec's filesystem in memory stands for a store: others need a network."""
+    store = fsspec.filesystem("memory")
+    write(table("paths"), "t.parquet")
+    write(table("bytes"), "shards/bytes.parquet")
+    for path in ("shards", "files", "t.parquet"):
+        store.put(path, f"/bucket/{path}", recursive=True)
+    try:
+        for path in ("shards", "shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards/bytes.parquet", "t.parquet"):
+            there, here = find_pictures([f"memory://bucket/{path}"]), find_pictures([path])
+            assert [picture.read() for picture in there] == [picture.read() for picture in here]
+            assert [picture.name_in(None).removeprefix("memory://bucket/") for picture in there] == [
+                picture.name_in(None) for picture in here
+            ]
+        assert errors("memory://bucket/none.tar")[0].startswith("memory://bucket/none.tar: cannot be read: ")
+    finally:
+        store.rm("/bucket", recursive=True)
+
+
+def test_a_store_without_its_package_names_it(monkeypatch):
+    for uri in ("s3://bucket/photos", "s3://bucket/a.tar", "s3://bucket/a.parquet"):
+        monkeypatch.setitem(sys.modules, "s3fs", None)
+        with pytest.raises(SettingsError, match=rf"^{uri}: Install s3fs to access S3, with pip$"):
+            find_pictures([uri])
+
+
+def test_data_sets_without_their_extra(folder, monkeypatch):
+    from sira_cli.pictures.datasets import _prepared
+
+    _prepared.cache_clear()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(SettingsError, match=r"cc-00000\.tar: is a data set: pip install 'sira-cli\[data\]'$"):
+        find_pictures(["shards"])
+
+
+def test_nothing_is_written_said_or_left(folder):
+    """In a process of its own: into the user's caches, on the terminal, as files in /tmp, as running threads."""
+    write(table("bytes"), "t.parquet")
+    write(table("paths"), "t.csv")
+    script = """
+import threading
+from sira_cli.pictures.find import find_pictures
+assert sum(len(picture.read()) > 0 for picture in find_pictures(["shards", "t.parquet", "t.csv"])) == 12
+assert all(thread.daemon for thread in threading.enumerate()[1:])
+"""
+    home, scratch = folder / "home", folder / "scratch"
+    for place in (home, scratch):
+        place.mkdir()
+    environment = {**os.environ, "HOME": str(home), "HF_HOME": str(home / "hf"), "TMPDIR": str(scratch)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [*home.rglob("*"), *scratch.rglob("*")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "tar"])
+def test_memory_holds_few_samples_and_not_the_file(folder, ending):
+    """2 GB in a process of its own, which says how much it took at most, with what it imports."""
+    script = """
+import io, os, resource, sys, tarfile
+import pyarrow
+from pyarrow import parquet
+rows = [os.urandom(4 * 2**20) for _ in range(4)]
+name, schema = "big." + sys.argv[2], pyarrow.schema([("image", pyarrow.binary())])
+if sys.argv[1] == "write" and name.endswith("tar"):
+    with tarfile.open(name, "w") as archive:
+        for number in range(500):
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = 4 * 2**20
+            archive.addfile(member, io.BytesIO(rows[number % 4]))
+elif sys.argv[1] == "write":
+    kind = parquet.ParquetWriter if name.endswith("parquet") else pyarrow.ipc.new_stream
+    with kind(name, schema) as writer:
+        for _ in range(125):
+            writer.write_table(pyarrow.table({"image": rows}, schema))
+else:
+    from sira_cli.pictures.find import find_pictures
+    assert sum(len(picture.read()) for picture in find_pictures([name])) == 500 * 4 * 2**20
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    peak = 0
+    for step in ("write", "read"):
+        command = [sys.executable, "-c", script, step, ending]
+        done = subprocess.run(command, capture_output=True, check=True, cwd=folder, text=True)
+        peak = int(done.stdout or 0)
+    assert 0 < peak < 900
