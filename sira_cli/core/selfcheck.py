@@ -15,6 +15,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
+from sira_cli.core.upstream import set_attention
 
 TESTED = "5.19 to 5.24"  # versions of transformers that the tests ran with
 TOLERANCE = 1e-4  # of logits, in float32
@@ -61,7 +62,7 @@ def _prompt() -> _Prompt:
         image_seq_length=PATCHES,
         vision_feature_layer=-1,
     )
-    config._attn_implementation = "sdpa"
+    set_attention(config, "sdpa")
     model = LlavaForConditionalGeneration(config).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:

@@ -125,16 +125,11 @@ class AnsweringModel(DecodingModel):
             return ()
         return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
 
-    def ended(self, row: list[int], *, at_once: bool = False) -> TextEnd:
-        """Return the text of new tokens.
-
-        Args:
-            row: the tokens, possibly padded.
-            at_once: as its prompt was prepared (`prepare`).
-        """
+    def ended(self, row: list[int]) -> TextEnd:
+        """Return the text of new tokens, which may be padded."""
         row = self.ends.until_end(row)
         reason: FinishReason = self.ends.finish_reason(row)
-        parsed = self.parser.parse(row, at_once=at_once)
+        parsed = self.parser.parse(row)
         unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text)
         error = self._unfinished(len(row), reason) if unfinished else ""
         return TextEnd(row, reason, "" if error else parsed.text, parsed.reasoning, parsed.reasoning_tokens, error)
