@@ -11,10 +11,11 @@ from torch import nn
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from sira_cli import Lvlm, Step, load
+from sira_cli.analysis.proof.exact import compare_real
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading.inspection import check_structure
-from sira_cli.models.loading.presets import find
+from sira_cli.models.loading.presets import find, resolve
 from sira_cli.models.loading.quantization import quantization_config
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
@@ -131,6 +132,16 @@ def _check_nf4(part, weight: torch.Tensor) -> None:
     nearest = levels[((blocks / largest)[..., None] - levels).abs().argmin(dim=-1)] * largest
     stored = bnb.functional.dequantize_4bit(part.weight.data, part.weight.quant_state).float().reshape(-1, BLOCK)
     assert float(((stored - nearest).abs() / largest).quantile(0.99)) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_a_model_is_proven_with_its_quantized_weights(llava_folder, photos):
+    """Not in 8 bits: there a row's numbers depend on the other rows."""
+    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    preset, image = resolve(str(llava_folder)), open_picture(photos["chelsea"]).image
+    found, plain = (compare_real(preset, image, offline=True, device="cpu", quantization=q) for q in ("4bit", None))
+    assert (found.compared.verdict, plain.compared.verdict) == ("exact", "exact")
+    assert found.compared.gap != plain.compared.gap  # other weights
 
 
 @pytest.mark.filterwarnings("ignore")  # as above

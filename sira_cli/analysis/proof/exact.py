@@ -98,7 +98,9 @@ def _compare(lvlm: Lvlm, preset: Preset, picture: Image.Image) -> tuple[Compared
         given["logits_to_keep"] = 1  # all S rows of a large vocabulary are gigabytes
     prompt = _Prompt(lvlm.model, given, image, grown_inputs(lvlm.model, inputs))
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
-    return compare(prompt, config, tokens, steps, lvlm.model.dtype), inputs, tokens
+    # bitsandbytes multiplies 4-bit matrices in bfloat16, and rounds rows as coarsely for 8-bit ones.
+    precision = lvlm.model.dtype if lvlm.quantization is None else torch.bfloat16
+    return compare(prompt, config, tokens, steps, precision), inputs, tokens
 
 
 def _keeps_last(model: Any) -> bool:
