@@ -24,7 +24,6 @@ sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
 
 @with_options("verify")
 def ask(
-    context: typer.Context,
     *,
     paths: Paths = None,
     question: Annotated[
@@ -46,7 +45,6 @@ def ask(
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
     if given and options.text != TextOptions():
         raise SettingsError("--choices prints one of the given answers: leave out --prefix")
-    options.endpoint.check(context, options.model, options.decoding, options.schema, options.engine)
     if questions is not None:
         paths, question = [*(paths or []), *([] if question is None else [question])], None
     elif question is None:

@@ -16,7 +16,7 @@ sira caption photos/ -r -o photos/captions.jsonl -b 8 --verify flag
 """
 
 
-@with_options("endpoint")
+@with_options()
 def caption(
     *,
     paths: Paths = None,

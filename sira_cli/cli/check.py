@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -24,7 +24,6 @@ from sira_cli.cli.options.common import (
     Verbose,
 )
 from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.verifying import MinSupport, Objects, note_threshold, with_objects
 from sira_cli.cli.terminal.console import resumable, set_verbosity
@@ -32,7 +31,9 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
+    from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
+    from sira_cli.remote.endpoint import Endpoint
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
@@ -108,7 +109,15 @@ def check(
     ] = None,
     captions: CaptionOptions,
     model: ModelOptions,
-    endpoint: EndpointOptions,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            rich_help_panel="Model",
+            help="Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there, "
+            "if it has several. Key: $OPENAI_API_KEY.",
+        ),
+    ] = None,
     look: LookOptions,
     selection: PathOptions,
     engine: EngineOptions,
@@ -126,8 +135,11 @@ def check(
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output)
     verify = look.read()
-    endpoint.check(context, model, engine)
-    preset, _ = endpoint.preset(model) if endpoint.given else choose(model, DecodingOptions())
+    if endpoint is not None:
+        _check_remote(context, model, engine)
+        server, preset = _server(endpoint, model)
+    else:
+        server, (preset, _) = None, choose(model, DecodingOptions())
     note_threshold(verify, preset)
     verify = with_objects(verify, look.objects)
     from sira_cli.pictures.left_out import Pictures
@@ -144,13 +156,41 @@ def check(
     ) as job:
         terminal = CheckTerminal(job, as_json=output.json)
         terminal.say_found(found)
-        engines = engines_of(model, engine, endpoint)
-        run = PictureRun(job, engines.of(job), fail_fast=output.fail_fast)
+        if server is not None:
+            from sira_cli.runs.remote_run import remote_engine
+
+            of = remote_engine(server, job)
+        else:
+            of = engines_of(model, engine).of(job)
+        run = PictureRun(job, of, fail_fast=output.fail_fast)
         with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
             terminal.listen(events, len(found.pictures))
         terminal.sum_up(run)
     if run.counts.failed:
         raise typer.Exit(3)
+
+
+def _server(address: str, model: ModelOptions) -> tuple[Endpoint, Preset]:
+    """Return the server, and the preset with the model's name there."""
+    from sira_cli.remote.endpoint import Endpoint
+
+    server = Endpoint(address, model.model)
+    wording = replace(model, model=server.model if model.preset is None else None)
+    preset, _ = choose(wording, DecodingOptions())
+    server.system = preset.prompts.system
+    return server, preset.model_copy(update={"model": server.model})
+
+
+def _check_remote(context: typer.Context, *groups: Any) -> None:
+    """Check that no option is given that is for a model here."""
+    names = [
+        each.name for group in groups for each in fields(group) if each.name not in ("model", "preset", "settings")
+    ]
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            shown = name.replace("_", "-")
+            raise SettingsError(f"--{shown} is for a model that is loaded here: leave it out with --endpoint")
 
 
 def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -> Captions:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sira_cli.cli.loading import load_model, loading, note_bundled
 from sira_cli.cli.options.common import EngineOptions, ModelOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.terminal.console import verbosity, waiting
 from sira_cli.interrupts import raise_interrupts
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from sira_cli.runs.run import Engine, Job
 
 
-def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOptions) -> Engines:
-    """Return the engines that the options choose: the model on this machine, Ray's workers, or a server."""
+def engines_of(model: ModelOptions, engine: EngineOptions) -> Engines:
+    """Return the engines that the options choose: the model on this machine, or Ray's workers."""
     from sira_cli.runs.engines import Engines
 
     def load(job: Job) -> Lvlm:
@@ -40,5 +39,4 @@ def engines_of(model: ModelOptions, engine: EngineOptions, endpoint: EndpointOpt
         engine.batch_size,
         model.trust_remote_code,
         start if engine.on_ray else None,
-        endpoint.server,
     )

@@ -51,11 +51,7 @@ def run_pictures(
     set_verbosity(output.quiet, output.verbose)
     pictures = options.selection.selected(paths, questions)
     prompts = {"prompt": said} if task == "caption" else {}
-    chosen = (
-        options.endpoint.answering(model, decoding, **asdict(options.text))
-        if options.endpoint.given
-        else choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(options.text))
-    )
+    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(options.text))
     first, _ = next(iter(chosen.values()))
     if engine.on_ray and ("-" in paths or not output.writes):
         raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
@@ -78,7 +74,7 @@ def run_pictures(
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)
-        failed, engines = 0, engines_of(model, engine, options.endpoint)
+        failed, engines = 0, engines_of(model, engine)
         for job in jobs:
             terminal = _Terminal(job.targets, output, len(job.pictures), job.method.name if len(jobs) > 1 else "")
             run = PictureRun(job, engines.of(job, terminal.on_text), fail_fast=output.fail_fast)
@@ -168,8 +164,6 @@ class _Terminal:
             chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
             share = chosen["probability"]
             print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
-        elif result.support is not None:
-            print(f"{result.text} (yes: {result.support:.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
             from sira_cli.cli.terminal.strip import print_words
 

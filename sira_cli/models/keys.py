@@ -77,8 +77,8 @@ class Keys:
             json_schema: field of the record.
         """
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
-        if verify is not None and (verify["mode"] != "flag" or "sort" in verify):
-            more["verify"] = {name: value for name, value in verify.items() if name != "source"}  # not known before
+        if verify is not None and verify["mode"] != "flag":
+            more["verify"] = dict(verify)
         if json_schema is not None:
             more["json_schema"] = json_schema
         work = {"task": task, "file_name": file_name, "image_sha256": image_sha256, "prompt": prompt}

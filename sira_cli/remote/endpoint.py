@@ -1,27 +1,34 @@
-"""A server that speaks OpenAI's chat protocol: its answers about pictures, with probabilities if it tells them.
+"""A model on a server that speaks OpenAI's chat protocol: its answers yes and no, with probabilities if it tells them.
 
-endpoint = Endpoint("http://localhost:11434/v1", "qwen3-vl:8b")
-source = endpoint.begin("Is there a dog in the image?")     # "logprobs" or "answer"
-(yes, no), neither = endpoint.ask(data_url, "Is there a dog in the image?")
-reply = endpoint.reply([data_url], "What is there?", 100)
+The package `openai` sends the requests: it reads the key (`OPENAI_API_KEY`), tries again, and limits the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from PIL import Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError
 from sira_cli.pictures.data_url import encoded
-from sira_cli.remote.answer import NO, YES, Reply, read_answers
-from sira_cli.remote.client import SECONDS, SHORT, Client, StatusError, line_of
+from sira_cli.pictures.tries import in_time
 
-YES_OR_NO = {"yes": YES, "no": NO}
+if TYPE_CHECKING:
+    from types import ModuleType
+
+T = TypeVar("T")
+
+_SHORT = 200  # characters of a server's message
 _TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
+_SPACES = " \u2581\u0120"  # the space itself, and its marks in vocabularies
 # Asks for an answer without contrast and reasoning, in the words of a kind of server (`owned_by` of its models). Others
 # do not get it: OpenAI's refuses requests with unknown keys.
 _UNTHINKING = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -32,47 +39,48 @@ _OWN_WORDS: dict[str, dict[str, Any]] = {
     "llamacpp": _UNTHINKING,
     "library": {"reasoning_effort": "none"},  # Ollama
 }
-# Asks to go on with the last message, if it is the assistant's; others do so without being asked, or cannot.
-_GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
-_CONTINUING: dict[str, dict[str, Any]] = {"vllm": _GO_ON, "sglang": _GO_ON}
-_NOT_REASONING = "choose a model that does not reason first"
-_NAMED = 1_000  # characters of the names of models in a message
-_PROBED, _UNUSUAL = 24, "In short:"  # tokens of a text, and words that do not begin one
+
+
+class Reply(NamedTuple):
+    """An answer of a server: its text, and the likeliest first tokens with their log-probabilities; none, if untold."""
+
+    text: str
+    top: tuple[tuple[str, float], ...]
 
 
 class Endpoint:
-    """A model on a server. Safe in threads.
+    """A model on a server. Safe in threads, until `end`.
 
     Attributes:
-        shown: the address without password and parameters.
+        shown: the address without password.
+        model: its name there.
+        system: system message; empty: none.
     """
 
-    def __init__(self, address: str, model: str, *, system: str = "", seconds: float = SECONDS, key: str = "") -> None:
-        """Prepare to ask; nothing is sent yet.
+    def __init__(self, address: str, model: str | None = None) -> None:
+        """Prepare to ask.
 
         Args:
             address: of the protocol, usually with `/v1` at its end.
-            model: its name on the server.
-            system: system message; empty: none.
-            seconds: time limit of an answer.
-            key: API key; never in a message.
+            model: its name there; None: the only one.
 
         Raises:
-            SettingsError: the address or the key is invalid.
+            SettingsError: the address is invalid, `openai` is not installed, or the server has several models.
+            SiraError: the server is away, or refuses the key.
         """
-        self._model, self._system = model, system
-        self._client = Client(address, model, seconds=seconds, key=key)
-        self.shown = self._client.shown
-        self._more: dict[str, Any] = {}
+        place = urlsplit(address)
+        if place.scheme not in ("http", "https") or not place.hostname or place.query:
+            raise SettingsError("`endpoint=` is not an address: expected one such as http://localhost:11434/v1")
+        self.shown = place._replace(netloc=place.netloc.rpartition("@")[2], fragment="").geturl()
+        self._openai, self._ended = _package(), threading.Event()
+        self._key = os.environ.get("OPENAI_API_KEY", "")
+        self._client = self._openai.OpenAI(base_url=address, api_key=self._key or "none")
+        self.system, self._more, self._limit = "", dict[str, Any](), "max_tokens"
         self._top, self._told = _TOPS[0], False  # the second: whether the server is known to tell them
-        self._limit = "max_tokens"
-        self._continuing: dict[str, Any] = {}
+        self.model = model or self._only_model()
 
     def begin(self, question: str) -> str:
         """Ask about an empty picture, to learn how the server answers.
-
-        Args:
-            question: any.
 
         Returns:
             `logprobs`: the server tells probabilities; `answer`: it says yes or no, which count as 1 and 0.
@@ -80,166 +88,187 @@ class Endpoint:
         Raises:
             SiraError: the server is away, refuses, or does not know the model.
         """
-        owner, url = self._owner(), _empty_picture()
-        self._more, self._continuing = _OWN_WORDS.get(owner, {}), _CONTINUING.get(owner, {})
+        owners = dict(self._models())
+        self._more = _OWN_WORDS.get(owners.get(self.model, next(iter(owners.values()), "")), {})
+        picture = encoded(Image.new("RGB", (64, 64), "grey"))
         for self._top in _TOPS:
             try:
-                reply = self._first(url, question)
-            except StatusError as error:
+                reply = self._first(picture, question)
+            except NoAnswerError as error:
                 if not self._top or "logprob" not in str(error):
                     raise SiraError(str(error)) from None
-            except NoAnswerError as error:
-                raise SiraError(str(error)) from None
             else:
                 break
         self._told = bool(reply.top)
         self._top *= self._told
         return "logprobs" if self._told else "answer"
 
-    def _first(self, picture: str, question: str) -> Reply:
-        """Ask for one token, by the name that the server has for the limit."""
-        try:
-            return self.reply([picture], question)
-        except StatusError as error:
-            if self._limit != "max_tokens" or "max_completion_tokens" not in str(error):
-                raise
-            self._limit = "max_completion_tokens"
-            return self.reply([picture], question)
-
-    def ask(
-        self, picture: str, question: str, answers: Mapping[str, Sequence[str]] = YES_OR_NO, *, single: bool = True
-    ) -> tuple[list[float], float]:
-        """Return the probability of each answer against the others, and that of any other reply.
+    def support(self, picture: str, question: str, answers: Sequence[Sequence[str]]) -> tuple[float, float]:
+        """Return the probability of yes against no, and that of any other answer.
 
         Args:
             picture: as a data URL.
             question: in its final wording.
-            answers, single: as for `read_answers`; spellings by value.
+            answers: the spellings of yes, and those of no.
 
         Raises:
-            NoAnswerError: the reply matches no answer.
+            NoAnswerError: the reply is neither.
             SiraError: the server is gone, or refuses any question.
         """
-        reply = self.reply([picture], question)
-        found = read_answers(reply, [*answers.values()], single=single)
+        reply = self.reply(picture, question)
+        words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top]
+        found = read_answers(words or [(_first_word(reply.text), 0.0)], answers)
         if found is None:
-            expected = " or ".join(some[0].lower() for some in answers.values())
-            raise self.unlike(reply, question, expected, "choose a model that answers with one of these words")
+            said = _line(reply.text or (reply.top[0][0] if reply.top else ""))
+            raise NoAnswerError(
+                f"{self.model} begins its answer to {question!r} with {said!r}, expected "
+                f"{' or '.join(some[0].lower() for some in answers)}: choose a model that does not reason first"
+            )
         return found
 
-    def unlike(self, reply: Reply, question: str, expected: str, advice: str) -> NoAnswerError:
-        """Return the error for a reply with an unexpected beginning.
+    def reply(self, picture: str, text: str, max_tokens: int = 1) -> Reply:
+        """Return the likeliest answer.
 
         Args:
-            reply: of the server.
-            question: in its final wording.
-            expected: how replies should begin.
-            advice: for the message, if the model does not reason.
-        """
-        said = line_of(reply.beginning)[:SHORT]
-        return NoAnswerError(
-            f"{self._model} begins its answer to {question!r} with {said!r}, expected {expected}: "
-            f"{_NOT_REASONING if reply.reasons else advice}"
-        )
-
-    def only_reasons(self, reply: Reply, question: str) -> NoAnswerError:
-        """Return the error for a reply that holds only reasoning."""
-        longer = "raise max_new_tokens, or " * (reply.finish_reason == "length")
-        return NoAnswerError(
-            f"{self._model} sends reasoning alone, expected an answer to {question!r}: {longer}{_NOT_REASONING}"
-        )
-
-    def end(self) -> None:
-        """Abandon running requests, and close the connections."""
-        self._client.end()
-
-    def reply(
-        self, pictures: Sequence[str], text: str, max_tokens: int = 1, *, start: str = "", seed: int = 0
-    ) -> Reply:
-        """Return the likeliest answer, or a sampled one.
-
-        Args:
-            pictures: data URLs; all are sent in one message.
+            picture: as a data URL.
             text: the question or prompt.
             max_tokens: length limit of the answer.
-            start: beginning of the answer, which the server continues; not part of the reply.
-            seed: 0 for the likeliest answer; any other samples at temperature 1.
 
         Raises:
             NoAnswerError: the server gave no answer, or none of the probabilities that it gave before.
-            SiraError: as `ask`.
+            SiraError: as `support`.
         """
-        images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
-        content = [*images, {"type": "text", "text": text}]
-        system = [{"role": "system", "content": self._system}] if self._system else []
-        scored = self._top > 0 and not start  # the first token of an answer is not that of its rest
-        scores = {"logprobs": True, "top_logprobs": self._top} if scored else {}
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
+        scores = {"logprobs": True, "top_logprobs": self._top} if self._top else {}
         body: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "messages": [*system, {"role": "user", "content": content}],
             self._limit: max_tokens,
             "temperature": 0,
             **scores,
-            **self._more,
         }
-        if start:
-            body["messages"].append({"role": "assistant", "content": start})
-            body |= self._continuing
-        if seed:
-            body |= {"temperature": 1, "seed": seed}
-        response = self._client.post("chat/completions", body)
+        completion = self._sent(lambda: self._client.chat.completions.create(**body, extra_body=self._more))
         try:
-            reply = Reply.of(response.json())
-        except ValueError:
-            reply = None
-        if reply is None:
-            raise NoAnswerError(
-                f"{self.shown} does not answer in OpenAI's chat protocol: {self._client.said(response)!r}"
-            )
-        if reply.refusal:
-            raise NoAnswerError(f"{self.shown} refuses to answer {text!r}: {line_of(reply.refusal)[:SHORT]}")
-        if scored and not reply.top and self._told:
+            choice = completion.choices[0]
+            said, refusal = choice.message.content or "", getattr(choice.message, "refusal", None)
+            if refusal or choice.finish_reason == "content_filter":
+                raise NoAnswerError(
+                    f"{self.shown} refuses to answer {text!r}: {_line(refusal or 'its content filter')}"
+                )
+        except (AttributeError, IndexError, TypeError):
+            said = self._message(str(completion))
+            raise NoAnswerError(f"{self.shown} does not answer in OpenAI's chat protocol: {said!r}") from None
+        top: tuple[tuple[str, float], ...] = ()
+        with suppress(AttributeError, IndexError, TypeError):
+            first = choice.logprobs.content[0].top_logprobs
+            top = tuple((each.token, each.logprob) for each in first if math.isfinite(each.logprob))
+        if self._top and self._told and not top:
             raise NoAnswerError(f"{self.shown} sent an answer without log-probabilities, unlike before")
-        return replace(reply, text=reply.text.removeprefix(start)) if start else reply
+        if not said.strip() and not top:
+            raise NoAnswerError(f"{self.shown} sent an empty answer to {text!r}")
+        return Reply(said, top)
 
-    def _owner(self) -> str:
-        """Return the kind of server, from its list of models; empty without a list.
+    def end(self) -> None:
+        """Abandon running requests, and close the connections."""
+        self._ended.set()
+        self._client.close()
 
-        Raises:
-            SiraError: nobody answers, or the key is wrong.
-        """
-        response = self._client.get("models")
-        with suppress(ValueError, LookupError, TypeError, AttributeError):
-            models = response.json()["data"]
-            named = [model for model in models if model.get("id") == self._model]
-            return str((named or models)[0].get("owned_by"))
-        return ""
+    def _first(self, picture: str, question: str) -> Reply:
+        """Ask for one token, by the name that the server has for the limit."""
+        try:
+            return self.reply(picture, question)
+        except NoAnswerError as error:
+            if self._limit != "max_tokens" or "max_completion_tokens" not in str(error):
+                raise
+            self._limit = "max_completion_tokens"
+            return self.reply(picture, question)
+
+    def _models(self) -> list[tuple[str, str]]:
+        """Return name and owner of the server's models; nothing if it has no list of them."""
+        with suppress(NoAnswerError, AttributeError, TypeError):
+            listed = self._sent(lambda: self._client.models.list()).data
+            return [(str(each.id), str(getattr(each, "owned_by", ""))) for each in listed]
+        return []
+
+    def _only_model(self) -> str:
+        names = [_line(name) for name, _ in self._models()]
+        if len(names) == 1:
+            return names[0]
+        self.end()
+        listed = f"has {len(names)} models: {', '.join(names)[: 5 * _SHORT]}" if names else "lists no models"
+        raise SettingsError(f"{self.shown} {listed}: choose one by `model=`")
+
+    def _sent(self, send: Callable[[], T]) -> T:
+        """Send a request, and return its result; nobody waits for it after `end`."""
+        package = self._openai
+        try:
+            return in_time(send, math.inf, self._check_wanted)
+        except package.APITimeoutError:
+            raise NoAnswerError(f"{self.shown}: no answer within the time limit of `openai`") from None
+        except package.APIConnectionError as error:
+            reason = self._message(str(error.__cause__ or error))
+            raise SiraError(f"{self.shown} cannot be reached: {reason}: is the server running?") from None
+        except package.APIStatusError as error:
+            said = f"{self.shown} answers {error.status_code}: {self._message(error.message)}"
+            if error.status_code in (401, 403) and "logprob" not in said:  # else about a field, not about the key
+                raise SiraError(f"{said} (the key is that of OPENAI_API_KEY)") from None
+            if error.status_code in (404, 405):
+                raise SiraError(
+                    f"{said} (is {self.model!r} a model of this server, and should /v1 end the address?)"
+                ) from None
+            raise NoAnswerError(said) from None
+        except package.OpenAIError as error:
+            raise NoAnswerError(f"{self.shown}: {self._message(str(error))}") from None
+
+    def _check_wanted(self) -> None:
+        if self._ended.is_set():
+            raise CancelledError
+
+    def _message(self, text: str) -> str:
+        """Return a server's message on one line, without the key."""
+        return _line(text.replace(self._key, "...") if self._key else text)
 
 
-def only_model(address: str, *, seconds: float = SECONDS, key: str = "") -> str:
-    """Return the name of a server's model, where it has just one.
+def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[str]]) -> tuple[float, float] | None:
+    """Return the probability of the first answer against both, and that of any other word; None if it has neither.
 
     Args:
-        address: of the protocol, usually with `/v1` at its end.
-        seconds: time limit of the answer.
-        key: API key; never in a message.
-
-    Raises:
-        SettingsError: the server lists no model or several, which the message names; or as `Endpoint`.
-        SiraError: nobody answers, or the key is wrong.
+        words: the likeliest first tokens, with their log-probabilities.
+        answers: the spellings of two answers; a token that only begins one counts only if no token is a whole one.
     """
-    client = Client(address, "", seconds=seconds, key=key)
-    names: list[str] = []
+    whole: tuple[list[float], list[float]] = ([], [])
+    begun: tuple[list[float], list[float]] = ([], [])
+    for word, logprob in words:
+        starts = [number for number, some in enumerate(answers) if word and any(each.startswith(word) for each in some)]
+        if hits := [number for number, some in enumerate(answers) if word in some]:
+            whole[hits[0]].append(logprob)
+        elif len(starts) == 1:
+            begun[starts[0]].append(logprob)
+    found = whole if any(whole) else begun
+    if not any(found):
+        return None
+    highest = max(logprob for part in found for logprob in part)
+    first, second = (math.fsum(math.exp(logprob - highest) for logprob in part) for part in found)
+    said = math.fsum(math.exp(logprob) for part in found for logprob in part)
+    return first / (first + second), min(1.0, max(0.0, 1 - said))
+
+
+def _package() -> ModuleType:
     try:
-        with suppress(ValueError, LookupError, TypeError):
-            names = [line_of(str(model["id"])) for model in client.get("models").json()["data"]]
-    finally:
-        client.end()
-    if len(names) == 1:
-        return names[0]
-    listed = f"has {len(names)} models: {', '.join(names)[:_NAMED]}" if names else "lists no models"
-    raise SettingsError(f"{client.shown} {listed}: choose one by `model=`")
+        import openai
+    except ImportError:
+        raise SettingsError(
+            "`endpoint=` needs the package openai, which is not installed: pip install 'sira-cli[serve]'"
+        ) from None
+    return openai
 
 
-def _empty_picture() -> str:
-    return encoded(Image.new("RGB", (64, 64), "grey"))
+def _first_word(content: str) -> str:
+    word = re.search(r"\w+", content)
+    return "" if word is None else word[0]
+
+
+def _line(text: str) -> str:
+    """Return a text from elsewhere on one line, without control characters."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())[:_SHORT]

@@ -1,4 +1,4 @@
-"""The engine of each run: none if nothing is left to do, a server, Ray's workers, or the model on this machine."""
+"""The engine of each run: none if nothing is left to do, Ray's workers, or the model on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.nothing_left import nothing_left
-from sira_cli.runs.remote_run import Server
 from sira_cli.runs.run import Engine, Job
 
 if TYPE_CHECKING:
@@ -25,14 +24,12 @@ class Engines:
         batch_size: as for `Runner`.
         trust_remote_code: whether the model's Python files belong to it.
         workers: starts the workers of a job, instead of the model here.
-        server: is asked, instead.
     """
 
     load: Callable[[Job], Lvlm]
     batch_size: BatchSize | None = None
     trust_remote_code: bool = False
     workers: Callable[[Job], Engine] | None = None
-    server: Server | None = None
     _lvlm: Lvlm | None = field(default=None, init=False)
 
     def of(self, job: Job, on_text: Callable[[Picture, str], None] | None = None) -> Engine:
@@ -43,10 +40,8 @@ class Engines:
             on_text: as for `Runner`, on this machine.
 
         Raises:
-            SiraError: the model cannot be loaded, or the server or the workers cannot be used.
+            SiraError: the model cannot be loaded, or the workers cannot be used.
         """
-        if self.server is not None:
-            return self.server.engine(job)
         if (left := nothing_left(job, trust_remote_code=self.trust_remote_code)) is not None:
             return left
         if self.workers is not None:

@@ -48,8 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reply(self, status, body, headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        kind = "text/html" if isinstance(body, bytes) else "application/json"
         self.send_response(status)
-        for name, value in {"content-length": str(len(data)), **(headers or {})}.items():
+        for name, value in {"content-type": kind, "content-length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)

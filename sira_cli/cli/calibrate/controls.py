@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.common import EngineOptions, ModelOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.verifying import with_objects
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import table_console
@@ -33,7 +32,6 @@ def from_captions(
     limit: int | None,
     preset: Preset,
     model: ModelOptions,
-    endpoint: EndpointOptions,
     answers: Path | None,
     overwrite: bool,
     objects: str | None,
@@ -47,7 +45,7 @@ def from_captions(
 
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)
-    engines = engines_of(model, EngineOptions(), endpoint)
+    engines = engines_of(model, EngineOptions())
     return _report(captions.pictures, preset, engines.of, answers, overwrite, model.quantization, objects)
 
 
@@ -100,21 +98,9 @@ def _report(
 
 
 def _records(job: Job, events: Any) -> list[dict[str, Any]]:
-    """Return the records of a run, and show its progress.
-
-    Raises:
-        DataError: the server tells no probabilities.
-    """
-    from sira_cli.analysis.calibration.support import Source
-    from sira_cli.runs.events import Skipped
-
-    records = []
+    """Return the records of a run, and show its progress."""
     with Progress.shown("captions", len(job.pictures)) as progress:
-        for event, record in run_records(events, job.targets, progress):
-            if not isinstance(event, Skipped):
-                Source.of(record)
-            records.append(record)
-    return records
+        return [record for _, record in run_records(events, job.targets, progress)]
 
 
 def print_report(report: ControlsReport) -> None:

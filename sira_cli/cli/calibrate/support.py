@@ -13,7 +13,6 @@ from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
-from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.verifying import Objects
 from sira_cli.cli.terminal.console import note, set_verbosity
@@ -38,7 +37,6 @@ sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset 
 
 @with_options()
 def support(
-    context: typer.Context,
     *,
     paths: Annotated[
         list[str] | None,
@@ -73,7 +71,6 @@ def support(
     ] = None,
     false_alarms: FalseAlarms = FALSE_ALARMS,
     model: ModelOptions,
-    endpoint: EndpointOptions,
     output: ReportFile = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
@@ -99,25 +96,22 @@ def support(
     if controls:
         if annotations is not None or labels is not None or false_alarms != FALSE_ALARMS:
             raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
-        endpoint.check(context, model)
-        preset = endpoint.preset(model)[0] if endpoint.given else choose_preset(model)
+        preset = choose_preset(model)
         if paths:
             if scenes:
                 raise SettingsError("give captions, or --scenes, not both")
             where = (answers, overwrite, objects)
-            report = found = by_controls.from_captions(paths, limit, preset, model, endpoint, *where)
+            report = found = by_controls.from_captions(paths, limit, preset, model, *where)
         else:
-            if endpoint.given or (answers, objects) != (None, None):
-                raise SettingsError("--endpoint, --answers and --objects need PATH: captions")
+            if (answers, objects) != (None, None):
+                raise SettingsError("--answers and --objects need PATH: captions")
             _check_scenes(scenes, preset, "captions, such as those that `sira caption -o captions.jsonl` writes")
             lvlm = load_model(preset, model, "sira", pictures=())
             report = found = by_controls.from_scenes(limit or SCENES, lvlm)
         failed = found.failed
     else:
-        if endpoint.given or (answers, objects) != (None, None):
-            raise SettingsError(
-                "--endpoint, --answers and --objects are for --controls: records hold their answers already"
-            )
+        if (answers, objects) != (None, None):
+            raise SettingsError("--answers and --objects are for --controls: records hold their answers already")
         preset = choose_preset(model)
         report = _from_labels(paths or [], annotations, labels, scenes, limit, preset, model, false_alarms / 100)
     if write_preset is not None and report.source.model != preset.model:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from sira_cli.cli.options.common import EngineOptions, GroupOptions, ModelOptions, OutputOptions
 from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
-from sira_cli.cli.options.endpoint import EndpointOptions
 from sira_cli.cli.options.schemas import SchemaOptions
 from sira_cli.cli.options.verifying import VerifyOptions
 
@@ -16,7 +15,6 @@ class RunOptions:
     """Everything that `caption` and `ask` take, in the order of their help; each leaves out one group."""
 
     model: ModelOptions
-    endpoint: EndpointOptions = field(default_factory=EndpointOptions)
     decoding: MethodsOptions
     text: TextOptions
     schema: SchemaOptions

@@ -34,7 +34,6 @@ class Answer:
     error: str = ""
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
-    support: float | None = None
     warnings: tuple[str, ...] = ()
     objects: list[dict[str, Any]] | None = None
     verify: dict[str, Any] | None = None
@@ -76,8 +75,7 @@ class Result:
         warnings: reasons to check the picture and its text.
         reasoning: the model's thoughts before its answer.
         words, choices: only if requested (`Lvlm.answer`, `choose`).
-        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed. In an
-            answer of a server that begins with yes or no, the probability of yes.
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
         objects: the objects that the text names, each with its support (`claims.Claim`); only with a second look.
         verify: the settings of the second look; None like `objects`.
         draft: the first text; only if a second look changed it.
