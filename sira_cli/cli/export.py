@@ -72,11 +72,11 @@ def export(
         found.write_table(table)
     for option, path in targets.items():
         if option != "--exiftool":
-            note(f"{path}: {len(found)} records")
+            note(f"records in {path}: {len(found)}")
     if sidecar:
         _say(found.write_sidecars(caption_extension, output_dir, overwrite=overwrite), "text files")
     if exiftool is not None:
-        _say(found.write_arguments(exiftool, replace=replace), f"texts in {exiftool}: exiftool -@ {exiftool}")
+        _say(found.write_arguments(exiftool, replace=replace), f"texts in {exiftool}, for `exiftool -@ {exiftool}`")
 
 
 def _check(records: Path, corrections: Path | None, targets: dict[str, Path], overwrite: bool) -> None:
@@ -92,6 +92,6 @@ def _check(records: Path, corrections: Path | None, targets: dict[str, Path], ov
 
 
 def _say(written: Written, what: str) -> None:
-    note(f"{written.texts} {what}")
+    note(f"{what}: {written.texts}")
     for reason, number in written.left_out.items():
-        note(f"left out: {number} {reason}")
+        note(f"left out: {reason}: {number}")
