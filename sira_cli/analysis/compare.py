@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sira_cli.analysis.record_file import Record, RecordFile, name_of
+from sira_cli.analysis.record_file import SCHEMAS, Record, RecordFile, name_of
 from sira_cli.data.records.record import configuration_of, flat
 from sira_cli.errors import DataError
 
@@ -179,13 +179,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         DataError: one file is not a file of records, or they have no picture in common.
     """
     paths = Path(a), Path(b)
-    first, second = RecordFile(paths[0]), RecordFile(paths[1])
-    known = [(_newest(first, identity), _newest(second, identity)) for identity in ("name", "path", "image")]
-    numbers_a, numbers_b = max(known, key=lambda each: len(each[0].keys() & each[1].keys()))
-    if not numbers_a.keys() & numbers_b.keys():
-        raise DataError(f"{a} and {b} have no picture in common: give records about the same pictures")
-    in_a = {key: first[number] for key, number in numbers_a.items()}
-    in_b = {key: second[number] for key, number in numbers_b.items()}
+    in_a, in_b = by_picture(*paths)
     one, other = (flat(configuration_of(next(iter(records.values())))) for records in (in_a, in_b))
     return Comparison(
         paths,
@@ -193,6 +187,23 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         [Pair(name_of(record), record, in_b[key]) for key, record in in_a.items() if key in in_b],
         [name_of(record) for key, record in in_a.items() if key not in in_b],
         [name_of(record) for key, record in in_b.items() if key not in in_a],
+    )
+
+
+def by_picture(a: Path, b: Path, schemas: tuple[str, ...] = SCHEMAS) -> tuple[dict[int, Record], dict[int, Record]]:
+    """Return the newest record of each picture in two files, under keys that the same picture has in both.
+
+    Raises:
+        DataError: as `compare`.
+    """
+    first, second = RecordFile(a, schemas), RecordFile(b, schemas)
+    known = [(_newest(first, identity), _newest(second, identity)) for identity in ("name", "path", "image")]
+    numbers_a, numbers_b = max(known, key=lambda each: len(each[0].keys() & each[1].keys()))
+    if not numbers_a.keys() & numbers_b.keys():
+        raise DataError(f"{a} and {b} have no picture in common: give records about the same pictures")
+    return (
+        {key: first[number] for key, number in numbers_a.items()},
+        {key: second[number] for key, number in numbers_b.items()},
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sira_cli.analysis.exiftool import arguments, is_namable
-from sira_cli.analysis.record_file import RecordFile
+from sira_cli.analysis.record_file import WITH_CHECKS, RecordFile
 from sira_cli.analysis.tables import write_table
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.records.lines import as_line
@@ -23,7 +23,6 @@ from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import recorded
 
 CORRECTION = "sira.correction/1"
-SCHEMAS = ("sira.caption/", "sira.ask/", "sira.check/")
 _OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other
 
 
@@ -72,7 +71,7 @@ class Export:
             DataError: a file is of another kind, or a correction is of no record.
         """
         self.path = path
-        self._file = RecordFile(path, SCHEMAS)
+        self._file = RecordFile(path, WITH_CHECKS)
         self._numbers = self._file.newest("name")[1]
         self._corrections = {} if corrections is None else read_corrections(corrections)
         self.keys: set[str] = set()

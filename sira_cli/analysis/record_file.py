@@ -20,6 +20,7 @@ from sira_cli.pictures.stores import is_uri
 
 Record = Mapping[str, Any]
 SCHEMAS = ("sira.caption/", "sira.ask/")
+WITH_CHECKS = (*SCHEMAS, "sira.check/")
 
 
 class RecordFile:

@@ -45,7 +45,7 @@ COMMANDS: dict[str, dict[str, tuple[ModuleType, str | None]]] = {
     LOOK: {
         "serve": (serve, "Answer programs that speak OpenAI's protocol."),
         "trace": (trace, "Write the logits of both streams, token by token."),
-        "report": (report, "Make an HTML page that shows traces."),
+        "report": (report, "Make an HTML page of captions, the doubtful first, or of traces."),
         "export": (export, "Write records as tables, text files or XMP (ExifTool)."),
     },
     RESEARCH: {

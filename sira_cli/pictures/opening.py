@@ -30,7 +30,7 @@ _VIDEO_KINDS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 VIDEOS = frozenset(f".{kind}" for kind in _VIDEO_KINDS.split())
 
 
-def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
+def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
     """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
@@ -39,6 +39,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     Args:
         name: of the picture, for messages.
         data: of its file.
+        side: pixels of the longest side that are enough: a larger JPEG is decoded smaller at once; None: all.
 
     Raises:
         PictureError: the bytes are not a picture, or a damaged one; one line that names it.
@@ -48,7 +49,7 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     for room in (needed, ROOM.size):  # a picture that needs all of it is decoded alone
         with ROOM.taken(room):
             try:
-                return _decoded(name, data)
+                return _decoded(name, data, side)
             except _DECODING_ERRORS as error:
                 raise _damaged(name, error) from None
             except MemoryError:
@@ -62,8 +63,10 @@ def decode_picture(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]
     )
 
 
-def _decoded(name: str, data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
+def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tuple[str, ...]]:
     image = opened_header(name, data)
+    if side is not None:
+        image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
     if (factor := reduction(image)) > 1:
         image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
     warnings = suspicious(image)

@@ -1,4 +1,4 @@
-// Elements. Texts and names are inserted as text only. `null` and `undefined` among the children are left out.
+// An element. Texts and names are inserted as text only. `null` and `undefined` among the children are left out.
 function element(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   Object.assign(made.dataset, data);

@@ -85,11 +85,11 @@ def _embedded(name: str, picture: OpenedPicture, note: str) -> Shown:
     return replace(first, note=note, more=tuple(more))
 
 
-def small(name: str, image: Image.Image) -> Shown:
-    """Return a picture for embedding, with its longest side reduced to `LONGEST_SIDE`."""
+def small(name: str, image: Image.Image, side: int = LONGEST_SIDE) -> Shown:
+    """Return a picture for embedding, with its longest side reduced to `side` pixels."""
     image = image.copy()
-    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     data = io.BytesIO()
-    image.save(data, "JPEG", quality=88, optimize=True)
-    uri = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    image.save(data, "WEBP", quality=80, method=2)  # of JPEG's size 60 %; a better method takes twice as long for 4 %
+    uri = "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode()
     return Shown(name, uri, image.width, image.height, "")

@@ -51,8 +51,12 @@ class Progress:
             parts = [f"{self.done} of {self._total} {self._what}", f"{rate:.2f}/s", errors, left]
             note(", ".join(part for part in parts if part))
 
-    def reach(self, done: int) -> None:
-        """Set the total done so far."""
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Set the number that is done so far; also the total, if it is known only now."""
+        if total is not None and total != self._total:
+            self._total = total
+            if self._bar is not None:
+                self._bar.update(self._task, total=total)
         self.advance(done - self.done)
 
     @classmethod
