@@ -16,8 +16,6 @@ BEHIND = {
     "ink": ["paper", "tint", *SHADES],
     "soft": ["paper", "tint", "p1"],
     "pale": ["paper", "tint"],
-    "above": ["paper"],
-    "wrong": ["paper", "tint"],
     "paper": ["above"],
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from sira_cli.analysis.page.pictures import Shown, find_picture
 from sira_cli.analysis.page.text import label, pieces
 from sira_cli.analysis.trace.read import Candidate, Token, Trace, TracedObject, TracedWord
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.picture import OpenedPicture
 
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _FINISH = {
@@ -111,8 +110,8 @@ class Card:
     data: dict[str, Any]
 
 
-def cards_of(traces: Sequence[Trace], scale: Scale, pictures: Mapping[str, OpenedPicture] | None = None) -> list[Card]:
-    """Return the cards of a page, in the order of the traces; for `pictures` see `find_picture`."""
+def cards_of(traces: Sequence[Trace], scale: Scale) -> list[Card]:
+    """Return the cards of a page, in the order of the traces."""
     settings = [_settings(trace) for trace in traces]
     names = {name for found in settings for name in found} - {"Finished"}
     differing = {name for name in names if len({found[name] for found in settings if name in found}) > 1}
@@ -120,7 +119,7 @@ def cards_of(traces: Sequence[Trace], scale: Scale, pictures: Mapping[str, Opene
         _card(
             trace,
             scale,
-            find_picture(trace, pictures),
+            find_picture(trace),
             [SettingLine(name, value, name in differing) for name, value in found.items()],
         )
         for trace, found in zip(traces, settings, strict=True)

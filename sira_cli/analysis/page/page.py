@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from sira_cli.analysis.page.gallery import gallery_of
 from sira_cli.analysis.trace.read import Trace, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.web import base_style, element_script, marks_style
 
 _HERE = Path(__file__).parent
@@ -86,18 +85,15 @@ def _holds_records(path: Path) -> bool:
     return isinstance(first, dict) and "file_name" in first and "type" not in first
 
 
-def render(
-    traces: Sequence[Trace], title: str | None = None, pictures: Mapping[str, OpenedPicture] | None = None
-) -> str:
+def render(traces: Sequence[Trace], title: str | None = None) -> str:
     """Return the page of traces.
 
     Args:
         traces: at least one; several are shown side by side.
         title: of the page; default: the trace's name.
-        pictures: pictures in memory, by sha256; others are looked for in files.
     """
     scale = Scale.of(traces)
-    cards = cards_of(traces, scale, pictures)
+    cards = cards_of(traces, scale)
     subjects = sorted({card.picture.name for card in cards if card.picture.name})
     traces_in_words = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
     return _html(
@@ -111,37 +107,22 @@ def render(
     )
 
 
-def _html(template: str, script: str, **content: Any) -> str:
+def _html(template: str, script_name: str, **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed}
-    sources = policy_sources(script)
+    style = base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
+    script = (_HERE / script_name).read_text(encoding="utf-8") + element_script()
     return environment.get_template(template).render(
         **content,
         version=__version__,
-        style=Markup(_style()),
-        script=Markup(_script(script)),
+        style=Markup(style),
+        script=Markup(script),
         # Safe with any content: nothing is fetched, and only our own style and script are applied.
-        policy=f"default-src 'none'; img-src data:; style-src {sources['style-src']}; "
-        f"script-src {sources['script-src']}; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; script-src {_source(script)}; "
+        "base-uri 'none'; form-action 'none'",
     )
-
-
-def policy_sources(script: str = "trace.js") -> dict[str, str]:
-    """Return the names of a page's style and script in a content security policy, by directive.
-
-    A report that a page opens as a `blob:` inherits the page's policy, which has to allow both.
-    """
-    return {"style-src": _source(_style()), "script-src": _source(_script(script))}
-
-
-def _style() -> str:
-    return base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
-
-
-def _script(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8") + element_script()
 
 
 def to_script(value: Any) -> Markup:

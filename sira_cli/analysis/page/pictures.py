@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,19 +45,12 @@ class Shown:
         return (self, *self.more)
 
 
-def find_picture(trace: Trace, known: Mapping[str, OpenedPicture] | None = None) -> Shown:
-    """Look for the picture next to the trace, in the current folder, then in the original place; prefer the traced one.
-
-    Args:
-        trace: whose picture it is.
-        known: pictures in memory by sha256, for which no file is opened.
-    """
+def find_picture(trace: Trace) -> Shown:
+    """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one."""
     if trace.run is None:
         return Shown("", "", 0, 0, "the run failed before it opened a picture")
     image, file_name = trace.run.image, trace.run.file_name
     name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
-    if known is not None and image.sha256 in known:
-        return _embedded(name, known[image.sha256], "")
     problem, replaced = "", None
     near_trace = [] if trace.path is None else [(file_name, trace.path.parent)]
     for place, folder in dict.fromkeys((*near_trace, (file_name, Path()), (image.path, Path()))):
