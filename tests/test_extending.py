@@ -102,8 +102,6 @@ def test_a_method_is_a_file_and_a_row(sira, monkeypatch):
 class Drawn(Picture):
     """`scene://SEED`: a scene, drawn when it is asked for."""
 
-    allow_private: bool = False
-
     def read(self) -> bytes:
         file = io.BytesIO()
         render(held_out(int(self.location.removeprefix("scene://"))))[0].save(file, "png")

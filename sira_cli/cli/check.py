@@ -13,7 +13,6 @@ from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.engines import engines_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
-    AllowPrivate,
     EngineOptions,
     FailFast,
     ModelOptions,
@@ -62,7 +61,6 @@ class CaptionOptions:
     images: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that these names are relative to (default: the file's).")
     ] = None
-    allow_private: AllowPrivate = False
 
 
 @dataclass(frozen=True)

@@ -39,27 +39,24 @@ def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[s
     raise DataError(f'{where}: {field} is {brief(value)}: expected a list of names, such as ["a.jpg", "b.jpg"]')
 
 
-def picture_below(base: str, name: str, *, allow_private: bool = False) -> Picture:
+def picture_below(base: str, name: str) -> Picture:
     """Return the picture of a name that starts from a folder or a URI.
 
     Args:
         base: the folder or the URI.
         name: a path, or a URI of its own.
-        allow_private: as for `located`.
     """
     path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
-    return located(name if stores.is_uri(name) else path, name, allow_private=allow_private)
+    return located(name if stores.is_uri(name) else path, name)
 
 
-def listed_groups(
-    file: Path, *, shard: Shard | None = None, limit: int | None = None, allow_private: bool = False
-) -> list[Picture]:
+def listed_groups(file: Path, *, shard: Shard | None = None, limit: int | None = None) -> list[Picture]:
     """Return the groups of a file, each once, in order. A row's other fields can fill prompts.
 
     Args:
         file: JSON lines or one JSON array, with `images`, or `image` (or `file_name`) for one picture. Names start from
             the file's folder.
-        shard, limit, allow_private: as for `find_pictures`.
+        shard, limit: as for `find_pictures`.
 
     Raises:
         DataError: the file cannot be read, or a row names no picture.
@@ -70,7 +67,7 @@ def listed_groups(
         any_row = True
         if shard is not None and not shard.holds(joined(names)):
             continue
-        group = (picture_below(str(file.parent), name, allow_private=allow_private) for name in names)
+        group = (picture_below(str(file.parent), name) for name in names)
         picture = Together.of(group, row)
         found.setdefault(picture.identity, picture)
         if len(found) == limit:

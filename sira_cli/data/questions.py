@@ -84,7 +84,6 @@ def question_pictures(
     images: str | None = None,
     shard: Shard | None = None,
     limit: int | None = None,
-    allow_private: bool = False,
 ) -> list[Picture]:
     """Return the questions of a file, in order, each with its picture.
 
@@ -95,7 +94,6 @@ def question_pictures(
         images: the folder or URI that the names of pictures start from; None: the file's folder.
         shard: keep the questions about this part of the pictures.
         limit: keep at most this many questions.
-        allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
         DataError: the file cannot be read, or a row lacks something.
@@ -112,7 +110,7 @@ def question_pictures(
             continue
         number = _id(where, row)
         number = f"{name}: {question}" if number is None else number
-        group = [picture_below(base, each, allow_private=allow_private) for each in names or [name]]
+        group = [picture_below(base, each) for each in names or [name]]
         picture = Together.of(group) if names else group[0]
         each = QuestionPicture.about(picture, question, asking(question), number, reads)
         if each.id in found:

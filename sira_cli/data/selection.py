@@ -28,7 +28,7 @@ class Selection:
         questions: a file of questions, as for `question_pictures`.
         files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_groups`.
         together: whether all pictures are shown at once, in one prompt.
-        recursive, shard, limit, image_column, id_column, allow_private: as for `find_pictures`.
+        recursive, shard, limit, image_column, id_column: as for `find_pictures`.
     """
 
     paths: Sequence[str]
@@ -40,7 +40,6 @@ class Selection:
     limit: int | None = None
     image_column: str | None = None
     id_column: str | None = None
-    allow_private: bool = False
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures. Missing ones are found before a model is loaded.
@@ -105,7 +104,7 @@ class Selection:
 
     @property
     def _taken(self) -> dict[str, Any]:
-        return {"shard": self.shard, "limit": self.limit, "allow_private": self.allow_private}
+        return {"shard": self.shard, "limit": self.limit}
 
     def _listed(self, asking: Callable[[str], str]) -> list[Picture]:
         """Return the rows of a file of questions or groups."""

@@ -58,7 +58,6 @@ def find_pictures(
     limit: int | None = None,
     image_column: str | None = None,
     id_column: str | None = None,
-    allow_private: bool = False,
     repeats: bool = False,
 ) -> Pictures:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
@@ -74,7 +73,6 @@ def find_pictures(
         image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
             one to take. None: found by type and name.
         id_column: names the rows of a table, instead of their numbers.
-        allow_private: whether URLs may lead to addresses that are not public.
         repeats: keep a picture as often as it is named.
 
     Raises:
@@ -90,7 +88,7 @@ def find_pictures(
     any_place, any_data = False, False
     left_out: Counter[str] = Counter()
     every = [path for given in paths for path in _expand_ranges(given)]
-    for place in _places(every, recursive, image_column, id_column, allow_private, left_out):
+    for place in _places(every, recursive, image_column, id_column, left_out):
         any_place = True
         if shard is not None and not shard.holds(place.relative):
             continue
@@ -155,7 +153,6 @@ def _places(
     recursive: bool,
     image_column: str | None,
     id_column: str | None,
-    allow_private: bool,
     left_out: Counter[str],
 ) -> Iterator[Picture | DataFile]:
     for path in paths:
@@ -165,7 +162,7 @@ def _places(
             elif is_data_file(location) and not has_scheme(location):
                 yield DataFile(location, relative, image_column, id_column)
             else:
-                yield located(location, relative, allow_private=allow_private)
+                yield located(location, relative)
 
 
 def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool = False) -> Iterator[tuple[str, str]]:

@@ -91,9 +91,9 @@ def _of_samples(samples: np.ndarray[Any, Any]) -> Image.Image:
     return Image.fromarray(samples)
 
 
-# Kinds of pictures by the scheme of their URL; other URIs are of stores. A kind takes location, path below the folder
-# that was given, and whether it may reach addresses that are not public.
-SCHEMES: dict[str, Callable[[str, str, bool], Picture]] = {"http": WebPicture, "https": WebPicture}
+# Kinds of pictures by the scheme of their URL; other URIs are of stores. A kind takes location, and path below the
+# folder that was given.
+SCHEMES: dict[str, Callable[[str, str], Picture]] = {"http": WebPicture, "https": WebPicture}
 
 
 def has_scheme(location: str) -> bool:
@@ -102,22 +102,21 @@ def has_scheme(location: str) -> bool:
     return bool(colon) and scheme.lower() in SCHEMES
 
 
-def located(location: str, below: str | None = None, *, allow_private: bool = False) -> Picture:
+def located(location: str, below: str | None = None) -> Picture:
     """Return the picture at a path, URI or URL.
 
     Args:
         location: path, URI or URL.
         below: its path below the folder that was given.
-        allow_private: whether a URL may lead to an address that is not public.
     """
     if has_scheme(location):
         scheme = location.partition("://")[0].lower()
-        return SCHEMES[scheme](location, location if below is None else below, allow_private)
+        return SCHEMES[scheme](location, location if below is None else below)
     kind = StorePicture if stores.is_uri(location) else FilePicture
     return kind(location, location if below is None else below)
 
 
-def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture:
+def recorded(name: str, folder: Path) -> Picture:
     """Return the picture that a file in `folder` names.
 
     A name written by another program may look escaped, or like a group's name, without being one.
@@ -125,12 +124,11 @@ def recorded(name: str, folder: Path, *, allow_private: bool = False) -> Picture
     Args:
         name: the name in the file.
         folder: folder that names are relative to.
-        allow_private: as for `located`.
     """
     if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
-        return Together.of(recorded(each, folder, allow_private=allow_private) for each in names)
+        return Together.of(recorded(each, folder) for each in names)
     if stores.is_uri(name):
-        return located(name, allow_private=allow_private)
+        return located(name)
     known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
     return located(str(folder / known), known)
 

@@ -49,19 +49,13 @@ class _PrivateAddressError(_DownloadError):
     """A host has no public address."""
 
     def __init__(self, host: str, address: str) -> None:
-        super().__init__(f"{host} is at {address}, which is no public address (see `allow_private=`)")
+        super().__init__(f"{host} is at {address}, which is no public address")
         self.host = host
 
 
 @dataclass(frozen=True)
 class WebPicture(Picture):
-    """A picture at a URL.
-
-    Attributes:
-        allow_private: whether it may be at an address that is not public.
-    """
-
-    allow_private: bool = False
+    """A picture at a URL, at a public address."""
 
     @property
     def address(self) -> str:
@@ -94,12 +88,12 @@ class WebPicture(Picture):
         """
         return self._tried(_in_this_thread, ended)
 
-    def _tried(self, get: Callable[[str, bool], bytes], ended: Callable[[], bool] = lambda: False) -> bytes:
+    def _tried(self, get: Callable[[str], bytes], ended: Callable[[], bool] = lambda: False) -> bytes:
         def again(error: Exception) -> float | None:
             return error.after if isinstance(error, _DownloadError) and error.again and not ended() else None
 
         try:
-            data = tried(lambda: get(self.location, self.allow_private), TRIES, again, time.sleep)
+            data = tried(lambda: get(self.location), TRIES, again, time.sleep)
         except _PrivateAddressError as error:
             failed = f"{self.shown}: failed_to_download:"
             raise PrivatePictureError(f"{failed} {error}", f"{failed} {error.host} has no public address") from None
@@ -227,17 +221,17 @@ def _resolved(host: str, port: int) -> Iterable[Any]:
 
 
 @functools.cache  # connections are kept for the next picture of a host
-def _pool(allow_private: bool) -> httpcore2.ConnectionPool:
+def _pool() -> httpcore2.ConnectionPool:
     """Return the connection pool. No proxy is used: it would look up names itself."""
     return httpcore2.ConnectionPool(
         max_connections=16,
         max_keepalive_connections=8,
         keepalive_expiry=10,
-        network_backend=_WithDeadline(httpcore2.SyncBackend() if allow_private else _PublicOnly()),
+        network_backend=_WithDeadline(_PublicOnly()),
     )
 
 
-def _in_time(url: str, allow_private: bool) -> bytes:
+def _in_time(url: str) -> bytes:
     """Return the bytes at a URL.
 
     A separate thread waits for the network, so that the caller can stop waiting: the thread itself cannot be stopped
@@ -250,24 +244,24 @@ def _in_time(url: str, allow_private: bool) -> bytes:
     interrupts.check()
     end = time.monotonic() + SECONDS
     try:
-        return in_time(lambda: _in_this_thread(url, allow_private, end), SECONDS + LOOK, interrupts.check)
+        return in_time(lambda: _in_this_thread(url, end), SECONDS + LOOK, interrupts.check)
     except TimeoutError:
         raise _too_slow() from None
 
 
-def _in_this_thread(url: str, allow_private: bool, end: float | None = None) -> bytes:
+def _in_this_thread(url: str, end: float | None = None) -> bytes:
     """Return the bytes at a URL; see `_in_time`. `end`: of this try."""
     _try.end = time.monotonic() + SECONDS if end is None else end
-    return _download(url, allow_private)
+    return _download(url)
 
 
-def _download(url: str, allow_private: bool) -> bytes:
+def _download(url: str) -> bytes:
     """Return the bytes at a URL, redirects followed."""
     for _ in range(REDIRECTS + 1):
         if not is_web(url):
             raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
         try:
-            found = _fetch(url, allow_private)
+            found = _fetch(url)
         except httpcore2.TimeoutException:
             _left(None)  # raises if the try as a whole is too slow
             raise _DownloadError("the server does not answer in time", again=True) from None
@@ -284,11 +278,9 @@ def _download(url: str, allow_private: bool) -> bytes:
     raise _DownloadError(f"redirected more than {REDIRECTS} times")
 
 
-def _fetch(url: str, allow_private: bool) -> bytes | str:
+def _fetch(url: str) -> bytes | str:
     """Return the content at a URL, or the URL that it redirects to."""
-    with _pool(allow_private).stream(
-        "GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}
-    ) as response:
+    with _pool().stream("GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}) as response:
         headers = {name.lower(): value for name, value in response.headers}
         if response.status in (301, 302, 303, 307, 308) and b"location" in headers:
             return urljoin(url, headers[b"location"].decode("utf-8", "replace"))

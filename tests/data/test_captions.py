@@ -142,13 +142,6 @@ def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, 
         find_captions(photos / name, **options)
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_urls_may_lead_to_private_addresses_if_that_is_allowed(photos, allowed):
-    (photos / "x.csv").write_text("url,text\nhttp://127.0.0.1/a.png,A dog.\n")
-    (picture,) = find_captions(photos / "x.csv", allow_private=allowed).pictures
-    assert picture.picture.allow_private == allowed
-
-
 def test_paths_that_are_neither(photos, tmp_path):
     (tmp_path / "notes.md").write_text("A dog.")
     with pytest.raises(SettingsError, match=r"notes\.md: is neither a picture nor a file of captions \(\.jsonl, "):

@@ -345,7 +345,7 @@ def test_a_table_from_elsewhere_opens_no_connections(folder):
     assert [message.partition(": ")[2] for message in found] == [
         "s3://bucket/a.png: expected a path, or a URL of the web",
         "file:///etc/passwd: expected a path, or a URL of the web",
-        "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address (see `allow_private=`)",
+        "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address",
     ]
 
 

@@ -56,7 +56,6 @@ BatchSizeOption = Annotated[
 Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
 Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
-AllowPrivate = Annotated[bool, typer.Option("--allow-private", help="Also download from private addresses.")]
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
 QuestionScenes = Annotated[
     bool,
@@ -207,7 +206,6 @@ class SelectionOptions(PathOptions):
     id_column: Annotated[str | None, typer.Option(metavar="NAME", hidden=True, help="Column that names the rows.")] = (
         None
     )
-    allow_private: AllowPrivate = False
 
 
 @dataclass(frozen=True)

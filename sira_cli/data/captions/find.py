@@ -66,7 +66,6 @@ def find_captions(
     images: Path | None = None,
     shard: Shard | None = None,
     limit: int | None = None,
-    allow_private: bool = False,
 ) -> Captions:
     """Return the captions that some paths name.
 
@@ -79,7 +78,6 @@ def find_captions(
         images: the folder that names in these files start from; None: the file's own.
         shard: keep this part only.
         limit: keep this many at most.
-        allow_private: whether URLs may lead to addresses that are not public.
 
     Raises:
         SettingsError: a path is of another kind, or no pictures were found.
@@ -91,9 +89,7 @@ def find_captions(
     found = Captions()
     tables, rest = _parted(places)
     if rest:
-        pictures = find_pictures(
-            rest, recursive=recursive, shard=shard, image_column=image_column, allow_private=allow_private
-        )
+        pictures = find_pictures(rest, recursive=recursive, shard=shard, image_column=image_column)
         texts = texts_of_pictures(pictures, extension, text_column)
         if pictures and not texts:
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
@@ -111,7 +107,7 @@ def find_captions(
             is_enough = limit is not None and len(found.pictures) >= limit
             if is_enough and shard is None and row.text is not None:
                 continue
-            picture = recorded(row.image, images or path.parent, allow_private=allow_private)
+            picture = recorded(row.image, images or path.parent)
             if shard is not None and not shard.holds(picture.relative):
                 continue
             if row.failed:
