@@ -24,17 +24,14 @@ class CaptionRow:
     """A row of a file of captions.
 
     Attributes:
-        values: its columns.
         image: the picture's name.
         text: the caption; None: none, or the row is a record of a picture that failed.
-        image_column, text_column: the keys of the two.
+        failed: whether it is such a record.
     """
 
-    values: dict[str, Any]
     image: str
     text: str | None
-    image_column: str
-    text_column: str
+    failed: bool
 
     @classmethod
     def of(cls, where: str, values: dict[str, Any], image_column: str, text_column: str) -> CaptionRow:
@@ -47,12 +44,8 @@ class CaptionRow:
         if not image or "\0" in image:
             raise DataError(f"{where}: {image_column} is empty or has a NUL byte: expected the name of a picture")
         text = None if values.get(text_column) is None else text_of(where, values, text_column)
-        return cls(values, image, None if is_failure(values) else text, image_column, text_column)
-
-    @property
-    def failed(self) -> bool:
-        """Whether it is a record of a picture that failed."""
-        return is_failure(self.values)
+        failed = is_failure(values)
+        return cls(image, None if failed else text, failed)
 
 
 @dataclass(frozen=True)
