@@ -21,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from sira_cli.core.hooks import Removable
 from sira_cli.core.last_rows import LastRows
 from sira_cli.core.upstream import attention_of, set_attention
+from sira_cli.errors import AttachError
 
 _NAME = "sira_two_streams"
 
@@ -88,6 +89,11 @@ def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
+    if module not in _streams:
+        raise AttachError(
+            "this model was copied inside `with attach(...)`, and the copy belongs to no decoder: copy the model "
+            "before the block, or after it"
+        )
     attend, split = _streams[module]
     q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
     streams = q, query.shape[2] - q

@@ -190,6 +190,11 @@ class Fork:
                 "the model was called without input_ids, so its image tokens cannot be found: "
                 "pass input_ids instead of inputs_embeds"
             )
+        if model.training and any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+            raise UnsupportedModelError(
+                "gradient checkpointing runs layers a second time, without the other stream: call model.eval(), or "
+                "model.gradient_checkpointing_disable()"
+            )
         cache: Cache | None = cache_of(args, kwargs)
         q = input_ids.shape[1]
         if is_prompt(cache):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from torch import nn
@@ -46,7 +47,7 @@ def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable
         _attached.add(norm)
     handles: list[Removable] = []
     try:
-        handles.append(_NoContinuousBatching(model))
+        handles.append(_OneTokenPerPass(model))
         yield handles
     finally:
         for handle in handles:
@@ -70,23 +71,46 @@ def check_uncompiled(model: nn.Module) -> None:
             )
 
 
-class _NoContinuousBatching:
-    """Refuses transformers' continuous batching, which calls the model from a thread of its own and hides its errors.
+class _OneTokenPerPass:
+    """Refuses ways of generating that decide several tokens in a pass, or in another thread: at once, and by name.
 
-    All its ways go through `init_continuous_batching`.
+    `generate` would end in an IndexError with an assistant; continuous batching hides errors of its own thread.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._models: list[Any] = [part for part in model.modules() if hasattr(part, "init_continuous_batching")]
-        for each in self._models:
-            each.init_continuous_batching = self._refuse
+        self._changed: list[tuple[Any, str]] = []
+        parts: list[Any] = [*model.modules()]
+        for part in parts:
+            if hasattr(part, "init_continuous_batching"):
+                self._replace(part, "init_continuous_batching", self._refuse_batching)
+            if hasattr(part, "generation_config") and hasattr(part, "generate"):
+                self._replace(part, "generate", partial(self._generate, part, part.generate))
+
+    def _replace(self, part: Any, name: str, function: Callable[..., Any]) -> None:
+        if name not in vars(part):
+            setattr(part, name, function)
+            self._changed.append((part, name))
 
     def remove(self) -> None:
-        """Allow it again."""
-        for each in self._models:
-            del each.init_continuous_batching
+        """Allow them again."""
+        for part, name in self._changed:
+            delattr(part, name)
 
-    def _refuse(self, *args: Any, **options: Any) -> None:
+    def _generate(self, model: Any, generate: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if options.get("assistant_model") is not None:
+            raise UnsupportedModelError(
+                "assisted generation has another model propose several tokens, but both streams are followed token by "
+                "token: leave out assistant_model"
+            )
+        config = options.get("generation_config") or model.generation_config
+        if options.get("prompt_lookup_num_tokens") or getattr(config, "prompt_lookup_num_tokens", None):
+            raise UnsupportedModelError(
+                "prompt lookup proposes several tokens from the prompt, but both streams are followed token by token: "
+                "leave out prompt_lookup_num_tokens"
+            )
+        return generate(*args, **options)
+
+    def _refuse_batching(self, *args: Any, **options: Any) -> None:
         raise UnsupportedModelError(
             "paged caches and continuous batching (cache_implementation='paged', generate_batch) are not supported "
             "inside `with attach(...)`: call `generate` with a batch of left-padded prompts, or leave the block"

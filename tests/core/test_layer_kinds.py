@@ -31,6 +31,7 @@ KINDS = {
     "ernie4_5_vl_moe": "experts by the kind of token",
     "dots3_note": "indexers that choose keys, and windows over compressed ones",
 }
+KINDS = {kind: what for kind, what in KINDS.items() if kind in census.HERE}
 COLUMNS = ("mistral4", "granite4_vision", "ernie4_5_vl_moe")
 
 

@@ -258,7 +258,31 @@ def test_chunked_prefill(llava: tiny.Tiny):
 
 
 def test_assisted_generation(llava: tiny.Tiny):
-    refused(llava, UnsupportedModelError, "leave out assistant_model and prompt_", prompt_lookup_num_tokens=2)
+    message = "prompt lookup proposes several tokens .* leave out prompt_lookup_num_tokens"
+    refused(llava, UnsupportedModelError, message, prompt_lookup_num_tokens=2)
+    message = "another model propose several tokens.* leave out assistant_model"
+    refused(llava, UnsupportedModelError, message, assistant_model=tiny.llava().model)
+    assert "generate" not in vars(llava.model)
+
+
+def test_gradient_checkpointing():
+    case = tiny.llava()
+    case.model.train()
+    enable = "activation_checkpointing_enable"  # until transformers 5.22 under the other name
+    getattr(case.model, enable if hasattr(case.model, enable) else "gradient_checkpointing_enable")()
+    with attach(case.model), pytest.raises(UnsupportedModelError, match="gradient checkpointing runs layers a second"):
+        case.model(**case.inputs, use_cache=False)
+
+
+def test_a_model_that_is_copied_inside(llava: tiny.Tiny):
+    expected = generate(llava.model, llava.inputs)
+    with attach(llava.model):
+        twin = copy.deepcopy(llava.model)
+        inside = generate(llava.model, llava.inputs)
+    with pytest.raises(AttachError, match="was copied inside `with attach"):
+        generate(twin, llava.inputs)
+    assert not torch.equal(inside, expected)
+    assert torch.equal(generate(llava.model, llava.inputs), expected)
 
 
 def test_guidance(llava: tiny.Tiny):
@@ -320,7 +344,7 @@ def test_a_type_that_was_not_tried_warns(capsys, monkeypatch):
     )
     model = tiny.build(config, hf.VipLlavaForConditionalGeneration)
     with (
-        pytest.warns(UntestedModelWarning, match=r"VipLlava.*vipllava_next is not among the 97 types tried"),
+        pytest.warns(UntestedModelWarning, match=r"VipLlava.*vipllava_next is not among the 100 types tried"),
         attach(model),
     ):
         pass

@@ -10,6 +10,7 @@ import transformers as hf
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sira_cli.core import reference
+from sira_cli.core.census import BROKEN
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from tests.support.census_own import OWN
@@ -19,6 +20,9 @@ TYPES = {
     kind: name if isinstance(name, str) else name[0]
     for kind, name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items()
 }
+
+# Types that can be built and run under this version of transformers.
+HERE = {kind for kind in TYPES if (kind, hf.__version__) not in BROKEN}
 
 EXPERTS = dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4)
 SMALL_TEXT = {
