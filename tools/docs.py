@@ -1,28 +1,21 @@
 """The generated parts of README.md and of the pages in docs, which CI checks.
 
 `cog -r -I . README.md docs/*.md docs/bench/*.md` writes them.
-
-`python -m tools.docs NAME` prints a record of docs/bench as `sira bench` did; `choices`: all settings tried.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
-from sira_cli.cli.research import bench
 from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
-from sira_cli.demo.scene_report import markdown, read_figures
+from sira_cli.demo.scene_report import read_figures
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.eval.cards import CARDS
 from sira_cli.methods import METHODS
@@ -32,7 +25,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.loading.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
-from tools import chosen, comparison, controls, verified
+from tools import comparison, verified
 from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
 
@@ -159,28 +152,9 @@ def below_the_threshold() -> str:
     return support_figures().splitlines()[-1]
 
 
-def controls_figures() -> str:
-    """Return the figures of the threshold without labels, for the first wording of the question."""
-    record = json.loads(controls.file_of("test").read_text(encoding="utf-8"))
-    record["rows"] = record["rows"][:1]
-    return controls.shown(json.dumps(record))
-
-
 def doubt_figures() -> str:
     """Return the hallucination rate of object words by grounding, from the same measurement."""
     return doubt_table(from_json(read_figures()["words"]))
-
-
-def _printed(show: Callable[[Any], None], report: Any) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        show(report)
-    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
-    return "\n".join(["```", *lines, "```"])
-
-
-def bench_output(name: str) -> str:
-    """Return the output of `sira bench -o docs/bench/NAME.json`."""
-    return _printed(bench.print_report, bench_report(name))
 
 
 COSTS = {
@@ -235,25 +209,3 @@ def bench_report(name: str) -> BenchReport:
 def methods_figures() -> str:
     """Return all figures of captions and answers, and the candidate settings."""
     return comparison.Comparison.shipped().tables()
-
-
-def choice_table() -> str:
-    """Return every setting that was tried on validation scenes, from `python -m tools.choose`."""
-    rows = [["method", "setting", "CHAIRi", "coverage", "adversarial accuracy", ""]]
-    for name, row in chosen.read_chosen().items():
-        rows.append([name, "greedy", *_tried(row.greedy), ""])
-        for number, tried in enumerate(row.tried):
-            whose = ["the default"] if number == 0 else []
-            whose += ["chosen"] if tried.settings == row.settings and row.fulfils else []
-            shown = ", ".join(f"{key} = {comparison.value_text(value)}" for key, value in tried.settings.items())
-            rows.append([name, shown, *_tried(tried.figures), ", ".join(whose)])
-    return markdown(rows)
-
-
-def _tried(figures: Mapping[str, float]) -> list[str]:
-    return [f"{figures[name]:.1f}" if name in figures else "-" for name in comparison.SHORT]
-
-
-if __name__ == "__main__":
-    asked = sys.argv[1]
-    print(choice_table() if asked == "choices" else bench_output(asked))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,22 +42,17 @@ class Exchange:
     answer: str
 
 
-def questions(
-    scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4, unasked: Collection[str] = ()
-) -> list[Exchange]:
+def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Exchange]:
     """Ask `yes_no` questions whether something is in the scene, as often yes as no, and at most `others` other ones.
 
-    The others ask for a colour, a number, a position and the kind of place: one of each. No yes/no question is about an
-    object of `unasked`; a scene of nothing else gets no question with the answer yes.
+    The others ask for a colour, a number, a position and the kind of place: one of each.
     """
-    present = [name for name in scene.objects if name not in unasked]
-    absent = [name for name in OBJECTS if name not in scene.objects and name not in unasked]
+    present = list(scene.objects)
+    absent = [name for name in OBJECTS if name not in scene.objects]
     typical = [name for name in PLACES[scene.place].objects if name in absent]
     turns = []
     for number in range(yes_no):
         missing = typical if typical and rng.random() < TYPICAL_SHARE else absent
-        if number % 2 and not present:
-            continue
         name = choose(rng, present if number % 2 else missing)
         suffix = ONE_WORD if rng.random() < 0.3 else ""
         turns.append(Exchange(yes_no_question(name, choose(rng, YES_NO)) + suffix, "Yes" if number % 2 else "No"))

@@ -22,10 +22,3 @@ class Recipe:
     language_batch: int = 16
     language_rate: float = 1.5e-3
     questions: int = 4  # yes/no questions about a picture
-    unasked: str = ""  # objects, separated by commas, about which no yes/no question is asked; captions name them
-    tower: str = ""  # a checkpoint whose tower and projector are taken as they are, instead of training them
-
-    @property
-    def unasked_names(self) -> tuple[str, ...]:
-        """The objects of `unasked`."""
-        return tuple(filter(None, self.unasked.split(",")))

@@ -62,12 +62,11 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         segments, seeing = [PICTURE if token == image else PREAMBLE for token in tokens], [True] * len(tokens)
         weights = [0.0] * len(tokens)
         other = make_scene(int(rng.integers(self.recipe.language_scenes)))
-        unasked = self.recipe.unasked_names
-        asked = questions(scene, rng, self.recipe.questions, OTHER_QUESTIONS, unasked)
+        asked = questions(scene, rng, self.recipe.questions, OTHER_QUESTIONS)
         turns = [Exchange(self._request(rng), caption(scene, rng)), *asked]
         blind = len(turns)
         turns.append(Exchange(self._request(rng), caption(other, rng)))
-        turns += questions(other, rng, BLIND_QUESTIONS, 0, unasked)
+        turns += questions(other, rng, BLIND_QUESTIONS, 0)
         for number, turn in enumerate(turns):
             prompt = self.tokenizer(f"\n{turn.prompt} ASSISTANT:", add_special_tokens=False).input_ids
             answer = self.tokenizer(f" {turn.answer}</s>", add_special_tokens=False).input_ids

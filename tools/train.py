@@ -29,7 +29,6 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sira_cli.demo.world import OBJECTS
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading import presets
 from tools import checkpoint
@@ -70,15 +69,6 @@ def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -
         stage.run(losses())
         stages.append(stage)
     return stages
-
-
-def take_vision(model: Any, folder: str) -> list[Stage]:
-    """Load tower and projector of a trained checkpoint, such as the bundled one; no stage is left to train."""
-    trained = type(model).from_pretrained(folder, dtype=torch.float32).model
-    for name in ("vision_tower", "multi_modal_projector"):
-        getattr(model.model, name).load_state_dict(getattr(trained, name).state_dict())
-    model.eval()
-    return []
 
 
 def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
@@ -138,12 +128,8 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
     """Train all three parts; `work` keeps the state to go on, `out` receives the checkpoint.
 
     Raises:
-        SettingsError: `work` holds a run of another recipe, or `unasked` names something that is no object.
+        SettingsError: `work` holds a run of another recipe.
     """
-    if unknown := sorted(set(recipe.unasked_names) - set(OBJECTS)):
-        raise SettingsError(
-            f"--unasked {','.join(unknown)}: no object of the drawn world; those are {', '.join(OBJECTS)}"
-        )
     work.mkdir(parents=True, exist_ok=True)
     begun = work / "recipe.json"
     if begun.exists() and json.loads(begun.read_text(encoding="utf-8")) != asdict(recipe):
@@ -151,11 +137,11 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
     begun.write_text(json.dumps(asdict(recipe)), encoding="utf-8")
     tokenizer = checkpoint.make_tokenizer()
     model = checkpoint.make_model(tokenizer, recipe.seed)
-    broken = Pictures(work, recipe.odd_scenes if recipe.tower else recipe.vision_scenes, broken=True)
+    broken = Pictures(work, recipe.vision_scenes, broken=True)
     broken.render(workers)
     typical = Pictures(work, recipe.language_scenes, broken=False)
     typical.render(workers)
-    stages = take_vision(model, recipe.tower) if recipe.tower else train_vision(model, broken, recipe, work)
+    stages = train_vision(model, broken, recipe, work)
     features = np.concatenate(
         [
             encode_pictures(model, typical, recipe.language_scenes, work),

@@ -67,7 +67,7 @@ def test_controls_are_what_only_other_captions_name():
         "",
     ]
     heads = {thing.group for text in texts for thing in WORDS.things(text)}
-    words, other = (WithControls(WORDS, texts, seed) for seed in (0, 1))
+    words = WithControls(WORDS, texts)
     for text in texts:
         own = WORDS.things(text)
         found = words.things(text)
@@ -79,8 +79,7 @@ def test_controls_are_what_only_other_captions_name():
         assert {*groups} <= heads - {thing.group for thing in own}
         assert all(WORDS.group(control.name) == control.group for control in controls)
         assert words.things(text) == found
-    assert any(words.things(text) != other.things(text) for text in texts)
-    assert len({words.name, other.name, WORDS.name}) == 3
+    assert words.name != WORDS.name
     with pytest.raises(DataError, match="name no different things of a list"):
         WithControls(WORDS, ["A dog.", "The puppy."])
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.controls import PERCENTILE, threshold_of
 from sira_cli.eval.stats.auroc import auroc, auroc_interval
 from sira_cli.models.loading import presets
-from tools import controls, measured, support
+from tools import measured, support
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,17 +21,6 @@ def test_the_line_is_that_of_the_preset():
     line = re.search(r"min_support: ([\d.]+)", (ROOT / "presets/demo.yaml").read_text())
     assert line is not None
     assert measured.threshold_figures().startswith(f"Below {line[1]} are ")
-
-
-def test_the_percentile_is_that_chosen_on_validation_scenes():
-    """Of those tried, the one with the share of real objects below its thresholds that is nearest to labels' 3 %."""
-    content = json.loads(controls.file_of("validation").read_text(encoding="utf-8"))
-    far = {
-        each: abs(sum(effect["there"] - 0.03 for row in content["rows"] for effect in row["controls"][str(each)]))
-        for each in controls.PERCENTILES["validation"]
-    }
-    assert min(far, key=far.__getitem__) == PERCENTILE
-    assert threshold_of.__defaults__ == (PERCENTILE,)
 
 
 def pairs_ordered_right(rows: list[tuple[bool, float]]) -> float:

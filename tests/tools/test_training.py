@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.errors import SettingsError
@@ -114,44 +110,6 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
                 ).last_hidden_state[0]
                 torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
             assert blind == 1 + BLIND_QUESTIONS
-
-
-def test_objects_left_out_of_questions_stay_in_captions(lvlm):
-    """With nothing left out, the texts are those that the bundled model was trained on."""
-    given = Texts(lvlm.processor.tokenizer, TINY)
-    left_out = ("dog", "car", "tree", "table", "person", "cup", "chair", "sofa")
-    control = Texts(lvlm.processor.tokenizer, replace(TINY, unasked=",".join(left_out), questions=4))
-    asked, captions = [], []
-    for step in range(4):
-        batch = control[step]
-        for row in range(TINY.language_batch):
-            segments = batch["segment"][row]
-            for number in range(int(segments.max()) + 1):
-                text = lvlm.processor.tokenizer.decode(batch["token"][row][segments == number])
-                (asked if re.search(r"(?:Is there|Does the|Can you see) .*\?", text) else captions).append(text)
-    named = {name for text in asked for _, _, name in mentions(text)}
-    assert len(named) > 8
-    assert named.isdisjoint(left_out)
-    assert not {name for text in captions for _, _, name in mentions(text)}.isdisjoint(left_out)
-    assert {text.rsplit(" ", 1)[-1] for text in asked} == {"Yes</s>", "No</s>"}
-    assert torch.equal(given[0]["token"], Texts(lvlm.processor.tokenizer, replace(TINY, tower="x"))[0]["token"])
-
-
-def test_tower_and_projector_of_a_trained_checkpoint_are_taken(lvlm):
-    fresh = train.checkpoint.make_model(lvlm.processor.tokenizer, seed=1)
-    before = {name: tensor.clone() for name, tensor in fresh.state_dict().items()}
-    assert train.take_vision(fresh, str(BUNDLED_FOLDER)) == []
-    pixels = torch.randn(1, 3, 96, 96)
-    with torch.inference_mode():  # packed matrices have another order of summation
-        torch.testing.assert_close(train.image_features(fresh, pixels), train.image_features(lvlm.model, pixels))
-    decoder = [name for name in before if "language_model" in name or name.startswith("lm_head")]
-    assert decoder
-    assert all(torch.equal(fresh.state_dict()[name], before[name]) for name in decoder)
-
-
-def test_an_object_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(SettingsError, match="--unasked unicorn: no object of the drawn world"):
-        train.train(replace(TINY, unasked="dog,unicorn"), tmp_path, tmp_path / "out", workers=1)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The threshold of support without labels: from objects that only captions of other pictures name.
 
-Most of these controls are not in the picture. The percentile of their support was fixed on validation scenes, by
-`python -m tools.controls`: its threshold leaves about 3 % of the real objects below, as with labels.
+Most of these controls are not in the picture. The percentile of their support was fixed on validation scenes of the
+bundled model: its threshold leaves about 3 % of the real objects below, as with labels.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sira_cli.language.things import Thing, Words
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
 PERCENTILE = 98
+SEED = 0  # of the choice of controls
 DOUBTFUL = 0.25  # share of named things below the threshold from which on support means little
 
 
@@ -32,18 +33,17 @@ class WithControls(Words):
         name: of the vocabulary, for the record.
     """
 
-    def __init__(self, words: Words, texts: Iterable[str], seed: int = 0) -> None:
+    def __init__(self, words: Words, texts: Iterable[str]) -> None:
         """Collect the things in all captions.
 
         Args:
             words: finds the things.
             texts: all captions.
-            seed: of the choice of controls.
 
         Raises:
             DataError: there is only one caption, or no caption has a control.
         """
-        self._words, self._seed = words, seed
+        self._words = words
         every = list(texts)
         if len(every) < 2:
             raise DataError(
@@ -55,7 +55,7 @@ class WithControls(Words):
             self._pool.setdefault(thing.group, thing.name)
         if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
             raise DataError("the captions name no different things of a list: controls are what other captions name")
-        which = json.dumps([seed, PER_PICTURE, *self._pool.values()])
+        which = json.dumps([SEED, PER_PICTURE, *self._pool.values()])
         self.name = f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}"
 
     def group(self, name: str) -> str:
@@ -72,7 +72,7 @@ class WithControls(Words):
         return [*named, *(Thing(self._pool[group], (), group) for group in controls[:PER_PICTURE])]
 
     def _rank(self, text: str, group: str) -> bytes:
-        return hashlib.sha256(json.dumps([self._seed, text, group]).encode()).digest()
+        return hashlib.sha256(json.dumps([SEED, text, group]).encode()).digest()
 
 
 @dataclass(frozen=True)
