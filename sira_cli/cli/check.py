@@ -147,7 +147,6 @@ def check(
     with Job.opened(
         Pictures(found.pictures, found.unread),
         *CheckRequest.under(preset, verify),
-        quantization=model.quantization,
         output=output.output,
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,

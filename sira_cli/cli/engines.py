@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.loading import load_model, loading, note_bundled
-from sira_cli.cli.options.common import EngineOptions, ModelOptions
+from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import verbosity, waiting
 from sira_cli.interrupts import raise_interrupts
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sira_cli.runs.run import Engine, Job
 
 
-def engines_of(model: ModelOptions, engine: EngineOptions) -> Engines:
+def engines_of(model: ResearchModelOptions, engine: EngineOptions) -> Engines:
     """Return the engines that the options choose: the model on this machine, or Ray's workers."""
     from sira_cli.runs.engines import Engines
 
@@ -34,9 +34,4 @@ def engines_of(model: ModelOptions, engine: EngineOptions) -> Engines:
         note_bundled(job.preset, job.pictures)
         return run
 
-    return Engines(
-        load,
-        engine.batch_size,
-        model.trust_remote_code,
-        start if engine.on_ray else None,
-    )
+    return Engines(load, engine.batch_size, start if engine.on_ray else None)

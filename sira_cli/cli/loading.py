@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.options.common import ResearchModelOptions
 from sira_cli.cli.terminal.console import announce, note, waiting
 from sira_cli.methods.base import Method
 
@@ -22,7 +22,7 @@ LOOKED_AT = 20  # pictures that are checked for being drawn scenes
 
 def load_model(
     preset: Preset,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     method: str | Method,
     pictures: Iterable[Picture] | None = None,
 ) -> Lvlm:
@@ -42,7 +42,7 @@ def load_model(
             preset.model,
             preset.revision,
             offline=model.offline,
-            code=model.trust_remote_code,
+            code=preset.load.trust_remote_code,
             expected_gb=preset.download_gb,
             judge=partial(_judge, preset, model),
             on_download=announce,
@@ -57,16 +57,16 @@ def load_model(
     return lvlm
 
 
-def _judge(preset: Preset, model: ModelOptions, folder: Path) -> None:
+def _judge(preset: Preset, model: ResearchModelOptions, folder: Path) -> None:
     """Check a model before its weights are fetched, and the default one also against this machine's memory."""
     from sira_cli.models.loading.inspection import check_structure  # imports torch, needed only before a download
 
-    check_structure(folder, preset, trust_remote_code=model.trust_remote_code)
+    check_structure(folder, preset)
     if model.is_default:
         from sira_cli.models.loading.fitting import check_default_fits
         from sira_cli.models.loading.placement import pick_device
 
-        check_default_fits(preset, pick_device(model.device), model.quantization)
+        check_default_fits(preset, pick_device(model.device))
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
@@ -81,12 +81,10 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
-def loading(model: ModelOptions, method: str | Method) -> dict[str, Any]:
+def loading(model: ResearchModelOptions, method: str | Method) -> dict[str, Any]:
     """Return the arguments of `sira_cli.load` without the preset."""
     return {
         "method": method,
         "device": model.device,
-        "quantization": model.quantization,
         "offline": model.offline,
-        "trust_remote_code": model.trust_remote_code,
     }

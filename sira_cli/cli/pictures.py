@@ -70,7 +70,6 @@ def run_pictures(
         choices=choices,
         verify=options.verify.read(first),
         schema=options.schema.read(),
-        quantization=model.quantization,
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)

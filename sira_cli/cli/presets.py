@@ -11,7 +11,7 @@ import typer
 
 from sira_cli.cli.help import Command
 from sira_cli.cli.options.choosing import with_revision
-from sira_cli.cli.options.common import ModelOptions, Offline
+from sira_cli.cli.options.common import Offline, ResearchModelOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.errors import ModelNotFoundError, SettingsError
@@ -103,7 +103,7 @@ def check(
         bool, typer.Option("--exact", help="Also load the weights and compare the model itself; needs --model or -p.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --model or -p.")] = False,
-    model: ModelOptions,
+    model: ResearchModelOptions,
 ) -> None:
     """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as in Algorithm 1.
 
@@ -149,7 +149,7 @@ def _check_structure(file: str, preset: Preset) -> None:
     from sira_cli.models.loading.inspection import check_structure  # imports torch
 
     try:
-        check_structure(folder, preset, trust_remote_code=True)  # nothing runs: such models are not checked
+        check_structure(folder, preset.with_settings(trust_remote_code=True))  # nothing runs: such are not checked
     except SettingsError as error:
         raise SettingsError(f"{file}: {error}") from error
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.options.common import ResearchModelOptions
 from sira_cli.cli.terminal.console import waiting
 from sira_cli.errors import SettingsError
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 SCENE = 1  # seed of the drawn scene
 
 
-def check_model(model: ModelOptions, exact: bool, as_json: bool) -> bool:
+def check_model(model: ResearchModelOptions, exact: bool, as_json: bool) -> bool:
     """Make the proof and print it; return whether the model is exact.
 
     Raises:
-        SettingsError: --trust-remote-code is given.
+        SettingsError: the preset runs the checkpoint's own code.
         SiraError: as `prove`.
     """
-    if model.trust_remote_code:
-        raise SettingsError("code of a checkpoint cannot be proven: leave out --trust-remote-code")
+    preset = choose_preset(model)
+    if preset.load.trust_remote_code:
+        raise SettingsError("code of a checkpoint cannot be proven: leave out `trust_remote_code=`")
     from sira_cli.analysis.proof import prove
     from sira_cli.demo.scenes import make_scene, render
 
-    preset = choose_preset(model)
     with waiting("comparing with a direct implementation of Algorithm 1"):
         proof = prove(
             preset,
@@ -37,7 +37,6 @@ def check_model(model: ModelOptions, exact: bool, as_json: bool) -> bool:
             exact=exact,
             offline=model.offline,
             device=model.device,
-            quantization=model.quantization,
         )
     print(proof.to_json() if as_json else "\n".join(_lines(proof)))
     return proof.verdict == "exact"

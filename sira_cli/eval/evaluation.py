@@ -196,24 +196,19 @@ class Evaluation:
                     self._runs[name].append(run)
             yield [run.file.path for runs in self._runs.values() for run in runs]
 
-    def nothing_left(self, *, dtype: str | None = None, trust_remote_code: bool = False) -> bool:
-        """Return whether an earlier run answered everything, so that no model is needed.
-
-        Args:
-            dtype: precision of the weights; None or `auto`: that of the earlier run.
-            trust_remote_code: whether the model's own Python files are part of it.
-        """
+    def nothing_left(self) -> bool:
+        """Return whether an earlier run answered everything, so that no model is needed."""
         from sira_cli.runs.nothing_left import all_named, nothing_left
 
         if not self._runs:
             with self.opened():
-                return self.nothing_left(dtype=dtype, trust_remote_code=trust_remote_code)
+                return self.nothing_left()
         runs = list(itertools.chain.from_iterable(self._runs.values()))
         # By name first: pictures are read only if nothing is missing anywhere.
         return (
             all(all_named(run.job) for run in runs)
-            and all(dtype in (None, "auto", run.settings().get("dtype")) for run in runs)
-            and all(nothing_left(run.job, trust_remote_code=trust_remote_code) for run in runs)
+            and all(run.job.preset.load.dtype in ("auto", run.settings().get("dtype")) for run in runs)
+            and all(nothing_left(run.job) for run in runs)
         )
 
     def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:

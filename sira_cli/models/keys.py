@@ -42,20 +42,19 @@ class Keys:
     draws: bool = False
 
     @classmethod
-    def of(cls, preset: Preset, method: Method, revision: str, quantization: str | None, server: str = "") -> Keys:
+    def of(cls, preset: Preset, method: Method, revision: str, server: str = "") -> Keys:
         """Return the keys under a preset and a method.
 
         Args:
             preset, method: with the settings in force.
             revision: `Checkpoint.revision` of the model's files.
-            quantization: its name, or None.
             server: address of the model's server, as two may have different models of one name; empty: it runs here.
 
         Raises:
             SettingsError: the method lacks its calibration of this model.
         """
         method = calibrated(method, preset.model, revision)
-        settings = {"method": method.name, "revision": revision, "quantization": quantization}
+        settings = {"method": method.name, "revision": revision, "quantization": preset.load.quantization}
         if server:
             settings["endpoint"] = server.rstrip("/")
         return cls(method, preset, settings, preset.generation.temperature > 0 or method.uses_seed)

@@ -37,8 +37,7 @@ class Lvlm(RecordingModel):
 
     def under(self, method: Method, preset: Preset | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
-        preset, same = preset or self.preset, (self.revision, self.quantization)
-        return Lvlm(self.model, self.processor, preset, method, *same, self.vocabulary)
+        return Lvlm(self.model, self.processor, preset or self.preset, method, self.revision, self.vocabulary)
 
     def caption(
         self,

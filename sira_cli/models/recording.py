@@ -17,7 +17,7 @@ class RecordingModel(AnsweringModel):
     @functools.cached_property
     def keys(self) -> Keys:
         """The keys of its records."""
-        return Keys.of(self.preset, self.decoder, self.revision, self.quantization)
+        return Keys.of(self.preset, self.decoder, self.revision)
 
     def result(
         self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any

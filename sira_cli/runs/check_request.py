@@ -51,10 +51,10 @@ class CheckRequest(Request):
     def check(self, preset: Preset, method: Method) -> None:
         """Check nothing: whatever the method and the settings, the unchanged model is asked."""
 
-    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+    def settings(self, preset: Preset, method: Method) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""
         how = self.how.settings(preset)
-        return self._deciding(how["question"], preset, method, quantization) | {"verify": how}
+        return self._deciding(how["question"], preset, method) | {"verify": how}
 
     @property
     def how(self) -> Verify:

@@ -22,13 +22,11 @@ class Engines:
     Attributes:
         load: returns the model of a job, under its method.
         batch_size: as for `Runner`.
-        trust_remote_code: whether the model's Python files belong to it.
         workers: starts the workers of a job, instead of the model here.
     """
 
     load: Callable[[Job], Lvlm]
     batch_size: BatchSize | None = None
-    trust_remote_code: bool = False
     workers: Callable[[Job], Engine] | None = None
     _lvlm: Lvlm | None = field(default=None, init=False)
 
@@ -42,7 +40,7 @@ class Engines:
         Raises:
             SiraError: the model cannot be loaded, or the workers cannot be used.
         """
-        if (left := nothing_left(job, trust_remote_code=self.trust_remote_code)) is not None:
+        if (left := nothing_left(job)) is not None:
             return left
         if self.workers is not None:
             return self.workers(job)

@@ -46,16 +46,13 @@ class NothingLeft:
             yield Skipped(picture, name, picture.id or name)
 
 
-def nothing_left(
-    job: Job, *, trust_remote_code: bool = False, revision: str | None = None, server: str = ""
-) -> NothingLeft | None:
+def nothing_left(job: Job, *, revision: str | None = None, server: str = "") -> NothingLeft | None:
     """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
 
     Pictures are read only if the targets have all of them by name.
 
     Args:
         job: the run.
-        trust_remote_code: whether the model's Python files belong to it.
         revision: of the model; None: of its files here.
         server: as for `Keys.of`.
     """
@@ -63,8 +60,8 @@ def nothing_left(
     if not _have(targets, named):
         return None
     if named:
-        revision = _revision(job.preset, targets, trust_remote_code) if revision is None else revision
-        keys = Keys.of(job.preset, job.method, revision, job.quantization, server)
+        revision = _revision(job.preset, targets) if revision is None else revision
+        keys = Keys.of(job.preset, job.method, revision, server)
         how = request.looked(job.preset), request.json_schema
 
         def is_done(one: tuple[Picture, str]) -> bool:
@@ -98,10 +95,10 @@ def _named(job: Job) -> list[tuple[Picture, str]]:
     return [(picture, job.targets.name(picture)) for picture in job.pictures if not job.targets.keeps(picture)]
 
 
-def _revision(preset: Preset, targets: Targets, trust_remote_code: bool) -> str:
+def _revision(preset: Preset, targets: Targets) -> str:
     """Return the revision of the model's local files; without local files, that of the records."""
     model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
-        return find_checkpoint(model, preset.revision, offline=True, code=trust_remote_code).revision
+        return find_checkpoint(model, preset.revision, offline=True, code=preset.load.trust_remote_code).revision
     except ModelNotFoundError:
         return targets.revision_before

@@ -38,7 +38,6 @@ def opened_jobs(
     choices: Sequence[str] = (),
     verify: Verify | None = None,
     schema: SchemaSource | None = None,
-    quantization: str | None = None,
     **targets: Any,
 ) -> Iterator[list[Job]]:
     """Find the pictures, and open a job for each method: everything is checked before a model is loaded.
@@ -50,7 +49,7 @@ def opened_jobs(
         prompt: instead of the preset's.
         words, choices, verify: as for `Request`.
         schema: as for `Schema.of`.
-        quantization, **targets: as for `Job.opened`.
+        **targets: as for `Job.opened`.
 
     Raises:
         SettingsError: a setting is wrong, or a file holds records of another configuration.
@@ -72,7 +71,6 @@ def opened_jobs(
                 requests[name],
                 preset,
                 method,
-                quantization=quantization,
                 of_method=name if len(chosen) > 1 else "",
                 **targets,
             )
@@ -114,8 +112,7 @@ def run_pictures(
     file = None if questions is None else Path(questions)
     selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
-    asked |= {"quantization": lvlm.quantization, "verify": Verify.of(verify)}
-    with opened_jobs(selection, chosen, **asked) as (job,):
+    with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):
         from sira_cli.runs.local_run import LocalRun
 
         engine = LocalRun(lvlm, job.request, batch_size=batch_size, done=job.targets.done, on_text=on_text)

@@ -53,7 +53,7 @@ class RemoteRun:
         self._done: Callable[[str], str] = job.targets.done
         self._finder, self._answers = ObjectFinder(request.how, preset), preset.verify.answers
         self._how = request.how.settings(preset)
-        self._keys = Keys.of(preset, find("greedy"), REVISION, None, endpoint.shown)
+        self._keys = Keys.of(preset, find("greedy"), REVISION, endpoint.shown)
 
     def blank(self) -> Result:
         """Return a result without a picture, after a first question to the server.

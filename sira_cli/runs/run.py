@@ -45,7 +45,6 @@ class Job:
         pictures: all of the run, in order.
         request: about each picture.
         preset, method: with the settings in force.
-        quantization: its name, or None.
         targets: where results go.
         left_out: numbers of files that are not read, by ending.
         settings: everything that decides the records, for the report next to them.
@@ -58,8 +57,6 @@ class Job:
         preset: Preset,
         method: Method,
         targets: Targets,
-        *,
-        quantization: str | None = None,
     ) -> None:
         """Combine the parts, and check that earlier results in the targets were made with the same settings.
 
@@ -68,8 +65,8 @@ class Job:
         """
         self.pictures, self.request, self.targets = list(pictures), request, targets
         self.left_out = pictures.left_out if isinstance(pictures, Pictures) else {}
-        self.preset, self.method, self.quantization = preset, method, quantization
-        self.settings = request.settings(preset, method, quantization)
+        self.preset, self.method = preset, method
+        self.settings = request.settings(preset, method)
         try:
             targets.check(self.settings)
         except BaseException:
@@ -84,14 +81,13 @@ class Job:
         preset: Preset,
         method: Method,
         *,
-        quantization: str | None = None,
         output: str | Path | None = None,
         **targets: Any,
     ) -> Self:
         """Check everything that can be checked before the model is loaded, and open the files.
 
         Args:
-            pictures, request, preset, method, quantization: the attributes.
+            pictures, request, preset, method: the attributes.
             output: the file of records, or a folder for it; None: none.
             **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
 
@@ -104,7 +100,7 @@ class Job:
         place = None if output is None else Path(output)
         targets |= {"same_prompt": not request.fills}
         files = targets_for(pictures, task=request.task, output=place, **targets)
-        return cls(pictures, request, preset, method, files, quantization=quantization)
+        return cls(pictures, request, preset, method, files)
 
     def __enter__(self) -> Self:
         return self

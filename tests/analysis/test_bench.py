@@ -61,14 +61,14 @@ def qwen(tmp_path_factory) -> Lvlm:
     random_models.write_processor(shape, folder)
     model = random_models.random_model(shape, dtype=torch.float32, device=torch.device("cpu"), attention="sdpa")
     preset = presets.find("qwen2.5-vl-3b").with_settings(k=2)
-    return Lvlm(model, load_processor(folder), preset, methods.find("sira"), "random", None)
+    return Lvlm(model, load_processor(folder), preset, methods.find("sira"), "random")
 
 
 def under(lvlm: Lvlm, method: str) -> Lvlm:
     # With four layers and shared embeddings DoLa has no early ones to choose from.
     found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
     found = calibrated_for(found, lvlm.model, lvlm.revision)
-    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision, None)
+    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision)
 
 
 def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
@@ -311,7 +311,7 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(package, "SHAPES", tmp_path)
     monkeypatch.setattr(random_models, "SHAPES", tmp_path)
     (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
-    given = ["--shape", "qwen2.5-vl-3b", "--k", 1, "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
+    given = ["--shape", "qwen2.5-vl-3b", "--set", "k=1", "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
     code, out, err = sira("bench", *given, "--json")
     assert err == ""
     assert code == 0
@@ -325,7 +325,18 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
-    given = ["-m", checkpoint_of("Gemma 3"), "--dtype", "float32", "--k", 1, "--max-new-tokens", 2, "--runs", 1]
+    given = [
+        "-m",
+        checkpoint_of("Gemma 3"),
+        "--set",
+        "dtype=float32",
+        "--set",
+        "k=1",
+        "--max-new-tokens",
+        2,
+        "--runs",
+        1,
+    ]
     code, out, err = sira("bench", *given, "--method", "all", "--json")
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
@@ -337,8 +348,8 @@ def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, check
     given = [
         "-m",
         checkpoint_of(family),
-        "--dtype",
-        "float32",
+        "--set",
+        "dtype=float32",
         "--max-new-tokens",
         3,
         "--runs",
@@ -378,8 +389,7 @@ def test_a_state_of_one_stream_is_noticed():
     [
         (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
         (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
-        (["--shape", "qwen2.5-vl-3b", "--quantization", "4bit"], "only --device and --dtype go with it"),
-        (["-p", "demo", "--layers", "4"], "--layers is for --shape"),
+        (["--shape", "qwen2.5-vl-3b", "--set", "quantization=4bit"], "only --device, --set k and --set load.dtype"),
         (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
     ],
 )

@@ -83,29 +83,30 @@ def test_the_default_is_refused_where_it_does_not_fit(memory):
     takes = fitting.needed(default)
     assert takes > 16.6 * GB  # the download
     memory(32 * GB)
-    fitting.check_default_fits(default, "cpu", None)
+    fitting.check_default_fits(default, "cpu")
     memory(16 * GB)
     with pytest.raises(
         SettingsError, match=r"17\.4 GB of memory, and this machine has 16\.0 GB: `preset=` qwen3\.5-4b takes"
     ):
-        fitting.check_default_fits(default, "cpu", None)
+        fitting.check_default_fits(default, "cpu")
     memory(4 * GB)
     with pytest.raises(SettingsError, match="`preset=` demo needs no download"):
-        fitting.check_default_fits(default, "cpu", None)
+        fitting.check_default_fits(default, "cpu")
 
 
 def test_a_quantization_counts(memory):
-    default = presets.find(presets.DEFAULT)
+    default = presets.find(presets.DEFAULT).with_settings(quantization="4bit")
     memory(12 * GB)
-    fitting.check_default_fits(default, "cpu", "4bit")
+    fitting.check_default_fits(default, "cpu")
     memory(6 * GB)
     with pytest.raises(SettingsError, match=r"add `preset=` qwen2\.5-vl-7b `quantization=` 4bit; `sira doctor`"):
-        fitting.check_default_fits(default, "cpu", "4bit")
+        fitting.check_default_fits(default, "cpu")
 
 
 def test_experts_are_not_quantized():
-    assert fitting.needed(presets.find("qwen3.6-35b-a3b"), "4bit") is None
-    assert fitting.needed(presets.find("gemma4-e2b"), "4bit") < fitting.needed(presets.find("gemma4-e2b"))
+    assert fitting.needed(presets.find("qwen3.6-35b-a3b").with_settings(quantization="4bit")) is None
+    preset = presets.find("gemma4-e2b")
+    assert fitting.needed(preset.with_settings(quantization="4bit")) < fitting.needed(preset)
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 2), (("-p", "qwen2.5-vl-7b"), 1)])

@@ -56,7 +56,7 @@ def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
     """The same model as `sira_cli.load` would give it with other settings."""
     preset = lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha, **settings)
     method = methods.find("sira" if cell.k else "greedy")
-    return Lvlm(lvlm.model, lvlm.processor, preset, method, lvlm.revision, lvlm.quantization)
+    return Lvlm(lvlm.model, lvlm.processor, preset, method, lvlm.revision)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def loaded(lvlm, monkeypatch):
     """Commands get the model that is loaded already."""
 
     def load_model(preset, model, method, **more):
-        return Lvlm(lvlm.model, lvlm.processor, preset, methods.find(method), lvlm.revision, None)
+        return Lvlm(lvlm.model, lvlm.processor, preset, methods.find(method), lvlm.revision)
 
     monkeypatch.setattr("sira_cli.cli.research.sweep.load_model", load_model)
 
@@ -443,7 +443,7 @@ def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
 def test_a_preset_of_a_folder_works_from_anywhere(sira, loaded, tmp_path, monkeypatch):
     (tmp_path / "checkpoint").mkdir()
     monkeypatch.chdir(tmp_path)
-    options = ("--scenes", "--limit", 1, "--k", 3, "--alpha", 1, "--dtype", "float32", "-q", "--write-preset")
+    options = ("--scenes", "--limit", 1, "--k", 3, "--alpha", 1, "--set", "dtype=float32", "-q", "--write-preset")
     assert sira("sweep", "-m", "checkpoint", *options, "mine.yaml")[0] == 0
     preset = presets.read(tmp_path / "mine.yaml")
     assert (preset.model, preset.load.dtype) == (str(tmp_path / "checkpoint"), "float32")

@@ -88,7 +88,7 @@ def test_keys_follow_the_content_of_the_file_and_not_its_place(tmp_path):
 
     def key(name):
         method = Needy(calibration=str(tmp_path / f"{name}.safetensors"))
-        return Keys.of(presets.find("demo"), method, REVISION, None).key("caption", "p.jpg", "", "What?")
+        return Keys.of(presets.find("demo"), method, REVISION).key("caption", "p.jpg", "", "What?")
 
     assert key("a") == key("b") != key("c")
 

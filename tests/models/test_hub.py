@@ -161,7 +161,11 @@ REFUSED = [
     ({"model_type": "llava"}, ["--k", "33"], "k = 33"),  # of 32 layers, which are there on the meta device only
     ({"model_type": "qwen2"}, [], "'qwen2' model, not one for pictures and text"),
     ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}, [], "own Python code"),
-    ({"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}}, ["--trust-remote-code"], "owner/model cannot be"),
+    (
+        {"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}},
+        ["--set", "trust_remote_code=yes"],
+        "owner/model cannot be",
+    ),
 ]
 
 

@@ -80,7 +80,7 @@ def test_texts_with_layers_on_another_device(checkpoint, photos, request):
     places |= {names[layer]: "disk" if index in on_disk else "cpu" for index, layer in enumerate(layers)}
     how = {"dtype": torch.float32, "attn_implementation": None, "quantization_config": None}
     model = load_model(folder, trust_remote_code=False, device_map=places, **how)
-    far = Lvlm(model, near.processor, near.preset, near.decoder, near.revision, None)
+    far = Lvlm(model, near.processor, near.preset, near.decoder, near.revision)
     assert set(devices_of(model)) == {torch.device("cpu"), torch.device("meta")}
     inputs = near.prepare([open_picture(photos["chelsea"]).image] * 2, ["Is there a cat?", "Describe it."])
     for method in ("sira", "greedy", "vcd"):

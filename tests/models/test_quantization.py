@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from sira_cli import Lvlm, Step, load
+from sira_cli import Step, load
 from sira_cli.analysis.proof.exact import compare_real
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
@@ -84,7 +84,7 @@ def test_matrices_that_bitsandbytes_fails_to_multiply_are_refused(monkeypatch):
 
 def test_a_quantization_decides_the_key(sira, tmp_path):
     lvlm = load("demo")
-    loaded = [Lvlm(lvlm.model, lvlm.processor, lvlm.preset, lvlm.decoder, "r", each) for each in (None, "8bit", "4bit")]
+    loaded = [lvlm.under(lvlm.decoder, lvlm.preset.with_settings(quantization=each)) for each in (None, "8bit", "4bit")]
     assert len({each.keys.key("caption", "a.png", "0", "p") for each in loaded}) == 3
     command = ("caption", "examples/scene-2900000.png", "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "a.jsonl")
     assert sira(*command)[0] == 0
@@ -139,7 +139,10 @@ def test_a_model_is_proven_with_its_quantized_weights(llava_folder, photos):
     """Not in 8 bits: there a row's numbers depend on the other rows."""
     pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
     preset, image = resolve(str(llava_folder)), open_picture(photos["chelsea"]).image
-    found, plain = (compare_real(preset, image, offline=True, device="cpu", quantization=q) for q in ("4bit", None))
+    found, plain = (
+        compare_real(preset.with_settings(quantization=bits), image, offline=True, device="cpu")
+        for bits in ("4bit", None)
+    )
     assert (found.compared.verdict, plain.compared.verdict) == ("exact", "exact")
     assert found.compared.gap != plain.compared.gap  # other weights
 

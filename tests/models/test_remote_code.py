@@ -1,4 +1,4 @@
-"""Python code that a checkpoint brings: without --trust-remote-code none of it runs, and nobody is asked."""
+"""Python code that a checkpoint brings: without `load.trust_remote_code` none of it runs, and nobody is asked."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def write_folder(folder: Path, files: dict[str, Any]) -> Path:
 def test_a_form_that_is_not_for_us(tmp_path, sira, photos, name, trusted):
     files, said = FOLDERS[name]
     folder = write_folder(tmp_path / name, files)
-    code, out, err = sira("caption", photos["coffee"], "-m", folder, *["--trust-remote-code"] * trusted)
+    code, out, err = sira("caption", photos["coffee"], "-m", folder, *["--set", "trust_remote_code=yes"] * trusted)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert str(folder) in err

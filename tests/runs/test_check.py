@@ -189,7 +189,7 @@ def test_what_decides_is_in_the_key(demo, scenes):
 
 def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
     request, preset, _ = CheckRequest.under(demo.preset, None)
-    loading = {"method": "greedy", "device": "auto", "quantization": None, "offline": False, "trust_remote_code": False}
+    loading = {"method": "greedy", "device": "auto", "offline": False}
     work = Work(preset, loading, request, 2, os.getcwd())  # noqa: PTH109
     captions = find_captions(scenes).pictures
     rows = {

@@ -22,7 +22,7 @@ from sira_cli.runs.ray_run import Captioner, RayRun, Work
 from tests.support.helpers import SIRA
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
-LOADING = {"method": "sira", "device": "auto", "quantization": None, "offline": False, "trust_remote_code": False}
+LOADING = {"method": "sira", "device": "auto", "offline": False}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's, at its import
 
 

@@ -78,7 +78,7 @@ def load_shape(
         device=torch.device(pick_device(device)),
         attention=preset.load.attention,
     )
-    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random", None)
+    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random")
 
 
 def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:

@@ -47,6 +47,6 @@ def check_captions(
         SiraError: the run cannot go on.
     """
     request = CheckRequest.under(lvlm.preset, verify)
-    with Job.opened(captions.pictures, *request, quantization=lvlm.quantization, output=output, **targets) as job:
+    with Job.opened(captions.pictures, *request, output=output, **targets) as job:
         engine = LocalRun(lvlm.under(job.method, job.preset), job.request, batch_size=batch_size, done=job.targets.done)
         yield from PictureRun(job, engine, fail_fast=fail_fast).events()

@@ -90,7 +90,6 @@ def prove(
     exact: bool = False,
     offline: bool = False,
     device: str = "auto",
-    quantization: str | None = None,
 ) -> Proof:
     """Judge a model without its weights, compare a tiny twin of it with the slow reference, and try its processor.
 
@@ -99,7 +98,7 @@ def prove(
         picture: an RGB picture; `sira_cli.demo.scenes` draws some.
         exact: also load the weights, and compare the model itself.
         offline: never ask the hub.
-        device, quantization: as for `load`, with `exact`.
+        device: as for `load`, with `exact`.
 
     Raises:
         ModelNotFoundError: the model's files are not here and cannot be fetched.
@@ -118,7 +117,7 @@ def prove(
         raise UnsupportedModelError(str(error)) from error
     family, abilities = structure_of(model, preset, backbone.tested)
     compared, reason = _on_twin(model, boundary, finder, preset, inputs)
-    real = compare_real(preset, picture, offline=offline, device=device, quantization=quantization) if exact else None
+    real = compare_real(preset, picture, offline=offline, device=device) if exact else None
     return Proof(
         preset.model,
         preset.revision,

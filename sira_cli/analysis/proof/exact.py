@@ -55,9 +55,7 @@ class _Prompt:
     silent: tuple[int, ...] = ()
 
 
-def compare_real(
-    preset: Preset, picture: Image.Image, *, offline: bool, device: str, quantization: str | None
-) -> Exact:
+def compare_real(preset: Preset, picture: Image.Image, *, offline: bool, device: str) -> Exact:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
     Both use the same weights, quantized or not.
@@ -65,13 +63,13 @@ def compare_real(
     Args:
         preset: the model with its settings; it is decoded greedily.
         picture: RGB.
-        offline, device, quantization: as for `load`.
+        offline, device: as for `load`.
 
     Raises:
         SiraError: as `load`.
     """
     preset = _greedily(preset)
-    lvlm = load(preset, method="sira", device=device, quantization=quantization, offline=offline)
+    lvlm = load(preset, method="sira", device=device, offline=offline)
     compared, inputs, tokens = _compare(lvlm, preset, picture)
     greedy = lvlm.under(preset.method("greedy"))
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.engines import engines_of
-from sira_cli.cli.options.common import EngineOptions, ModelOptions
+from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.options.verifying import with_objects
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import table_console
@@ -31,7 +31,7 @@ def from_captions(
     paths: Sequence[str],
     limit: int | None,
     preset: Preset,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     answers: Path | None,
     overwrite: bool,
     objects: str | None,
@@ -46,7 +46,7 @@ def from_captions(
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)
     engines = engines_of(model, EngineOptions())
-    return _report(captions.pictures, preset, engines.of, answers, overwrite, model.quantization, objects)
+    return _report(captions.pictures, preset, engines.of, answers, overwrite, objects)
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
@@ -70,7 +70,6 @@ def _report(
     engine: Any,
     answers: Path | None = None,
     overwrite: bool = False,
-    quantization: str | None = None,
     objects: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
@@ -87,7 +86,6 @@ def _report(
     with Job.opened(
         pictures,
         *CheckRequest.under(preset, replace(verify, words=words)),
-        quantization=quantization,
         output=answers,
         overwrite=overwrite,
         retry_errors=True,

@@ -10,7 +10,7 @@ import typer
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import ModelOptions, Overwrite, QuestionImages, QuestionScenes, Quiet, Verbose
+from sira_cli.cli.options.common import Overwrite, QuestionImages, QuestionScenes, Quiet, ResearchModelOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.cli.terminal.stages import show_stages
@@ -61,7 +61,7 @@ def ict(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the probe's two folds.")] = 0,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     output: Output = None,
     write_preset: WritePreset = None,
     overwrite: Overwrite = False,

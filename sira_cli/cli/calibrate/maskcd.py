@@ -10,7 +10,7 @@ from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, some
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import Images, ModelOptions, Overwrite, Quiet, SelectionOptions, Verbose
+from sira_cli.cli.options.common import Images, Overwrite, Quiet, ResearchModelOptions, SelectionOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import new_table, table_console
@@ -32,7 +32,7 @@ def maskcd(
     paths: Images = None,
     scenes: Scenes = False,
     batch_size: BatchSize = None,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     selection: SelectionOptions,
     output: Output = None,
     write_preset: WritePreset = None,

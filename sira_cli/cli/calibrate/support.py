@@ -12,7 +12,7 @@ from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms
 from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import AsJson, ModelOptions, Overwrite, Quiet, ReportFile, Verbose
+from sira_cli.cli.options.common import AsJson, Overwrite, Quiet, ReportFile, ResearchModelOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.verifying import Objects
 from sira_cli.cli.terminal.console import note, set_verbosity
@@ -70,7 +70,7 @@ def support(
         ),
     ] = None,
     false_alarms: FalseAlarms = FALSE_ALARMS,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     output: ReportFile = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
@@ -137,7 +137,7 @@ def _from_labels(
     scenes: bool,
     limit: int | None,
     preset: Preset,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     share: float,
 ) -> SupportReport:
     if paths:

@@ -245,7 +245,7 @@ def looks(
 
 def _ask_one(evaluation: Evaluation, model: ModelOptions, lvlm: Lvlm | None) -> Lvlm | None:
     """Load the model if an open evaluation has something left to ask, ask, and return the model."""
-    if lvlm is None and not evaluation.nothing_left(dtype=model.dtype, trust_remote_code=model.trust_remote_code):
+    if lvlm is None and not evaluation.nothing_left():
         preset, method = evaluation.first
         lvlm = load_model(preset, model, method, pictures=evaluation.pictures)
     show_stages(evaluation.events(lvlm))

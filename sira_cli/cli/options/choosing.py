@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.options import setting as set_option
-from sira_cli.cli.options.common import ModelOptions
+from sira_cli.cli.options.common import ResearchModelOptions
 from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.terminal.console import note
+from sira_cli.cli.terminal.console import note, spell
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
@@ -54,7 +54,7 @@ def able(
     return found
 
 
-def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
+def choose(model: ResearchModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
     """Return the preset and the method in force, changed by the options.
 
     Args:
@@ -69,7 +69,7 @@ def choose(model: ModelOptions, decoding: DecodingOptions, **settings: Any) -> t
 
 
 def choose_each(
-    names: Sequence[str], model: ModelOptions, decoding: DecodingOptions, **settings: Any
+    names: Sequence[str], model: ResearchModelOptions, decoding: DecodingOptions, **settings: Any
 ) -> dict[str, tuple[Preset, Method]]:
     """Return preset and method for each of several methods; each takes the settings that it has.
 
@@ -100,16 +100,18 @@ def choose_each(
     return chosen
 
 
-def choose_preset(model: ModelOptions, **settings: Any) -> Preset:
+def choose_preset(model: ResearchModelOptions, **settings: Any) -> Preset:
     """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`.
 
     Raises:
         SettingsError: --preset and --model together, or a value is wrong.
     """
+    if not model.loading:  # no options of their own, so that messages name --set
+        spell(dict.fromkeys(("dtype", "quantization", "max_pixels"), "--set"))
     return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)
 
 
-def _preset(model: ModelOptions) -> Preset:
+def _preset(model: ResearchModelOptions) -> Preset:
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
     from sira_cli.models.loading import presets
@@ -130,11 +132,11 @@ def with_revision(model: str) -> tuple[str, str | None]:
     return (name, revision) if at and name and revision and not Path(model).exists() else (model, None)
 
 
-def _changed(preset: Preset, model: ModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
+def _changed(preset: Preset, model: ResearchModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
     """Return a preset with the values of options, and with the keys that --set gives."""
     from sira_cli.models.loading.preset import full_key
 
-    options |= {"dtype": model.dtype, "max_pixels": model.max_pixels}
+    options |= model.loading
     given = {full_key(name): name for name, value in options.items() if value is not None}
     for key in map(full_key, keys):
         if key in given:

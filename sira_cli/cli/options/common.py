@@ -90,7 +90,7 @@ Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours 
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ResearchModelOptions:
     """Which model, and where it runs."""
 
     title: ClassVar[str] = "Model"
@@ -113,6 +113,32 @@ class ModelOptions:
         str,
         typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", show_default=False),
     ] = "auto"
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete,
+            help="Any key of the preset, any setting of the method.",
+        ),
+    ] = None
+    offline: Offline = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the user has not chosen a model."""
+        return not (self.preset or self.model or os.environ.get("SIRA_PRESET"))
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """The options that are settings of a preset; None where they are not given."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ModelOptions(ResearchModelOptions):
+    """Which model, where it runs, and how it is loaded."""
+
     dtype: Annotated[
         Dtype | None, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_choices=False)
     ] = None
@@ -131,28 +157,11 @@ class ModelOptions:
             help="Shrink larger pictures to N pixels (Qwen-VL).",
         ),
     ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            autocompletion=complete,
-            help="Any key of the preset, any setting of the method.",
-        ),
-    ] = None
-    offline: Offline = False
-    trust_remote_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-remote-code",
-            help="Run a checkpoint's own Python code.",
-        ),
-    ] = False
 
     @property
-    def is_default(self) -> bool:
-        """Whether the user has not chosen a model."""
-        return not (self.preset or self.model or os.environ.get("SIRA_PRESET"))
+    def loading(self) -> dict[str, Any]:
+        """The options that are settings of a preset; None where they are not given."""
+        return {"dtype": self.dtype, "quantization": self.quantization, "max_pixels": self.max_pixels}
 
 
 @dataclass(frozen=True)

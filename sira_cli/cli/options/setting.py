@@ -19,6 +19,7 @@ OPTIONS = {
         "k",
         "alpha",
         "dtype",
+        "quantization",
         "max_new_tokens",
         "max_pixels",
         "prefix",

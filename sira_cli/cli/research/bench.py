@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,9 @@ import typer
 
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.loading import load_model
+from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
-from sira_cli.cli.options.common import AsJson, Depth, ModelOptions, Overwrite, Quiet, Verbose
+from sira_cli.cli.options.common import AsJson, Overwrite, Quiet, ResearchModelOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import set_verbosity, waiting
 from sira_cli.cli.terminal.output import check_file, new_table, save_report, show_report, table_console
@@ -42,11 +44,6 @@ def bench(
     method: Annotated[
         str, typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all.")
     ] = "sira,vcd",
-    layers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Use only the first N decoder layers of the shape."),
-    ] = None,
-    k: Depth = None,
     max_new_tokens: Annotated[
         str,
         typer.Option(metavar="N,...", help="Text lengths in tokens."),
@@ -59,13 +56,6 @@ def bench(
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
-    processor_time: Annotated[
-        bool,
-        typer.Option(
-            "--processor-time",
-            help="Measure processor time, in case other programs run.",
-        ),
-    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +69,7 @@ def bench(
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
-    model: ModelOptions,
+    model: ResearchModelOptions,
 ) -> None:
     """Measure what methods cost compared with greedy, on the same pictures and in turn.
 
@@ -95,9 +85,7 @@ def bench(
     lengths = _numbers("--max-new-tokens", max_new_tokens)
     batches = _numbers("--batch-size", batch_size)
     check_file("--output", output, overwrite)
-    lvlm = _loaded(shape, layers, model, k)
-    if processor_time and lvlm.model.device.type != "cpu":
-        raise SettingsError("--processor-time is for models on a CPU: add --device cpu")
+    lvlm = _loaded(shape, model)
     if method.strip() == ALL:
         refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
@@ -117,7 +105,6 @@ def bench(
             batches=batches,
             runs=runs,
             image_tokens=image_tokens,
-            processor_time=processor_time,
             on_request=progress.advance,
             on_rows=save,  # so that nothing is lost if a later batch size does not fit into memory
         )
@@ -132,24 +119,17 @@ def _numbers(option: str, given: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def _loaded(shape: str | None, layers: int | None, model: ModelOptions, k: int | None) -> Lvlm:
+def _loaded(shape: str | None, model: ResearchModelOptions) -> Lvlm:
     if shape is None:
-        if layers is not None:
-            raise SettingsError("--layers is for --shape: a model with weights has all of its layers")
-        return load_model(choose_preset(model, k=k), model, "sira", pictures=())
-    if model != ModelOptions(device=model.device, dtype=model.dtype):
-        raise SettingsError("--shape is a model of its own: only --device and --dtype go with it")
+        return load_model(choose_preset(model), model, "sira", pictures=())
+    settings = set_option.read(model.settings, [find("sira")])["sira"]
+    rest = replace(model, device=ResearchModelOptions.device, settings=None)
+    if rest != ResearchModelOptions() or settings.keys() - {"k", "load.dtype"}:
+        raise SettingsError("--shape is a model of its own: only --device, --set k and --set load.dtype go with it")
     with waiting(f"making random weights of {shape}"):
         from sira_cli.analysis.bench.random_models import load_shape
 
-        return load_shape(
-            shape,
-            find("sira"),
-            model.device,
-            layers=layers,
-            dtype=model.dtype,
-            k=k,
-        )
+        return load_shape(shape, find("sira"), model.device, **settings)
 
 
 def print_report(report: BenchReport) -> None:

@@ -13,11 +13,11 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import (
     AsJson,
-    ModelOptions,
     Plot,
     QuestionImages,
     QuestionScenes,
     Quiet,
+    ResearchModelOptions,
     Verbose,
     batch_size_option,
 )
@@ -90,7 +90,7 @@ def sweep(
         Any,
         batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32)."),
     ] = None,
-    model: ModelOptions,
+    model: ResearchModelOptions,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -140,7 +140,7 @@ def sweep(
     from sira_cli.pictures.sources import located
 
     with resumable(output is not None, overwrite), closing(Units(output, overwrite=overwrite)) as units:
-        known = decisive(preset, questions, alphas, captions) | {"quantization": model.quantization}
+        known = decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
         units.check(known | ({"k": list(given)} if given else {}))
         files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
         lvlm = load_model(preset, model, "sira", pictures=() if drawn else files_asked)

@@ -56,7 +56,6 @@ class DecodingModel(PreparingModel):
         preset: Preset,
         method: Method,
         revision: str,
-        quantization: str | None,
         vocabulary: Vocabulary | None = None,
     ) -> None:
         check_beams(method, preset.generation.num_beams)
@@ -68,7 +67,6 @@ class DecodingModel(PreparingModel):
         self.decoder = method = calibrated(method, preset.model, revision)
         self.method = method.name
         self.revision = revision
-        self.quantization = quantization
         image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
         self.find_image = image_tokens.resolve(model.config).find
         self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
@@ -85,6 +83,11 @@ class DecodingModel(PreparingModel):
         model.generation_config = GenerationConfig(
             eos_token_id=list(self.ends.ids) or None, pad_token_id=self.ends.padding
         )
+
+    @property
+    def quantization(self) -> str | None:
+        """Bits of the decoder layers' weights: `8bit`, `4bit` or None."""
+        return self.preset.load.quantization
 
     @property
     def dtype(self) -> str:

@@ -42,13 +42,13 @@ def memory_for_models(device: str) -> Memory:
     return Memory(memory.total, memory.available)
 
 
-def needed(preset: Preset, quantization: str | None = None) -> int | None:
+def needed(preset: Preset) -> int | None:
     """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA.
 
     Returns:
         None if the model's size is not known, or the quantization does not reach its experts.
     """
-    size = size_of(preset)
+    size, quantization = size_of(preset), preset.load.quantization
     if size is None or (quantization is not None and size.layers < LEAST_SHARE * size.in_layers):
         return None
     itemsize = 4 if preset.load.dtype == "float32" else 2
@@ -67,19 +67,18 @@ def downwards(preset: Preset) -> Iterator[Preset]:
             yield each
 
 
-def check_default_fits(preset: Preset, device: str, quantization: str | None) -> None:
+def check_default_fits(preset: Preset, device: str) -> None:
     """Check that the default preset fits into this machine's memory.
 
     Args:
         preset: the default, with the settings of this run.
         device: from `pick_device`.
-        quantization: as for loading.
 
     Raises:
         SettingsError: it does not fit; the message names the best preset that does.
     """
     memory = memory_for_models(device)
-    takes = needed(preset, quantization)
+    takes = needed(preset)
     if takes is None or takes <= memory.usable:
         return
     instead = "no smaller one fits either; `preset=` demo needs no download"
@@ -88,7 +87,9 @@ def check_default_fits(preset: Preset, device: str, quantization: str | None) ->
         if size is not None and size <= memory.usable:
             instead = f"`preset=` {candidate.name} takes {size / 1e9:.1f} GB and fits"
             break
-    given = f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
+    given = f"`preset=` {preset.name}"
+    if preset.load.quantization is not None:
+        given += f" `quantization=` {preset.load.quantization}"
     raise SettingsError(
         f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
         f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {given}; "

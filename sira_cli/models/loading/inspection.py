@@ -46,7 +46,7 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     return ModelFacts(fork.layers, fork.k, image_token, _stored_weights(lvlm, folder) * bytes_each / 1e9)
 
 
-def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = False) -> Any:
+def check_structure(folder: Path, preset: Preset) -> Any:
     """Check that SIRA can follow a model, by its config.json: first the file itself, then the model without weights.
 
     If the checkpoint's own code builds the model, nothing is checked: it may need the weights.
@@ -54,7 +54,6 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
     Args:
         folder: contains at least config.json.
         preset: with K, and the attention that the model is loaded with.
-        trust_remote_code: as for loading the model.
 
     Returns:
         The model without weights; None if it is not checked.
@@ -64,7 +63,7 @@ def check_structure(folder: Path, preset: Preset, *, trust_remote_code: bool = F
         SettingsError: K does not fit the model.
         ModelNotFoundError: transformers refuses config.json.
     """
-    if trust_remote_code and "auto_map" in _stated(folder):
+    if preset.load.trust_remote_code and "auto_map" in _stated(folder):
         return None
     model = _without_weights(folder, preset.load.attention)
     fork_place(model, preset.sira_config)

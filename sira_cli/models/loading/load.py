@@ -33,9 +33,7 @@ def load(
     *,
     method: str | Method = "sira",
     device: str = "auto",
-    quantization: str | None = None,
     offline: bool = False,
-    trust_remote_code: bool = False,
     on_download: Callable[[Download], None] | None = None,
     **settings: Any,
 ) -> Lvlm:
@@ -46,15 +44,13 @@ def load(
         method: `sira`, `greedy` for the unchanged model, or another one of `sira_cli.methods.METHODS` to compare with.
             A method given by name gets the preset's settings for it.
         device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
-        quantization: of the decoder layers, by bitsandbytes: `8bit` or `4bit`.
         offline: never contact the hub; cached models still work.
-        trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
         on_download: called before each download, with its name and size.
         **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype,
-            attn_implementation, max_pixels, min_pixels, max_tiles, longest_edge, pan_and_scan, pad_to_square, revision,
-            prompt, system, prefix, suffix, max_sentences, complete_sentences. A method's own settings (alpha and beta
-            of most, noise_step of vcd, ...) override its defaults.
+            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
+            `4bit`), attn_implementation, trust_remote_code, max_pixels, min_pixels, max_tiles, longest_edge,
+            pan_and_scan, pad_to_square, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A
+            method's own settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
 
     Raises:
         SettingsError: a preset or a setting is wrong.
@@ -69,6 +65,7 @@ def load(
     preset = preset.with_settings(**settings)
     if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
+    quantization, trusted = preset.load.quantization, preset.load.trust_remote_code
     check_quantization(quantization)
     check_transformers()
     picked = pick_device(device)
@@ -77,7 +74,7 @@ def load(
         model_name = str(presets.BUNDLED_FOLDER)
 
     def judge(folder: Path) -> dict[str, Any]:
-        model = check_structure(folder, preset, trust_remote_code=trust_remote_code)
+        model = check_structure(folder, preset)
         quantized = None if quantization is None else quantization_config(quantization, model, picked)
         dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
         where = place(device, model, dtype, quantization)
@@ -88,7 +85,7 @@ def load(
         model_name,
         preset.revision,
         offline=offline,
-        code=trust_remote_code,
+        code=trusted,
         expected_gb=preset.download_gb,
         judge=judge,
         on_download=on_download,
@@ -96,14 +93,14 @@ def load(
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
     how = judge(checkpoint.folder)
     with reading(checkpoint.folder):
-        processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trust_remote_code)
+        processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trusted)
         if preset.generation.think:
             check_thinking(processor, preset.prompts.system)  # before the weights are read
         model = load_model(
             checkpoint.folder,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=trusted,
             dtype=preset.load.dtype,
             attn_implementation=preset.load.attention,
             **how,
         )
-    return Lvlm(model, processor, preset, method, checkpoint.revision, quantization)
+    return Lvlm(model, processor, preset, method, checkpoint.revision)

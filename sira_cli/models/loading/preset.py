@@ -108,6 +108,8 @@ class Preset(Strict):
         for name in _LATER_GENERATION:
             if name not in later:
                 del values["generation"][name]
+        del values["load"]["quantization"]  # keys and reports name it themselves
+        del values["load"]["trust_remote_code"]
         values["image"] = {"max_pixels": None} | self.image.given()
         if "system" in later:
             values["system"] = later["system"]

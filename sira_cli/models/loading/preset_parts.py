@@ -141,10 +141,18 @@ class GuideSettings(Strict):
 
 
 class Load(Strict):
-    """How weights are loaded. `attn_implementation: auto` means sdpa if the model has it, else eager."""
+    """How weights are loaded.
+
+    Attributes:
+        attn_implementation: `auto` is sdpa if the model has it, else eager.
+        quantization: bits of the decoder layers' weights, by bitsandbytes.
+        trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
+    """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
+    quantization: Literal["8bit", "4bit"] | None = None
+    trust_remote_code: bool = False
 
     @property
     def attention(self) -> str | None:

@@ -128,22 +128,22 @@ class Request:
         if self.schema is not None:
             self.schema.check(method, preset, words=self.words, choices=bool(choices))
 
-    def settings(self, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+    def settings(self, preset: Preset, method: Method) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""
         return {
-            **self._deciding(self.prompt, preset, method, quantization),
+            **self._deciding(self.prompt, preset, method),
             "words": self.words,
             "choices": list(self.choices),
             **({} if self.verify is None else {"verify": self.verify.settings(preset)}),
             **({} if self.schema is None else {"json_schema": self.json_schema}),
         }
 
-    def _deciding(self, prompt: str, preset: Preset, method: Method, quantization: str | None) -> dict[str, Any]:
+    def _deciding(self, prompt: str, preset: Preset, method: Method) -> dict[str, Any]:
         return {
             "task": self.task,
             "prompt": prompt,
             "method": method.name,
-            "quantization": quantization,
+            "quantization": preset.load.quantization,
             "preset": preset.name,
             **method.decisive(preset.decisive(), self.task),
         }
