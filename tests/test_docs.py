@@ -122,10 +122,10 @@ def test_the_wheel_works_without_the_checkout(wheel, tmp_path, photos):
     assert modules == {"sira_cli"}  # no tools, no tests
     calibrations = [str(path.relative_to(ROOT / "sira_cli")) for path in SHIPPED.glob("*/*.safetensors")]
     assert calibrations
-    pages = ("analysis/page", "serve/page", "web")
+    pages = ("analysis/page", "serve/page")
     files = [path for page in pages for path in (ROOT / "sira_cli" / page).iterdir() if path.is_file()]
     page = [str(path.relative_to(ROOT / "sira_cli")) for path in files]
-    assert {"analysis/page/gallery.js", "serve/page/page.html", "web/element.js"} <= {*page}
+    assert {"analysis/page/gallery.js", "serve/page/page.html", "analysis/page/element.js"} <= {*page}
     for name in ("py.typed", "eval/paper.yaml", "language/chair.txt", *page, *calibrations):
         assert (tmp_path / "sira_cli" / name).read_bytes() == (ROOT / "sira_cli" / name).read_bytes()
     (licences,) = tmp_path.glob("sira_cli-*.dist-info/licenses")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
-    from sira_cli.remote.endpoint import Endpoint
+    from sira_cli.runs.endpoint import Endpoint
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
@@ -169,7 +169,7 @@ def check(
 
 def _server(address: str, model: ModelOptions) -> tuple[Endpoint, Preset]:
     """Return the server, and the preset with the model's name there."""
-    from sira_cli.remote.endpoint import Endpoint
+    from sira_cli.runs.endpoint import Endpoint
 
     server = Endpoint(address, model.model)
     wording = replace(model, model=server.model if model.preset is None else None)

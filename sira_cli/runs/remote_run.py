@@ -20,8 +20,8 @@ from sira_cli.models.many.item import message
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM
-from sira_cli.remote.endpoint import Endpoint
 from sira_cli.runs.check_request import CheckRequest, checked
+from sira_cli.runs.endpoint import Endpoint
 from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
 from sira_cli.runs.nothing_left import nothing_left
 from sira_cli.runs.run import Engine, Job

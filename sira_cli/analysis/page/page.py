@@ -18,10 +18,10 @@ from sira_cli.analysis.doubt import DOUBTED
 from sira_cli.analysis.page.cards import cards_of
 from sira_cli.analysis.page.chart import HEIGHT, Scale
 from sira_cli.analysis.page.gallery import gallery_of
+from sira_cli.analysis.page.shared import element_script, shared_style
 from sira_cli.analysis.trace.read import Trace, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.names import one_line
-from sira_cli.web import base_style, element_script, marks_style
 
 _HERE = Path(__file__).parent
 _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
@@ -112,7 +112,7 @@ def _html(template: str, script_name: str, **content: Any) -> str:
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed}
-    style = base_style() + marks_style() + (_HERE / "style.css").read_text(encoding="utf-8")
+    style = shared_style() + (_HERE / "style.css").read_text(encoding="utf-8")
     script = (_HERE / script_name).read_text(encoding="utf-8") + element_script()
     return environment.get_template(template).render(
         **content,

@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from sira_cli.analysis.doubt import DOUBTED, STEPS
+from sira_cli.analysis.page.shared import element_script, shared_style
 from sira_cli.language import function_words
 from sira_cli.methods.base import Ability
 from sira_cli.models.lvlm import Lvlm
 from sira_cli.serve.http import SAFE_HEADERS, page_policy
-from sira_cli.web import base_style, element_script, marks_style
 
 _HERE = Path(__file__).parent
 POLICY = page_policy({"img-src": "data: blob:", "require-trusted-types-for": "'script'"})
@@ -20,7 +20,7 @@ POLICY = page_policy({"img-src": "data: blob:", "require-trusted-types-for": "'s
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, for any model and without a key."""
-    style = base_style() + marks_style() + _read("style.css")
+    style = shared_style() + _read("style.css")
     _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": POLICY})
     _add(app, "/page/style.css", style, "text/css")
     _add(app, "/page/script.js", _read("script.js"), "text/javascript")

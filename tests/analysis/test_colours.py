@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "sira_cli"
-BASE = PACKAGE / "web" / "base.css"
+BASE = PACKAGE / "analysis" / "page" / "base.css"
 SHADES = [f"{hue}{strength}" for hue in "pn" for strength in range(1, 5)]  # behind marked words: blue, orange
 # What each colour of text stands on. Lines and bars may have other colours, and what is behind them matters less.
 BEHIND = {

@@ -7,14 +7,9 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 
-def base_style() -> str:
-    """Return the CSS of colours, light and dark, and plain elements."""
-    return _read("base.css")
-
-
-def marks_style() -> str:
-    """Return the CSS of marked words: by grounding, by Δ, not supported; and of the legend that explains them."""
-    return _read("marks.css")
+def shared_style() -> str:
+    """Return the CSS of colours, light and dark, plain elements, marked words and the legend that explains them."""
+    return _read("base.css") + _read("marks.css")
 
 
 def element_script() -> str:

@@ -1,1 +1,0 @@
-"""A model on another server that speaks OpenAI's protocol: its answers about pictures."""
