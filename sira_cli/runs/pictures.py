@@ -57,6 +57,7 @@ def opened_jobs(
         SiraError: a file cannot be read or written.
     """
     asked: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": verify, "schema": schema}
+    asked["needs_text"] = True
     requests = {}
     for name, (preset, method) in chosen.items():
         requests[name] = Request.of(preset, task, prompt, questions=selection.questions is not None, **asked)

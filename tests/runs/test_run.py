@@ -13,11 +13,13 @@ import pytest
 from sira_cli import SettingsError, SiraError, load, run_pictures
 from sira_cli.data.selection import Selection
 from sira_cli.methods.base import Ability, Method
+from sira_cli.models.answering.texts import TextSettings
 from sira_cli.pictures.find import Shard
 from sira_cli.runs.engines import Engines
 from sira_cli.runs.events import Failed, Finished, Skipped, Started
 from sira_cli.runs.pictures import opened_jobs
 from sira_cli.runs.run import PictureRun
+from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
 
@@ -230,3 +232,19 @@ def test_an_output_that_is_removed_while_the_run_goes_on_is_complete_at_its_end(
         if isinstance(event, Finished) and event.name == "1.png":
             output.unlink()
     assert without_time(output) == without_time(alone)
+
+
+@pytest.mark.parametrize("text", ["", " \n "])
+def test_an_empty_text_is_an_error_that_is_tried_again(lvlm, folder, monkeypatch, text):
+    (folder / "0-bad.png").unlink()
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.model_copy(update={"text": TextSettings(prefix="ohwx, ")}))
+    with monkeypatch.context() as patch:
+        script(patch, lambda prompt: [*written(lvlm.processor.tokenizer, text), lvlm.ends.ids[0]])
+        events = list(run_pictures(lvlm, folder, output=folder / "of.jsonl", sidecar=True))
+    assert kinds(events) == ["Started", *["Failed"] * 3]
+    assert events[1].record.text == ""
+    assert "the model's text is empty" in events[1].record.error
+    assert not list(folder.glob("*.txt"))
+    again = list(run_pictures(lvlm, folder, output=folder / "of.jsonl", sidecar=True, retry_errors=True))
+    assert kinds(again) == ["Started", *["Finished"] * 3]
+    assert (folder / "0.txt").read_text() == f"{again[1].record.text}\n" > "ohwx, "

@@ -103,9 +103,17 @@ class PictureTask(Task[Answer, Result]):
         item.data = b""
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
+        elif self.request.needs_text and not answer.error and not self._has_text(answer.text):
+            tokens = answer.output_tokens
+            reason = f"the model's text is empty ({tokens} token{'s' * (tokens != 1)}): try another prompt or method"
+            answer = replace(answer, text="", error=f"{item.picture.shown}: {reason}")
         images = item.picture.images(item.name)
         asked = self._asked(item)
         item.result = self.lvlm.result(asked, answer, milliseconds, item.warnings, images=images)
+
+    def _has_text(self, text: str) -> bool:
+        start, end = self.lvlm.preset.text.written(text)
+        return bool(text[start:end].strip())
 
     def _asked(self, item: Item[Result]) -> Asked:
         return Asked(self.request.task, item.name, item.sha256, item.prompt)

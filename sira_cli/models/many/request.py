@@ -33,6 +33,7 @@ class Request:
         schema: each text follows it.
         fills: replace the prompt's `{names}` by each picture's columns.
         together: maximum number of pictures per prompt, as far as known before they are read.
+        needs_text: whether an empty text is an error of its picture; a benchmark scores it.
     """
 
     task: str
@@ -43,6 +44,7 @@ class Request:
     schema: Schema | None = None
     fills: bool = False
     together: int = 1
+    needs_text: bool = False
 
     @classmethod
     def of(
