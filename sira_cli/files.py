@@ -7,8 +7,9 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
 from typing import BinaryIO
 
@@ -27,13 +28,18 @@ _WINDOWS_RESERVED = re.compile(
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a new file that takes the place of `path` when the block ends without an error.
 
-    Readers see the old file or the new one, never a part of it, even if the process is killed.
+    Readers see the old file or the new one, never a part of it, even if the process is killed. A link stays, and its
+    target is replaced; mode and owner stay. Other hard links of the old file keep its content.
 
     Raises:
+        SettingsError: the file is write-protected.
         SiraError: the file cannot be written.
     """
+    check_unprotected(path)
     with writing(path):
+        path = path.resolve() if path.is_symlink() else path
         temporary, file = _temporary(path)
+        _take_over(path, file)
         if os.name == "nt":  # no open file is replaced or removed there
             with _removed_after_errors(temporary):
                 with file:
@@ -45,6 +51,31 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 if not file.closed:
                     file.flush()
                 temporary.replace(path)
+
+
+def _take_over(path: Path, file: BinaryIO) -> None:
+    """Give a new file the owner and the mode of the file that it replaces, as far as the system lets us."""
+    with suppress(FileNotFoundError):
+        before = path.stat()
+        if os.name != "nt":
+            with suppress(OSError):
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+            with suppress(OSError):
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+
+
+def check_unprotected(path: Path) -> None:
+    """Check that a file, or the one that a link names, may be replaced; root has to ask for it as all others.
+
+    Raises:
+        SettingsError: it is write-protected.
+    """
+    try:
+        protected = not path.stat().st_mode & 0o222 or not _may(path, os.W_OK)
+    except OSError:  # it does not exist, or `writing` says what is wrong
+        return
+    if protected and path.is_file():
+        raise SettingsError(f"{path}: is write-protected: allow writing (chmod u+w), or give another place")
 
 
 @contextmanager
@@ -111,6 +142,25 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def check_folder(folder: Path, advice: str) -> None:
+    """Check that files can be made in a folder, or the folder in its parents.
+
+    Args:
+        folder: which may not exist yet.
+        advice: what to do if they cannot.
+
+    Raises:
+        SettingsError: it is read-only.
+    """
+    folder = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    if folder.is_dir() and not _may(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"{folder}: is read-only: {advice}")
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def make_folder(folder: Path) -> None:

@@ -89,3 +89,25 @@ def test_a_folder_where_something_else_is_says_so():
     make_folder(Path(os.devnull).parent)
     with pytest.raises(SettingsError, match=f"{os.devnull}: exists, but a folder is needed here: give another path"):
         make_folder(Path(os.devnull))
+
+
+def test_a_replaced_file_keeps_mode_and_owner_and_a_link_stays(tmp_path):
+    secret, link = tmp_path / "secret", tmp_path / "link.txt"
+    secret.write_text("old")
+    secret.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(secret, 12345, 12345)
+    before = secret.stat()
+    (tmp_path / "folder").mkdir()
+    link.symlink_to("folder/target.txt")
+    for path in (secret, link, link):  # the link's target does not exist at first
+        with replacing(path) as file:
+            file.write(b"new")
+    after = secret.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (link.is_symlink(), (tmp_path / "folder/target.txt").read_text(), secret.read_text()) == (True, "new", "new")
+    assert names(tmp_path) == ["folder", "link.txt", "secret"]
+    secret.chmod(0o400)
+    with pytest.raises(SettingsError, match="secret: is write-protected"), replacing(secret):
+        pass
+    assert secret.read_text() == "new"

@@ -12,7 +12,7 @@ from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.records.ledger import Ledger
 from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing
+from sira_cli.files import check_unprotected, make_folder, replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.runs.run_record import FACTS, read_report
 from sira_cli.runs.store import RecordFile
@@ -223,6 +223,9 @@ def targets_for(
     if not output.parent.is_dir():
         raise SettingsError(f"`output=` {output}: the folder {output.parent} does not exist: make it first")
     failures = output.with_name(METADATA_FAILURES) if output.name == METADATA else None
+    for beside in (output.with_suffix(".run.json"), failures):
+        if beside is not None:
+            check_unprotected(beside)
     by = "id" if asked else "file_name"
     ledger = Ledger(output, overwrite=overwrite, by=by, same_prompt=same_prompt, failures=failures)
     return Targets(RecordFile(ledger), sidecars, task=task, retry_errors=retry_errors)

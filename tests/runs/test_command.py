@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -22,9 +23,11 @@ import datasets
 import pytest
 from PIL import Image
 
-from sira_cli import interrupts
+from sira_cli import SettingsError, interrupts
 from sira_cli.models.loading.load import load
 from sira_cli.pictures.names import as_text
+from sira_cli.pictures.sources import as_picture
+from sira_cli.runs.targets import targets_for
 from tests.support.helpers import SIRA, open_terminal
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
@@ -567,3 +570,42 @@ def test_a_second_run_into_the_same_file_is_refused(tmp_path, home, finished):
         first.communicate(timeout=120)
     assert (code, first.returncode) == (2, 3)
     assert "another process writes to it" in err
+
+
+@pytest.mark.parametrize("protected", ["000.txt", "captions.jsonl", "captions.run.json", "a link"])
+def test_a_write_protected_file_is_refused_before_the_model_is_loaded(sira, folder, monkeypatch, protected):
+    real = folder / ("002.txt" if protected == "a link" else protected)
+    real.write_text("")
+    real.chmod(0o444)
+    if protected == "a link":
+        (folder / "000.txt").symlink_to("002.txt")
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    code, _, err = sira("caption", folder, *FAST, "--sidecar", "--overwrite", "-o", folder / "captions.jsonl")
+    shown = "000.txt" if protected == "a link" else protected
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{folder / shown}: is write-protected: allow writing (chmod u+w)" in err
+    assert real.read_text() == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may be another user for a while")
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ({"sidecar": True}, "write the text files elsewhere with `output_dir=`"),
+        ({"output": "of.jsonl"}, "give another `output=`"),
+    ],
+)
+def test_a_read_only_folder_is_refused_at_once(options, way):
+    with tempfile.TemporaryDirectory() as place:
+        folder = make_folder(Path(place) / "pictures", 1)
+        for path in (Path(place), folder):
+            path.chmod(0o755)
+        pictures = [as_picture(folder / "000.png")]
+        output = {name: folder / "of.jsonl" for name in options if name == "output"}
+        os.seteuid(65534)
+        try:
+            with pytest.raises(SettingsError) as found:
+                targets_for(pictures, **options | output)
+        finally:
+            os.seteuid(0)
+    assert str(found.value) == f"{folder}: is read-only: {way}"

@@ -87,14 +87,20 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
     """Check that a file can be written, before a model is loaded.
 
     Raises:
-        SettingsError: the path is a folder, its folder is missing, or the file exists and may not be overwritten.
+        SettingsError: the path is a folder, its folder is missing or read-only, or the file exists and may not be
+            overwritten.
     """
+    from sira_cli.files import check_folder, check_unprotected
+
     if file is not None and file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")
     if file is not None and not file.parent.is_dir():
         raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
     if file is not None and file.exists() and not overwrite:
         raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
+    if file is not None:
+        check_unprotected(file)
+        check_folder(file.parent, f"give another {option}")
 
 
 def check_plot(path: Path | None, overwrite: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import make_folder, replacing, reserved, too_long
+from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, too_long
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -33,8 +33,8 @@ class Sidecars:
             overwrite: write over existing files; otherwise they are kept.
 
         Raises:
-            SettingsError: two pictures share a file, a picture can have none, its name is too long, or the extension is
-                one of pictures.
+            SettingsError: two pictures share a file, a picture can have none, its name is too long, it or its folder is
+                write-protected, or the extension is one of pictures.
         """
         extension = extension if extension.startswith(".") else f".{extension}"
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
@@ -61,6 +61,11 @@ class Sidecars:
                     f"{one_line(str(place))}: rename one, or write records with `output=`"
                 )
             taken[place] = picture
+        to_write = [place for place, picture in taken.items() if not self.keeps(picture)]
+        for place in to_write:
+            check_unprotected(place)
+        for folder in {place.parent for place in to_write}:
+            check_folder(folder, "write the text files elsewhere with `output_dir=`")
 
     def place(self, picture: Picture) -> Path:
         """Return the text file of a picture."""

@@ -13,7 +13,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.files import cannot_write, make_folder, replacing, writing
+from sira_cli.files import cannot_write, check_folder, check_unprotected, make_folder, replacing, writing
 
 _log = logging.getLogger(__name__)
 
@@ -227,6 +227,8 @@ def open_locked(path: Path) -> Any:
     try:
         if path.exists() and not path.is_file():
             raise SettingsError(f"{path}: is not a regular file: give another `output=`")
+        check_unprotected(path)
+        check_folder(path.resolve().parent, "give another `output=`")
         while True:
             path.touch()
             file = path.open("r+b", buffering=0)
