@@ -70,6 +70,13 @@ def test_what_is_done_is_known_again(path):
     ledger.close()
 
 
+def test_a_finished_file_is_on_disk_whole(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, os.fstat(file).st_size)))
+    write(path, record("a.jpg"), record("b.jpg"), order=["a.jpg", "b.jpg"])
+    assert synced[-1:] == [(path.stat().st_ino, path.stat().st_size)]
+
+
 def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
     write(path, record("a.jpg"))
     whole = path.read_bytes()

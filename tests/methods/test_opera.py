@@ -266,6 +266,31 @@ def test_what_was_chosen_at_a_place_is_not_chosen_there_again(monkeypatch: pytes
     assert behind[0] < behind[1] < behind[2]
 
 
+def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
+    never = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 2, 1.0, False, 9)
+    image = torch.tensor([False, True, False])
+    search = Search(Rule(**Opera(beams=1, candidates=1).settings()), torch.ones(3, dtype=torch.long), image, 0, never)
+
+    def say(*tokens: int) -> None:
+        for token in tokens:
+            candidates, attention = torch.tensor([[token]]), torch.ones(1, 1, 3 + search.length + 1)
+            search.step(search.weigh(torch.zeros(1, 10), candidates, attention))
+            search.settle(attention[:, 0])
+
+    def refused() -> list[int]:
+        return search.choose_again(torch.zeros(1, 10))[0].isneginf().nonzero().flatten().tolist()
+
+    say(1, 2, 3)
+    search.go_back(2)
+    assert refused() == [3]
+    say(6)
+    search.go_back(1)
+    assert refused() == [2]
+    say(4, 5)
+    search.go_back(2)
+    assert refused() == [5]
+
+
 # --- batches
 
 

@@ -205,6 +205,16 @@ def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, s
     assert {*lvlm.ends.ids}.issubset(choice.ruled_out.tolist()) == held
 
 
+@pytest.mark.parametrize("name", ["traffic light", "lamp"])
+def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(name):
+    lvlm = load("demo", method="greedy")
+    guide = Guide(GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64), frozenset({name}))
+    text = f"There is a {name}. The {name} is red. There is a"
+    assert guide.first(f"{text} {name}.", ended=True) == (len(text) + 1, len(text) + 1 + len(name))
+    assert guide.first(f"{text} ball.", ended=True)[0] == len(text) + 1
+    assert guide.first(text, ended=False) is None
+
+
 @pytest.mark.parametrize(("logit", "ends"), [(12.0, False), (3.0, True)])
 def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
     lvlm = load("demo", method="greedy")

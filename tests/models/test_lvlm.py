@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 import sira_cli
+from sira_cli.core.forward_pass import VIEWS
 from sira_cli.data.records.record import Answer
+from sira_cli.demo.questions import held_out
+from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.models.answering.choices import choose
 from sira_cli.models.keys import Asked
@@ -276,6 +279,16 @@ def test_the_tokenizer_is_used_by_one_thread_at_a_time(monkeypatch):
     choose(lvlm, inputs, ["Yes", "No"])
     assert {name for name, _ in used} == {"__call__", "encode", "decode"}
     assert all(held for _, held in used)
+
+
+@pytest.mark.parametrize(("seed", "thing"), [(7_700_001, "lamp"), (7_700_006, "clock")])
+def test_a_choice_is_the_contrast_s_where_the_full_stream_has_another(seed, thing):
+    lvlm = load("demo", alpha=3.0)
+    [answer] = choose(
+        lvlm, lvlm.prepare([render(held_out(seed))[0]], [f"Is there a {thing} in the image?"]), ["Yes", "No"]
+    )
+    likeliest = {view: max(answer.choices, key=lambda each: each["logprob"][view])["choice"] for view in VIEWS}
+    assert (likeliest["full"], likeliest["contrast"], answer.text) == ("Yes", "No", "No")
 
 
 def test_the_presets_rule_reaches_the_decoder(qwen_folder, photos):

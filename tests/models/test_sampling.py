@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from scipy.stats import chi2, chisquare
 
 from sira_cli import load
 from sira_cli.models.answering.sampling import RowSampler, derived_seed, sampler
+from sira_cli.models.answering.starts import Trail
 from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:5]
@@ -93,9 +95,32 @@ def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same():
     assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
 
 
-def test_two_pictures_differ_in_their_draws_and_equal_ones_do_not():
+def test_two_pictures_differ_in_their_draws_and_equal_ones_do_not(tmp_path):
     lvlm = load("demo", temperature=1.0, max_new_tokens=16, seed=4)
     first, second = (open_picture(path) for path in EXAMPLES[:2])
     prompt = lvlm.preset.prompts.caption
     assert lvlm.text_seeds([first.sha256], [prompt]) != lvlm.text_seeds([second.sha256], [prompt])
-    assert lvlm.caption(EXAMPLES[0]).text == lvlm.caption(EXAMPLES[0]).text
+    text = lvlm.caption(EXAMPLES[0]).text
+    copied = shutil.copy(EXAMPLES[0], tmp_path / "copied.png")
+    assert [each.text for each in lvlm.caption_many([EXAMPLES[1], copied])][1] == text
+    lvlm.preset = lvlm.preset.with_settings(seed=5)
+    assert lvlm.caption(EXAMPLES[0]).text != text
+
+
+def test_sampled_beams_follow_the_seed_and_nothing_else():
+    texts = {}
+    for before, seed in ((1, 3), (2, 3), (1, 4)):
+        lvlm = load("demo", method="greedy", temperature=2.0, num_beams=2, max_new_tokens=12, seed=seed)
+        torch.manual_seed(before)  # random numbers that others use
+        texts[before, seed] = lvlm.caption(EXAMPLES[0]).text
+    assert texts[1, 3] == texts[2, 3] != texts[1, 4]
+
+
+def test_a_sampled_text_that_goes_on_from_its_middle_draws_what_it_would_have_drawn():
+    lvlm, trail = load("demo", temperature=2.0, max_new_tokens=12), Trail([0])
+    inputs = lvlm.to_device(lvlm.prepare([open_picture(EXAMPLES[0]).image], ["Describe this image."]))
+    [text] = lvlm.generate(inputs, seeds=[3], trail=trail).tolist()
+    trail.end([text])
+    shorter, start = trail.back(inputs, [0], [text[:5]])
+    assert start.in_inputs > 1
+    assert lvlm.generate(shorter, seeds=[3], start=start).tolist() == [text[start.in_inputs :]]

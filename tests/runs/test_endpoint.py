@@ -95,11 +95,17 @@ def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(sira,
         assert code == 0
         assert "0.5 is not measured for m: `sira calibrate support --controls` finds one without labels" in err
         asked = len(server.bodies)
+        before = records(tmp_path / "a.jsonl")
         (captions / "1.txt").write_text("There is a cup.")
-        assert sira(*command)[0] == 0
+        code, out, err = sira(*command)
+        assert (code, "2 of them before" in err) == (0, True), err
         assert [named(body) for body in server.bodies[asked + 1 :]] == ["Is there a cup in the image?"]
-    code, again, _ = sira(*command)
-    assert (code, out.split()[1]) == (0, again.split()[1])
+        after = records(tmp_path / "a.jsonl")
+        assert (after[0], after[1]["text"], after[2]) == (before[0], "There is a cup.", before[2])
+        asked = len(server.bodies)
+    code, again, err = sira(*command)
+    assert (code, again, "3 of them before" in err) == (0, out, True), err
+    assert (len(server.bodies), records(tmp_path / "a.jsonl")) == (asked, after)
 
 
 def test_neither_weights_nor_torch_are_loaded(captions):
