@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sentencex import get_sentence_boundaries
 
 from sira_cli.data.records.record import Answer
-from sira_cli.language.detect import likeliest_latin
 
 # A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
 # Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.
@@ -22,6 +21,15 @@ _SENTENCE_END = re.compile(
 _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs to the number
 _TITLE = re.compile(r"\b(?:MM?|Mmes?|Mlles?|Pr)\.$")  # French ones that sentencex does not know
 _UNIT = re.compile(r"\d\s?(?:[ckm]?m|k?g|ft|in|lb|oz)\.$")  # "3 m." may end a sentence; sentencex takes m. for a title
+# Frequent words of languages whose abbreviations end in a full stop: most of its words tell a text's language.
+_FREQUENT = {
+    "en": "the is are of in on at with and its his her their a an to from by this that there",
+    "de": "der die das den dem des und ist sind auf mit von zu im ein eine einen einem einer ihr sein nicht sich",
+    "fr": "le la les des du un une et est sont dans sur avec au aux de qui en ses son sa",
+    "es": "el la los las un una unos unas y es son en con de del al su sus que por para está",
+    "pt": "o a os as um uma uns e é são em com de do da dos das no na nos nas ao que por para está",
+    "it": "il lo la gli le un una uno e è sono in con di del della dei delle al alla nel nella su sul sulla che per",
+}
 
 
 class TextSettings(BaseModel):
@@ -79,12 +87,12 @@ def sentence_ends(text: str, language: str | None = None) -> list[int]:
 
     Args:
         text: any text.
-        language: its code, for the abbreviations that end in a full stop; None: the likeliest by its function words.
+        language: its code, for the abbreviations that end in a full stop; None: the one with most of its words.
     """
     found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
     if not any(match[0].startswith(".") for match in found):
         return [match.end() for match in found]
-    language = language or likeliest_latin(text)
+    language = language or _language(text)
     starts = {0, len(text)}  # of sentences, without the white space before them
     for one in get_sentence_boundaries(language, text):
         starts.add(one["end_index"] + len(text[one["end_index"] :]) - len(text[one["end_index"] :].lstrip()))
@@ -94,6 +102,13 @@ def sentence_ends(text: str, language: str | None = None) -> list[int]:
         for match in found
         if match[0][0] != "." or (match.end() not in titles and _is_end(text, match, starts))
     ]
+
+
+def _language(text: str) -> str:
+    """Return the language of a text; English if it has none of the frequent words."""
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    counts = {code: sum(word in known.split() for word in words) for code, known in _FREQUENT.items()}
+    return max(counts, key=lambda code: counts[code])
 
 
 def _is_end(text: str, match: re.Match[str], starts: set[int]) -> bool:
