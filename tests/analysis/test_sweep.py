@@ -99,7 +99,7 @@ def test_every_answer_is_that_of_sira_ask(lvlm):
     found = [units[grid.answer_unit(number)] for number in range(len(questions.questions))]
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
     assert len(disputed) > 4  # else equal answers would prove little
-    numbers = sorted({0, 1, *disputed[:6]})
+    numbers = sorted({0, 1, *disputed[:3]})
     assert [found[number] for number in numbers] == one_token(lvlm, picked(questions, numbers), cells)
 
 

@@ -115,11 +115,6 @@ def same(now: Any, before: Any) -> bool:
     return bool(now == pytest.approx(before, rel=1e-3) if isinstance(before, float) else now == before)
 
 
-@pytest.fixture(scope="module")
-def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return _outputs_here(tmp_path_factory.mktemp("outputs"))
-
-
 def _outputs_here(folder: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -137,15 +132,18 @@ def _outputs_here(folder: Path) -> dict[str, Any]:
         return outputs(folder, run)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_outputs_are_those_of_before(now: dict[str, Any], name: str) -> None:
-    before = json.loads(lzma.decompress(KEPT.read_bytes()))[name]
-    assert now[name]["files"].keys() == before["files"].keys()
-    for path, content in now[name]["files"].items():
-        assert same(content, before["files"][path]), f"{path}:\n{content}\n--- before:\n{before['files'][path]}"
-    assert (now[name]["code"], same(now[name]["stdout"], before["stdout"])) == (before["code"], True), now[name][
-        "stdout"
+def test_outputs_are_those_of_before(tmp_path: Path) -> None:
+    now, before = _outputs_here(tmp_path), json.loads(lzma.decompress(KEPT.read_bytes()))
+    assert now.keys() == before.keys()
+    others = [
+        f"{name}, {path}:\n{content}\n--- before:\n{before[name]['files'].get(path)}"
+        for name, found in now.items()
+        for path, content in {**found["files"], "stdout": found["stdout"]}.items()
+        if not same(content, {**before[name]["files"], "stdout": before[name]["stdout"]}.get(path))
     ]
+    assert not others, "\n\n".join(others)
+    kept = [{name: (each["code"], {*each["files"]}) for name, each in found.items()} for found in (now, before)]
+    assert kept[0] == kept[1]
 
 
 if __name__ == "__main__":
