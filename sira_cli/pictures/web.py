@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import re
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -24,13 +22,12 @@ from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.stores import without_password
-from sira_cli.pictures.tries import LOOK, in_time, retry_after, tried
+from sira_cli.pictures.waiting import LOOK, in_time
 
 LARGEST = 2**26  # bytes of a picture's file
-TRIES = 3
 REDIRECTS = 5
-SECONDS = 60.0  # for one try, from looking up the name to the last byte, redirects included
-_WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": 60.0}  # seconds
+SECONDS = 60.0  # from looking up the name to the last byte, redirects included
+_WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0}  # seconds
 _HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
 # Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
 # for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
@@ -38,11 +35,7 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 class _DownloadError(Exception):
-    """A failed download; `again`: whether another attempt may help, `after`: seconds that the server asks to wait."""
-
-    def __init__(self, message: str, *, again: bool = False, after: float = 0.0) -> None:
-        super().__init__(message)
-        self.again, self.after = again, after
+    """A failed download."""
 
 
 class _PrivateAddressError(_DownloadError):
@@ -76,24 +69,18 @@ class WebPicture(Picture):
         Raises:
             KeyboardInterrupt: the command was interrupted.
         """
-        return self._tried(_in_time)
+        return self._checked(_in_time)
 
-    def read_here(self, ended: Callable[[], bool]) -> bytes:
+    def read_here(self) -> bytes:
         """Download in this thread, for callers that limit threads; otherwise as `read`.
 
         A name lookup cannot be stopped, so it may take longer.
-
-        Args:
-            ended: returns whether the result is no longer needed; then no further attempt begins.
         """
-        return self._tried(_in_this_thread, ended)
+        return self._checked(_download)
 
-    def _tried(self, get: Callable[[str], bytes], ended: Callable[[], bool] = lambda: False) -> bytes:
-        def again(error: Exception) -> float | None:
-            return error.after if isinstance(error, _DownloadError) and error.again and not ended() else None
-
+    def _checked(self, get: Callable[[str], bytes]) -> bytes:
         try:
-            data = tried(lambda: get(self.location), TRIES, again, time.sleep)
+            data = get(self.location)
         except _PrivateAddressError as error:
             failed = f"{self.shown}: failed_to_download:"
             raise PrivatePictureError(f"{failed} {error}", f"{failed} {error.host} has no public address") from None
@@ -154,40 +141,42 @@ class _PublicOnly(httpcore2.SyncBackend):
 
 
 class _WithDeadline(httpcore2.NetworkBackend):
-    """Opens connections whose every step ends at the deadline of this thread's attempt.
+    """Opens connections whose every step ends at the deadline of the download.
 
     Limits per read are not enough: a server that sends a byte now and then would stay within them for ever.
     """
 
-    def __init__(self, backend: httpcore2.NetworkBackend) -> None:
-        self._backend = backend
+    def __init__(self, backend: httpcore2.NetworkBackend, end: float) -> None:
+        self._backend, self._end = backend, end
 
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore2.NetworkStream:
         """Connect to a host."""
-        return _StreamWithDeadline(self._backend.connect_tcp(host, port, _left(timeout), *args, **options))
+        stream = self._backend.connect_tcp(host, port, _left(self._end, timeout), *args, **options)
+        return _StreamWithDeadline(stream, self._end)
 
 
 class _StreamWithDeadline(httpcore2.NetworkStream):
-    """A pooled connection, which serves one attempt after another."""
+    """A connection of a download."""
 
-    def __init__(self, stream: httpcore2.NetworkStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: httpcore2.NetworkStream, end: float) -> None:
+        self._stream, self._end = stream, end
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return the bytes received."""
-        return self._stream.read(max_bytes, _left(timeout))
+        return self._stream.read(max_bytes, _left(self._end, timeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send bytes."""
-        self._stream.write(buffer, _left(timeout))
+        self._stream.write(buffer, _left(self._end, timeout))
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
         """Return the connection after starting encryption."""
-        return _StreamWithDeadline(self._stream.start_tls(ssl_context, server_hostname, _left(timeout)))
+        stream = self._stream.start_tls(ssl_context, server_hostname, _left(self._end, timeout))
+        return _StreamWithDeadline(stream, self._end)
 
     def close(self) -> None:
         """End the connection."""
@@ -198,37 +187,23 @@ class _StreamWithDeadline(httpcore2.NetworkStream):
         return self._stream.get_extra_info(info)
 
 
-_try = threading.local()  # `end`: when the try that this thread is at has to be over
-
-
-def _left(timeout: float | None) -> float:
-    """Return the seconds left for the next step of this thread's attempt."""
-    left: float = _try.end - time.monotonic()
+def _left(end: float, timeout: float | None = None) -> float:
+    """Return the seconds left for the next step of a download."""
+    left = end - time.monotonic()
     if left <= 0:
         raise _too_slow()
     return left if timeout is None else min(left, timeout)
 
 
 def _too_slow() -> _DownloadError:
-    return _DownloadError(f"takes longer than {SECONDS:.0f} s", again=True)
+    return _DownloadError(f"takes longer than {SECONDS:.0f} s")
 
 
 def _resolved(host: str, port: int) -> Iterable[Any]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}", again=True) from None
-
-
-@functools.cache  # connections are kept for the next picture of a host
-def _pool() -> httpcore2.ConnectionPool:
-    """Return the connection pool. No proxy is used: it would look up names itself."""
-    return httpcore2.ConnectionPool(
-        max_connections=16,
-        max_keepalive_connections=8,
-        keepalive_expiry=10,
-        network_backend=_WithDeadline(_PublicOnly()),
-    )
+        raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _in_time(url: str) -> bytes:
@@ -242,52 +217,45 @@ def _in_time(url: str) -> bytes:
         KeyboardInterrupt: the command was interrupted.
     """
     interrupts.check()
-    end = time.monotonic() + SECONDS
     try:
-        return in_time(lambda: _in_this_thread(url, end), SECONDS + LOOK, interrupts.check)
+        return in_time(lambda: _download(url), SECONDS + LOOK, interrupts.check)
     except TimeoutError:
         raise _too_slow() from None
 
 
-def _in_this_thread(url: str, end: float | None = None) -> bytes:
-    """Return the bytes at a URL; see `_in_time`. `end`: of this try."""
-    _try.end = time.monotonic() + SECONDS if end is None else end
-    return _download(url)
-
-
 def _download(url: str) -> bytes:
-    """Return the bytes at a URL, redirects followed."""
-    for _ in range(REDIRECTS + 1):
-        if not is_web(url):
-            raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
-        try:
-            found = _fetch(url)
-        except httpcore2.TimeoutException:
-            _left(None)  # raises if the try as a whole is too slow
-            raise _DownloadError("the server does not answer in time", again=True) from None
-        except httpcore2.UnsupportedProtocol as error:
-            raise _DownloadError(str(error)) from None
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
-            plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
-            raise _DownloadError(plain or type(error).__name__, again=True) from None
-        except ValueError as error:
-            raise _DownloadError(f"is not a URL: {error}") from None
-        if isinstance(found, bytes):
-            return found
-        url = found
+    """Return the bytes at a URL, redirects followed. No proxy is used: it would look up names itself."""
+    end = time.monotonic() + SECONDS
+    with httpcore2.ConnectionPool(network_backend=_WithDeadline(_PublicOnly(), end)) as connections:
+        for _ in range(REDIRECTS + 1):
+            if not is_web(url):
+                raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
+            try:
+                found = _fetch(connections, url)
+            except httpcore2.TimeoutException:
+                _left(end)  # raises if the download as a whole is too slow
+                raise _DownloadError("the server does not answer in time") from None
+            except httpcore2.UnsupportedProtocol as error:
+                raise _DownloadError(str(error)) from None
+            except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
+                plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
+                raise _DownloadError(plain or type(error).__name__) from None
+            except ValueError as error:
+                raise _DownloadError(f"is not a URL: {error}") from None
+            if isinstance(found, bytes):
+                return found
+            url = found
     raise _DownloadError(f"redirected more than {REDIRECTS} times")
 
 
-def _fetch(url: str) -> bytes | str:
+def _fetch(connections: httpcore2.ConnectionPool, url: str) -> bytes | str:
     """Return the content at a URL, or the URL that it redirects to."""
-    with _pool().stream("GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}) as response:
+    with connections.stream("GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}) as response:
         headers = {name.lower(): value for name, value in response.headers}
         if response.status in (301, 302, 303, 307, 308) and b"location" in headers:
             return urljoin(url, headers[b"location"].decode("utf-8", "replace"))
         if response.status != 200:
-            again = response.status in (408, 429) or response.status >= 500
-            after = retry_after(headers.get(b"retry-after", b"").decode("latin-1"))
-            raise _DownloadError(f"the server answers {response.status}", again=again, after=after)
+            raise _DownloadError(f"the server answers {response.status}")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise _DownloadError("the server sends a compressed file that was not asked for")
         data = bytearray()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -246,14 +245,10 @@ class Server:
         if len(urls) > self._limits.pictures:
             raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
         downloaded: dict[str, bytes] = {}
-        unwanted = threading.Event()
-        try:
-            for url in filter(is_web, urls) if self._allow_urls else ():
-                if url not in downloaded:
-                    read = functools.partial(WebPicture(url, url).read_here, unwanted.is_set)
-                    downloaded[url] = await asyncio.get_running_loop().run_in_executor(self._downloads, read)
-        finally:
-            unwanted.set()
+        for url in filter(is_web, urls) if self._allow_urls else ():
+            if url not in downloaded:
+                read = WebPicture(url, url).read_here
+                downloaded[url] = await asyncio.get_running_loop().run_in_executor(self._downloads, read)
         return await asyncio.to_thread(receive, urls, self._limits, downloaded)
 
     async def _refused(self, request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Pictures at URLs, from a real server on this machine: what is downloaded, what is refused, what is tried again."""
+"""Pictures at URLs, from a real server on this machine: what is downloaded, what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, SettingsError
-from sira_cli.pictures import tries, web
+from sira_cli.pictures import web
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.sources import as_picture
 from tests.support.shards import EXAMPLES
@@ -34,12 +34,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(302, location=query)
         elif name == "loop":
             self.answer(302, location=self.path)
-        elif name == "flaky":
-            self.answer(503) if self.server.asked.count(self.path) < 3 else self.answer(200, PICTURE)
         elif name == "status":
             self.answer(int(query))
-        elif name == "busy":
-            self.answer(429, **{"Retry-After": query})
         elif name == "page":
             self.answer(200, b"<html>")
         elif name == "endless":
@@ -77,7 +73,6 @@ class Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(tries, "PAUSE", 0.01)
     with Server(("127.0.0.1", 0), Handler) as server:
         server.asked = []
         thread = threading.Thread(target=server.serve_forever)
@@ -86,8 +81,6 @@ def server(monkeypatch) -> Iterator[Server]:
         server.stopped = True
         server.shutdown()
         thread.join()
-    web._pool().close()
-    web._pool.cache_clear()
 
 
 # What is tested with addresses as they are; elsewhere the server on this machine counts as public.
@@ -137,18 +130,10 @@ def test_redirects_lead_to_the_web_only(server):
     assert server.asked.count("/loop") == 6
 
 
-def test_a_busy_server_says_when_it_may_be_asked_again(server):
-    with pytest.raises(web._DownloadError) as error:
-        web._in_time(url(server, "busy?7"))
-    assert (error.value.again, error.value.after) == (True, 7)
-
-
-def test_what_may_pass_is_tried_again(server):
-    assert read(server, "flaky") == PICTURE
-    assert fails(server, "status?500").endswith("failed_to_download: the server answers 500")
-    assert server.asked.count("/status?500") == 3
-    assert fails(server, "status?404").endswith("failed_to_download: the server answers 404")
-    assert server.asked.count("/status?404") == 1
+def test_what_a_server_refuses_is_asked_for_once(server):
+    for status in (404, 429, 500):
+        assert fails(server, f"status?{status}").endswith(f"failed_to_download: the server answers {status}")
+        assert server.asked.count(f"/status?{status}") == 1
 
 
 def test_a_server_that_is_not_there():
@@ -227,7 +212,7 @@ def test_a_redirect_to_a_private_address_is_refused(server):
 
 def test_a_name_is_looked_up_once(server, monkeypatch):
     """A name server that gives another address each time: the one that is connected to is the one that was checked."""
-    answers, connected = iter(["93.184.215.14", "127.0.0.1", "127.0.0.1"]), []
+    answers, connected = iter(["93.184.215.14", "127.0.0.1"]), []
 
     def look_up(host, port, *args, **kwargs):
         address = next(answers) if host == "rebind.example" else host
@@ -240,8 +225,11 @@ def test_a_name_is_looked_up_once(server, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(socket, "create_connection", connect)
     message = refused(f"http://rebind.example:{server.server_port}/cat.png")
-    assert connected == ["93.184.215.14"]  # and on the second try the address was private
+    assert connected == ["93.184.215.14"]
+    assert message.endswith("nobody there")
+    message = refused(f"http://rebind.example:{server.server_port}/cat.png")
     assert "rebind.example is at 127.0.0.1, which is no public address" in message
+    assert connected == ["93.184.215.14"]
     assert server.asked == []
 
 
@@ -271,7 +259,7 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("what", DRIPS)
-def test_a_try_has_one_deadline_over_everything(monkeypatch, what):
+def test_a_download_has_one_deadline_over_everything(monkeypatch, what):
     """Without it, the download goes on and ends in an error of another kind, or in a picture."""
     begins, pieces = DRIPS[what]
 
@@ -290,7 +278,6 @@ def test_a_try_has_one_deadline_over_everything(monkeypatch, what):
             """Who does not wait for the end hangs up."""
 
     monkeypatch.setattr(web, "SECONDS", 0.2)
-    monkeypatch.setattr(web, "TRIES", 1)
     with Dripping(("127.0.0.1", 0), Drip) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         picture = as_picture(f"http://127.0.0.1:{server.server_address[1]}/a.png")
@@ -302,21 +289,18 @@ def test_a_try_has_one_deadline_over_everything(monkeypatch, what):
 def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
     answers = threading.Event()
     monkeypatch.setattr(web, "SECONDS", 0.1)
-    monkeypatch.setattr(web, "TRIES", 1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(20) and [])
     assert refused("http://example.org/a.png").endswith("takes longer than 0 s")
     answers.set()
 
 
-@pytest.mark.parametrize("path", ["silent", "status?503"])
-def test_an_interrupt_ends_a_download_and_begins_no_further_try(server, monkeypatch, path):
-    """A reader waits for the download, or for the next try, when the signal comes to the main thread."""
-    monkeypatch.setattr(tries, "PAUSE", 0.1)
+def test_an_interrupt_ends_a_download(server, monkeypatch):
+    """A reader waits for it when the signal comes to the main thread."""
     ended = []
 
     def reader() -> None:
         try:
-            read(server, path)
+            read(server, "silent")
         except BaseException as error:
             ended.append(type(error))
 
@@ -326,7 +310,7 @@ def test_an_interrupt_ends_a_download_and_begins_no_further_try(server, monkeypa
         time.sleep(0.01)
     monkeypatch.setattr(interrupts, "_happened", True)
     thread.join(2)
-    assert (ended, server.asked) == ([KeyboardInterrupt], [f"/{path}"])
+    assert (ended, server.asked) == ([KeyboardInterrupt], ["/silent"])
 
 
 def test_a_place_that_nobody_can_read_from_is_its_own_error(tmp_path):
