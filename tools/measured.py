@@ -1,31 +1,23 @@
-"""Tables and sentences of docs/*.md on measurements, from the records of these commands:
-
-docs/bench/demo-support.json             `sira calibrate support -p demo --scenes -o`
-docs/bench/cpu-demo-second-look.json     `python -m tools.look_cost -o`
-docs/bench/ledger.json                   `python -m tools.ledger -o`
-docs/bench/coverage.json                 `python -m tools.coverage -o`
-"""
+"""Tables and sentences of docs/*.md on measurements, from the records in docs/bench, whose page names the commands."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from sira_cli.demo.scene_report import markdown
-from tools.coverage import table
+from tools import coverage as intervals
+from tools import ledger, look_cost
 from tools.docs import BENCH
-from tools.ledger import LedgerReport
-from tools.look_cost import LookReport
 
 
 def ledger_table() -> str:
     """Return the cost of resuming with a file of a million records."""
-    return LedgerReport.from_json((BENCH / "ledger.json").read_text(encoding="utf-8")).table()
+    return ledger.table(_record("ledger"))
 
 
 def coverage() -> str:
     """Return the coverage of 95 % intervals."""
-    return table(_record("coverage"))
+    return intervals.table(_record("coverage"))
 
 
 def threshold_figures() -> str:
@@ -40,10 +32,7 @@ def threshold_figures() -> str:
 
 def second_look_cost() -> str:
     """Return the cost of a second look, compared with the caption alone."""
-    looks = LookReport.from_json((BENCH / "cpu-demo-second-look.json").read_text(encoding="utf-8")).looks
-    rows = [["captions of", "objects per caption", "time with `--verify flag`"]]
-    rows += [[look.method, f"{look.things:.1f}", f"x{look.ratio}"] for look in looks]
-    return markdown(rows)
+    return look_cost.table(_record("cpu-demo-second-look"))
 
 
 def _record(name: str) -> dict[str, Any]:
