@@ -63,7 +63,7 @@ def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
     (tmp_path / "images" / "a.png").write_bytes(SCENE.read_bytes())
     dog = "yes" if "dog" in held_out(2900000).objects else "no"
     (tmp_path / "dogs.json").write_text(json.dumps({"a.png": dog}))
-    assert "dogs: Dogs (here)" in sira("eval", "--list")[1]
+    assert "dogs: Dogs (here)" in sira("eval")[1]
     command = ("eval", "dogs", tmp_path, "--images", tmp_path / "images", "-p", "demo", "--json")
     code, out, err = sira(*command, "--no-controls", "--method", "greedy", "-q")
     assert code == 0, err

@@ -78,7 +78,7 @@ def test_a_console_of_one_code_page(tmp_path):
     assert rb"\u732b.png: no such file" in done.stderr
 
 
-@pytest.mark.parametrize("args", [["--help"], ["presets", "list"], ["eval", "--list"]], ids="-".join)
+@pytest.mark.parametrize("args", [["--help"], ["presets", "list"], ["eval"]], ids="-".join)
 def test_tables_on_such_a_console(args, tmp_path):
     done = run(*args, folder=tmp_path, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)

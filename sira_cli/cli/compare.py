@@ -16,14 +16,13 @@ WORDS = 12  # words that are listed
 
 EXAMPLES = """
 sira compare captions-greedy.jsonl captions-sira.jsonl
-sira compare monday.jsonl tuesday.jsonl --summary
+sira compare monday.jsonl tuesday.jsonl --json
 """
 
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="Records of a run.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Records of another run.", show_default=False)],
-    summary: Annotated[bool, typer.Option("--summary", help="Print only the totals.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the whole comparison as JSON.")] = False,
 ) -> None:
     """Show what differs between two runs over the same pictures, per picture and in total."""
@@ -33,9 +32,8 @@ def compare(
     if json:
         print(dumps(comparison.to_record(), ensure_ascii=False))
         return
-    if not summary:
-        for pair in comparison.changed:
-            _print_pair(pair)
+    for pair in comparison.changed:
+        _print_pair(pair)
     _print_sums(comparison)
 
 

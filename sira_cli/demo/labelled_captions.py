@@ -18,15 +18,12 @@ from sira_cli.models.lvlm import Lvlm
 BATCH = 25
 
 
-def scene_report(
-    lvlm: Lvlm, count: int, false_alarms: float, on_progress: Callable[[int], None] = lambda done: None
-) -> SupportReport:
+def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> SupportReport:
     """Find the threshold of support on the model's captions of the first validation scenes.
 
     Args:
         lvlm: the bundled model under the decoder that writes the captions.
         count: number of scenes.
-        false_alarms: the allowed share of real objects below the threshold.
         on_progress: called with the number of scenes that are done.
     """
     look = SecondLook(lvlm)
@@ -39,9 +36,7 @@ def scene_report(
         captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
         on_progress(len(captions))
     labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
-    return SupportReport.of(
-        Source(lvlm.preset.model, lvlm.revision, verify), count, labelled, false_alarms=false_alarms
-    )
+    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)
 
 
 def captioned_scenes(

@@ -103,17 +103,16 @@ def validation_pictures() -> Iterator[ScenePicture]:
     return (scene_picture(held_out(seed)) for seed in VALIDATION_SEEDS)
 
 
-def validation_questions(limit: int | None = None, suffix: str = "") -> QuestionSet:
+def validation_questions(limit: int | None = None) -> QuestionSet:
     """Return the questions about the first validation scenes, for a sweep.
 
     Args:
         limit: number of scenes, instead of SWEPT.
-        suffix: appended to each question.
     """
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}
     about = Questions().about
     questions = (
-        Question(picture, yes_no_question(question.name) + suffix, question.expected, question.splits)
+        Question(picture, yes_no_question(question.name), question.expected, question.splits)
         for picture, scene in scenes.items()
         for question in about(scene)
     )

@@ -137,7 +137,7 @@ def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
     records = tmp_path / "captions.jsonl"
     command = ("caption", tmp_path / "scenes/images", "-p", "demo", "-o", records, "--verify", "flag")
     assert sira(*command, "-b", 4, "-q")[0] == 0
-    command = ("calibrate", "support", records, "--annotations", tmp_path / "scenes/coco", "-p", "demo")
+    command = ("calibrate", "support", records, "--labels", tmp_path / "scenes/coco", "-p", "demo")
     preset = tmp_path / "mine.yaml"
     code, out, err = sira(*command, "--json", "--write-preset", preset)
     assert code == 0
@@ -164,7 +164,7 @@ def test_scenes_without_files(sira):
     lvlm = load("demo", method="sira")
     code, out, _ = sira("calibrate", "support", "-p", "demo", "--limit", 3, "--json", "-q")
     assert code == 0
-    assert json.loads(out) == json.loads(scene_report(lvlm, 3, 0.03).to_json())
+    assert json.loads(out) == json.loads(scene_report(lvlm, 3).to_json())
 
 
 def test_a_preset_of_another_model_is_not_written(sira, tmp_path):

@@ -316,14 +316,13 @@ def test_json(sira, tmp_path):
 
 def test_the_table_and_the_figure(sira, tmp_path):
     figure = tmp_path / "drift.png"
-    options = ("--limit", 1, "--prompt", "Say it.", "--blur", 0, "--patches", 1, "--plot", figure)
+    options = ("--limit", 1, "--set", "prompt=Say it.", "--plot", figure)
     code, out, err = sira("drift", EXAMPLES[0].parent, "-p", "demo", "--k", 4, *options)
     assert (code, err) == (0, "")
     rows = {line.split("  ")[1]: line.split() for line in out.splitlines() if line.startswith("  ")}
     assert [row for row in rows if row.isdigit()] == [str(layer) for layer in range(1, 9)]
-    assert rows["8"][2:] == ["0.0000", "0.0000"]  # nothing is spoilt
-    assert float(rows["8"][1]) > 0
-    assert rows["early, 1-4"][-3:] == ["0.0000"] * 3
+    assert min(map(float, rows["8"][1:])) > 0
+    assert rows["early, 1-4"][-3] == "0.0000"  # of the CF stream
     assert "1 picture; K = 4 of L = 8, fork at b = 4" in out
     assert "±" not in out
     with Image.open(figure) as picture:
@@ -344,19 +343,6 @@ def test_one_bad_picture_does_not_end_the_run(sira, tmp_path):
     code, out, err = sira("drift", bad, "-p", "demo", "--quiet", "-o", tmp_path / "none.json")
     assert (code, out, err) == (3, "", f"sira: {failure['error']}\n")
     assert not (tmp_path / "none.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--question", "A?", "--prompt", "B."], "give --question or --prompt, not both"),
-        (["--blur", "9"], "blur must be a share of the picture's shorter side, 0 to 1; got 9.0"),
-    ],
-)
-def test_settings_that_cannot_be_followed(sira, options, message):
-    code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", *options)
-    assert (code, out) == (2, "")
-    assert message in err
 
 
 def test_without_matplotlib(sira, monkeypatch, tmp_path):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from sira_cli.cli.options.values import ColorBy
-from sira_cli.cli.terminal.strip import DELTA, DOUBT, PALE, print_words, word_style
+from sira_cli.cli.terminal.strip import DOUBT, PALE, print_words, word_style
 
 EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 TEXT = "There is a laptop and a dog."
@@ -34,13 +32,11 @@ def shown(shown_on_terminal):
 
 def test_an_absent_thing_of_a_large_delta_is_doubted():
     laptop, dog = (next(word for word in WORDS if name in word["word"]) for name in ("laptop", "dog"))
-    assert [word_style(word, "grounding") for word in (laptop, dog)] == [DOUBT[3], DOUBT[0]]
-    assert [word_style(word, "delta") for word in (laptop, dog)] == [DELTA[0][1], DELTA[-1][1]]
+    assert [word_style(word) for word in (laptop, dog)] == [DOUBT[3], DOUBT[0]]
 
 
-@pytest.mark.parametrize("color_by", get_args(ColorBy))
-def test_function_words_are_pale(color_by):
-    pale = [word["word"] for word in WORDS if word_style(word, color_by) == PALE]
+def test_function_words_are_pale():
+    pale = [word["word"] for word in WORDS if word_style(word) == PALE]
     assert pale == ["There", "is", "a", "and", "a"]
 
 
@@ -67,5 +63,3 @@ def test_a_trace_on_a_terminal_holds_no_bars_of_weights(shown):
 def test_words_of_captions_are_coloured_too(shown):
     found = shown("caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
     assert "grounding, the word's probability under the contrast" in found
-    found = shown("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--color-by", "delta", "--quiet")
-    assert "Δ = full - CF logits" in found

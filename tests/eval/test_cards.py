@@ -1,4 +1,4 @@
-"""The benchmarks by name: `sira eval --list`, options, and what is refused."""
+"""The benchmarks by name: `sira eval`, options, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 
 
 def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sira):
-    code, out, _ = sira("eval", "--list")
+    code, out, _ = sira("eval")
     assert code == 0
     for card in CARDS.values():
         for text in (card.name, card.title, card.size, card.licence, card.url, card.figures):
@@ -17,7 +17,7 @@ def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sir
 
 @pytest.mark.parametrize("name", CARDS)
 def test_a_named_one_is_listed_with_its_options(sira, name):
-    code, out, _ = sira("eval", name, "--list")
+    code, out, _ = sira("eval", name)
     assert (code, out.splitlines()[0]) == (0, f"{name}: {CARDS[name].title} ({CARDS[name].source})")
     for option in CARDS[name].options:
         assert f"--option {option.name}={'|'.join(option.choices) or 'TEXT'}\n" in out
@@ -37,7 +37,6 @@ def test_a_named_one_is_listed_with_its_options(sira, name):
         (["amber", "a", "b", "--images", "x"], "amber: expected one PATH, the folder with annotations.json"),
         (["pope,chair", "x", "--answers", "y"], "--answers is for one benchmark"),
         (["pope", "missing"], "missing: is not a folder"),
-        ([], "NAME is missing"),
     ],
 )
 def test_refusals(sira, args, message):

@@ -60,7 +60,6 @@ def ict(
             help="Questions asked together (default: 1; for scenes 32).",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the probe's two folds.")] = 0,
     model: ResearchModelOptions,
     output: Output = None,
     write_preset: WritePreset = None,
@@ -89,7 +88,7 @@ def ict(
     check_place("ict", lvlm, output, overwrite)
     from sira_cli.analysis.calibration.ict import IctTraining
 
-    training = IctTraining(asked, lvlm, batch_size=batch_size or (SCENE_BATCH if drawn else 1), seed=seed)
+    training = IctTraining(asked, lvlm, batch_size=batch_size or (SCENE_BATCH if drawn else 1))
     show_stages(training.events())
     _summarize(training)
     save(training.calibration(), preset, output, write_preset)

@@ -10,7 +10,7 @@ from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, some
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import Images, Overwrite, Quiet, ResearchModelOptions, SelectionOptions, Verbose
+from sira_cli.cli.options.common import FewOptions, Images, Overwrite, Quiet, ResearchModelOptions, Verbose
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import new_table, table_console
@@ -33,7 +33,7 @@ def maskcd(
     scenes: Scenes = False,
     batch_size: BatchSize = None,
     model: ResearchModelOptions,
-    selection: SelectionOptions,
+    selection: FewOptions,
     output: Output = None,
     write_preset: WritePreset = None,
     overwrite: Overwrite = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.options.common import SelectionOptions
+from sira_cli.cli.options.common import FewOptions
 from sira_cli.cli.terminal.console import note
 from sira_cli.errors import SettingsError
 
@@ -27,7 +27,7 @@ BatchSize = Annotated[
 
 
 def some_pictures(
-    paths: Sequence[str] | None, selection: SelectionOptions, scenes: bool, preset: Preset
+    paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
 ) -> tuple[list[Picture], bool]:
     """Return the first few pictures, and whether they are drawn scenes.
 
@@ -37,24 +37,19 @@ def some_pictures(
     """
     from sira_cli.models.loading.presets import BUNDLED
 
-    named = bool(paths) or selection.files_from is not None
-    if scenes and named:
+    if scenes and paths:
         raise SettingsError("give pictures, or --scenes, not both")
-    if scenes or (not named and preset.model == BUNDLED):
+    if scenes or (not paths and preset.model == BUNDLED):
         return drawn_scenes(selection), True
     found = selection.selected(paths).pictures()
-    if not found:
-        raise SettingsError(f"--shard {selection.shard} holds none of the pictures")
     if selection.limit is None and len(found) > PICTURES:
         note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
         return found[:PICTURES], False
     return found, False
 
 
-def drawn_scenes(selection: SelectionOptions) -> list[Picture]:
-    """Return the first validation scenes of a shard, as many as --limit says or `PICTURES`."""
+def drawn_scenes(selection: FewOptions) -> list[Picture]:
+    """Return the first validation scenes, as many as --limit says or `PICTURES`."""
     from sira_cli.demo.questions import validation_pictures
 
-    shard = selection.part
-    mine = (each for each in validation_pictures() if shard is None or shard.holds(each.relative))
-    return list(islice(mine, selection.limit or PICTURES))
+    return list(islice(validation_pictures(), selection.limit or PICTURES))

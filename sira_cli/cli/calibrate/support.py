@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate import controls as by_controls
-from sira_cli.cli.calibrate.labels import FALSE_ALARMS, Annotations, FalseAlarms, Labels
 from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
@@ -29,7 +28,7 @@ SCENES = 600
 FEW = 20  # hallucinated objects; with fewer, the threshold is uncertain
 
 EXAMPLES = """
-sira calibrate support captions.jsonl --annotations annotations/ -p llava-1.5-7b --write-preset mine.yaml
+sira calibrate support captions.jsonl --labels annotations/ -p llava-1.5-7b --write-preset mine.yaml
 sira calibrate support captions.jsonl --labels objects.json
 sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset mine.yaml
 """
@@ -55,8 +54,12 @@ def support(
         typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers, to resume."),
     ] = None,
     objects: Objects = None,
-    annotations: Annotations = None,
-    labels: Labels = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help='Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.'
+        ),
+    ] = None,
     scenes: Annotated[
         bool,
         typer.Option("--scenes", help="Caption drawn scenes (default with the bundled model)."),
@@ -69,7 +72,6 @@ def support(
             help=f"First N scenes (default: {SCENES}), or captions with --controls (default: all).",
         ),
     ] = None,
-    false_alarms: FalseAlarms = FALSE_ALARMS,
     model: ResearchModelOptions,
     output: ReportFile = None,
     write_preset: Annotated[
@@ -82,7 +84,7 @@ def support(
 ) -> None:
     """Find the threshold of support (--min-support), from captions with labels, or with --controls without them.
 
-    With labels it is the highest threshold that marks at most 3 % (--false-alarms) of the real objects as unsupported.
+    With labels it is the highest threshold that marks at most 3 % of the real objects as unsupported.
     The records hold the support of every object that the captions name; the labels are the ground truth. A few hundred
     named objects are enough, if some are hallucinated. With --controls the model is also asked about objects that only
     captions of other pictures name, and the threshold is above 98 % of these answers; a few hundred captions are
@@ -94,8 +96,8 @@ def support(
     report: SupportReport | ControlsReport
     failed = 0
     if controls:
-        if annotations is not None or labels is not None or false_alarms != FALSE_ALARMS:
-            raise SettingsError("--controls needs no labels: leave out --annotations, --labels and --false-alarms")
+        if labels is not None:
+            raise SettingsError("--controls needs no labels: leave out --labels")
         preset = choose_preset(model)
         if paths:
             if scenes:
@@ -113,7 +115,7 @@ def support(
         if (answers, objects) != (None, None):
             raise SettingsError("--answers and --objects are for --controls: records hold their answers already")
         preset = choose_preset(model)
-        report = _from_labels(paths or [], annotations, labels, scenes, limit, preset, model, false_alarms / 100)
+        report = _from_labels(paths or [], labels, scenes, limit, preset, model)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
@@ -132,41 +134,38 @@ def support(
 
 def _from_labels(
     paths: list[str],
-    annotations: Path | None,
     labels: Path | None,
     scenes: bool,
     limit: int | None,
     preset: Preset,
     model: ResearchModelOptions,
-    share: float,
 ) -> SupportReport:
     if paths:
         if scenes or limit is not None:
             raise SettingsError("--scenes and --limit are for drawn scenes: leave out the records, or these")
-        return _from_files([Path(path) for path in paths], annotations, labels, share)
-    if annotations is not None or labels is not None:
-        raise SettingsError("--annotations and --labels are for records: also give PATH")
+        return _from_files([Path(path) for path in paths], labels)
+    if labels is not None:
+        raise SettingsError("--labels is for records: also give PATH")
     _check_scenes(scenes, preset, "files of records, which `sira caption --verify flag -o captions.jsonl` writes")
     lvlm = load_model(preset, model, "sira", pictures=())
     from sira_cli.demo.labelled_captions import scene_report
 
     with Progress.shown("scenes", limit or SCENES) as progress:
-        return scene_report(lvlm, limit or SCENES, share, progress.reach)
+        return scene_report(lvlm, limit or SCENES, progress.reach)
 
 
-def _from_files(records: list[Path], annotations: Path | None, labels: Path | None, share: float) -> SupportReport:
-    if (annotations is None) == (labels is None):
-        raise SettingsError("give the ground truth: --annotations PATH (COCO's) or --labels FILE.json, not both")
+def _from_files(records: list[Path], labels: Path | None) -> SupportReport:
+    if labels is None:
+        raise SettingsError("give the ground truth: --labels PATH, a folder of COCO's annotations or a FILE.json")
     from sira_cli.analysis.calibration.support import SupportReport, from_coco, from_labels, read_captions
 
     source, captions = read_captions(records)
-    if annotations is not None:
-        labelled, unknown = from_coco(captions, annotations)
+    if labels.is_dir():
+        labelled, unknown = from_coco(captions, labels)
     else:
-        assert labels is not None
         labelled, unknown = from_labels(captions, labels), 0
     pictures = len({caption.file_name for caption in captions})
-    return SupportReport.of(source, pictures, labelled, unknown, share)
+    return SupportReport.of(source, pictures, labelled, unknown)
 
 
 def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:

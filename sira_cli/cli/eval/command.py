@@ -12,7 +12,6 @@ from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import set_verbosity, spell
-from sira_cli.errors import SettingsError
 from sira_cli.eval.cards import CARDS, Card, find_cards, options_of_each
 
 EXAMPLES = """
@@ -30,10 +29,9 @@ def evaluate(
     ] = None,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="The benchmark's files or folder (--list NAME).", show_default=False),
+        typer.Argument(metavar="PATH", help="The benchmark's files or folder.", show_default=False),
     ] = None,
     *,
-    listed: Annotated[bool, typer.Option("--list", help="Show benchmarks: files, options, size, licence.")] = False,
     options: EvalOptions,
     model: ModelOptions,
     decoding: MethodsOptions,
@@ -45,11 +43,9 @@ def evaluate(
     """
     set_verbosity(options.quiet, options.verbose)
     cards = [] if names is None else find_cards([name.strip() for name in names.split(",")])
-    if listed:
+    if not paths and options.images is None and not options.answers:
         _list(cards)
         return
-    if names is None:
-        raise SettingsError(f"NAME is missing: give a benchmark: {', '.join(CARDS)}")
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.option or (), answered=bool(options.answers))
     from sira_cli.cli.eval.run import ask_each, ask_or_read

@@ -34,9 +34,7 @@ class EvalOptions:
     ] = None
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd (--list NAME)."
-        ),
+        typer.Option(metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd."),
     ] = None
     verify: Annotated[
         Look | None, typer.Option(help="Also caption under each --method with a second look (CHAIR, AMBER).")

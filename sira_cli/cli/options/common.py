@@ -15,7 +15,6 @@ import typer
 
 from sira_cli.cli.options.setting import complete
 from sira_cli.cli.options.values import (
-    ColorBy,
     Dtype,
     Quantization,
     complete_preset,
@@ -55,6 +54,7 @@ BatchSizeOption = Annotated[
 
 Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
 Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
+Together = Annotated[bool, typer.Option("--together", help="One text about all pictures.")]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
 QuestionScenes = Annotated[
@@ -81,12 +81,10 @@ _PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
 Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
-Prompt = Annotated[str | None, typer.Option("--prompt", help="Prompt for the model (default: the preset's).")]
 ColumnsPrompt = Annotated[
     str | None,
     typer.Option("--prompt", rich_help_panel="Text", help="Prompt; {NAME} stands for a column."),
 ]
-Colors = Annotated[ColorBy, typer.Option("--color-by", help="Score that colours words on a terminal.")]
 
 
 @dataclass(frozen=True)
@@ -165,17 +163,42 @@ class ModelOptions(ResearchModelOptions):
 
 
 @dataclass(frozen=True)
-class PathOptions:
-    """More paths, and the part of the pictures to take."""
+class FewOptions:
+    """The part of the pictures to take."""
 
     title: ClassVar[str] = "Pictures"
 
     recursive: Recursive = False
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
+
+    def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
+        """Return the pictures that paths and these options name, or a file of questions.
+
+        Raises:
+            SettingsError: nothing is named.
+        """
+        given = asdict(self)
+        if not paths and given.get("files_from") is None and questions is None:
+            instead = ", or --files-from FILE" * ("files_from" in given)
+            raise SettingsError(f"Missing argument 'PATH': a picture, a folder, a glob{instead}")
+        from sira_cli.data.selection import Selection
+
+        return Selection(paths or [], questions, **given | {"shard": self.part})
+
+    @property
+    def part(self) -> Shard | None:
+        """The part of --shard, for N machines."""
+        return None
+
+
+@dataclass(frozen=True)
+class PathOptions(FewOptions):
+    """More paths, and the part of the pictures to take."""
+
     files_from: Annotated[
         str | None,
         typer.Option("--files-from", metavar="FILE", help="More paths, one per line; - is stdin."),
     ] = None
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Part I of N, for N machines."),
@@ -187,18 +210,6 @@ class PathOptions:
         from sira_cli.pictures.find import Shard
 
         return None if self.shard is None else Shard.parse(self.shard)
-
-    def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
-        """Return the pictures that paths and these options name, or a file of questions.
-
-        Raises:
-            SettingsError: nothing is named.
-        """
-        if not paths and self.files_from is None and questions is None:
-            raise SettingsError("Missing argument 'PATH': a picture, a folder, a glob, or --files-from FILE")
-        from sira_cli.data.selection import Selection
-
-        return Selection(paths or [], questions, **asdict(self) | {"shard": self.part})
 
 
 @dataclass(frozen=True)
@@ -212,16 +223,20 @@ class SelectionOptions(PathOptions):
             help="Column or .tar extension with the pictures.",
         ),
     ] = None
-    id_column: Annotated[str | None, typer.Option(metavar="NAME", hidden=True, help="Column that names the rows.")] = (
-        None
-    )
 
 
 @dataclass(frozen=True)
 class GroupOptions(SelectionOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
-    together: Annotated[bool, typer.Option("--together", help="One text about all pictures.")] = False
+    together: Together = False
+
+
+@dataclass(frozen=True)
+class TraceSelection(FewOptions):
+    """The part of the pictures to take, and whether they are shown together."""
+
+    together: Together = False
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,6 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the we
 Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
 
 
-ColorBy = Literal["grounding", "delta"]  # the score that colours words
-
-
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of presets with this prefix, for the shell."""
     from sira_cli.models.loading import presets

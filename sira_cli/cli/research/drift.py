@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,6 +11,7 @@ from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import (
     AsJson,
     Depth,
+    FewOptions,
     Images,
     Overwrite,
     Plot,
@@ -18,11 +19,10 @@ from sira_cli.cli.options.common import (
     Quiet,
     ReportFile,
     ResearchModelOptions,
-    SelectionOptions,
     Verbose,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import note, set_verbosity
+from sira_cli.cli.terminal.console import set_verbosity
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
@@ -32,7 +32,6 @@ from sira_cli.cli.terminal.output import (
     table_console,
 )
 from sira_cli.cli.terminal.stages import measured
-from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.drift.profiles import DriftReport, Estimate, FailedFile
@@ -51,21 +50,9 @@ def drift(
     *,
     paths: Images = None,
     question: Question = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Prompt, used verbatim (default: the preset's caption prompt).")
-    ] = None,
     k: Depth = None,
-    blur: Annotated[
-        float,
-        typer.Option(
-            metavar="RADIUS",
-            help="Blur, as a share of the picture's shorter side.",
-        ),
-    ] = 0.05,
-    patches: Annotated[int, typer.Option(metavar="N", help="Shuffle a grid of N x N patches.")] = 8,
-    seed: Annotated[int, typer.Option(help="Random seed of the shuffle.")] = 0,
     model: ResearchModelOptions,
-    selection: SelectionOptions,
+    selection: FewOptions,
     output: ReportFile = None,
     plot: Plot = None,
     overwrite: Overwrite = False,
@@ -78,21 +65,16 @@ def drift(
     Two measures are shown: after every layer, 1 - cosine similarity to the full model, at the position that
     predicts the next token; and for the next token, KL(full || reference) in nats. A question (--question) shows more
     than a caption, whose first word may always be the same. The paper does not give the strength of its blur and
-    shuffle: the defaults are ours.
+    shuffle: these are ours.
     """
     set_verbosity(quiet, verbose)
-    if question is not None and prompt is not None:
-        raise SettingsError("give --question or --prompt, not both")
     from sira_cli.pictures.perturb import Perturbations
 
-    perturbations = Perturbations(blur, patches, seed)
+    perturbations = Perturbations()
     check_file("--output", output, overwrite)
     check_plot(plot, overwrite)
     pictures = selection.selected(paths).pictures()
-    if not pictures:
-        note(f"--shard {selection.shard} holds none of the pictures")
-        return
-    preset = choose_preset(model, k=k, prompt=prompt)
+    preset = choose_preset(model, k=k)
     text = preset.prompts.caption if question is None else preset.prompts.asking(question)
     lvlm = load_model(preset, model, "sira", pictures=pictures)
     from sira_cli.analysis.drift.measure import measure_each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 SCENE_BATCH = 32
 
 
-By = Literal["accuracy", "F1"]  # the figure that the best setting maximizes
-
-
 EXAMPLES = """
 sira sweep -p demo --scenes --captions
 sira sweep coco_pope_*.json --images val2014/ --write-preset best.yaml
@@ -65,19 +62,6 @@ def sweep(
     captions: Annotated[
         bool, typer.Option("--captions", help="Also measure captions of scenes, and choose the setting by them.")
     ] = False,
-    by: Annotated[
-        By,
-        typer.Option(
-            case_sensitive=False,
-            help="Figure to maximize, as a mean over the splits.",
-        ),
-    ] = "accuracy",
-    suffix: Annotated[
-        str | None,
-        typer.Option(
-            help="Text after each question (for files: ' Please answer this question with one word.').",
-        ),
-    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -132,7 +116,7 @@ def sweep(
     check_preset_file(write_preset, overwrite)
     preset = choose_preset(model, k=given[-1] if given else None)
     drawn = scenes or (not files and preset.model == BUNDLED)
-    questions = _questions(files or [], images, drawn, suffix, limit)
+    questions = _questions(files or [], images, drawn, limit)
     if captions and questions.count_caption is None:
         raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
 
@@ -157,7 +141,7 @@ def sweep(
             units=units,
         )
         show_stages(sweep.events())
-        report = sweep.report(by)
+        report = sweep.report()
     if sweep.failures and len(questions.pictures) > 1:
         say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
     if report is not None:
@@ -172,9 +156,7 @@ def sweep(
         raise typer.Exit(3)
 
 
-def _questions(
-    paths: Sequence[Path], images: Path | None, scenes: bool, suffix: str | None, limit: int | None
-) -> QuestionSet:
+def _questions(paths: Sequence[Path], images: Path | None, scenes: bool, limit: int | None) -> QuestionSet:
     """Return the questions. A missing picture is found before a model is loaded."""
     if scenes and (paths or images is not None):
         raise SettingsError("give question files with their --images, or --scenes, not both")
@@ -185,12 +167,12 @@ def _questions(
     if images is None:
         from sira_cli.demo.questions import validation_questions
 
-        return validation_questions(limit, suffix or "")
+        return validation_questions(limit)
     from sira_cli.analysis.sweep.questions import from_files
     from sira_cli.eval.base import ONE_WORD
     from sira_cli.pictures.find import check_images
 
-    found = from_files(paths, images, limit, ONE_WORD if suffix is None else suffix)
+    found = from_files(paths, images, limit, ONE_WORD)
     check_images(images, found.pictures)
     return found
 

@@ -12,19 +12,16 @@ import typer
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose, note_idle
 from sira_cli.cli.options.common import (
-    Colors,
-    GroupOptions,
     Images,
     ModelOptions,
     Overwrite,
-    Prompt,
     Question,
     Quiet,
+    TraceSelection,
     Verbose,
 )
 from sira_cli.cli.options.decoding import TraceDecodingOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.values import ColorBy
 from sira_cli.cli.options.verifying import FlagOptions, verdict
 from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity, verbosity
 from sira_cli.cli.terminal.output import check_file
@@ -38,14 +35,6 @@ if TYPE_CHECKING:
     from sira_cli.pictures.picture import Picture
 
 
-def _print_schema(wanted: bool) -> None:
-    if wanted:
-        from sira_cli.analysis.trace import SCHEMA
-
-        print(SCHEMA.read_text(encoding="utf-8"), end="")
-        raise typer.Exit
-
-
 EXAMPLES = """
 sira trace photo.jpg -o trace.jsonl
 sira trace photo.jpg --question "Is there a dog?" --track Yes,No
@@ -57,7 +46,6 @@ def trace(
     *,
     paths: Images = None,
     question: Question = None,
-    prompt: Prompt = None,
     force: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Score this text instead of generating one.")
     ] = None,
@@ -71,7 +59,7 @@ def trace(
     ] = None,
     model: ModelOptions,
     decoding: TraceDecodingOptions,
-    selection: GroupOptions,
+    selection: TraceSelection,
     verifying: FlagOptions,
     top_k: Annotated[
         int,
@@ -100,16 +88,6 @@ def trace(
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", min=1, help="Number of texts scored together.")
     ] = 1,
-    schema: Annotated[
-        bool,
-        typer.Option(
-            "--schema",
-            callback=_print_schema,
-            is_eager=True,
-            help="Print the JSON Schema of the lines.",
-        ),
-    ] = False,
-    color_by: Colors = "grounding",
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -120,7 +98,6 @@ def trace(
     """
     set_verbosity(quiet, verbose)
     for one, other, names in (
-        (question, prompt, "--question or --prompt"),
         (force, force_from, "--force or --force-from"),
         (output, output_dir, "--output or --output-dir"),
     ):
@@ -141,22 +118,22 @@ def trace(
         if paths:
             raise SettingsError("--force-from names the pictures itself: leave out the paths")
         if question is not None:
-            raise SettingsError("--force-from uses its own prompts, or --prompt: leave out --question")
+            raise SettingsError("--force-from has its own prompts: leave out --question")
     if full_logits is not None and len(requests) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
-    preset, method = choose(model, decoding, prompt=prompt)
+    preset, method = choose(model, decoding)
     verify = verifying.read(preset)
-    require(method, Ability.TRACES, "sira trace")
     note_idle(decoding, preset)
+    require(method, Ability.TRACES, "sira trace")
     if preset.generation.num_beams > 1:
         raise SettingsError("a trace follows one text: give `num_beams=` 1")
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
-    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty(), color_by=color_by)
+    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())
     words = tuple(word.strip() for word in track.split(",") if word.strip())
     options = TraceOptions(top_k, words, full_logits, verify)
     pictures = [request.picture for request in requests]
-    said = prompt if question is None else preset.prompts.asking(question)
+    said = None if question is None else preset.prompts.asking(question)
     kept = output is not None or output_dir is not None
     with (
         resumable(kept, overwrite),
@@ -187,8 +164,8 @@ def trace(
 class _Terminal:
     """Shows traces: JSON lines on stdout, or on a terminal a strip of each text."""
 
-    def __init__(self, strip: bool, color_by: ColorBy) -> None:
-        self._strip, self._color_by = strip, color_by
+    def __init__(self, strip: bool) -> None:
+        self._strip = strip
         self._lines: list[Line] = []  # lines of the current strip
         self._legend = True
 
@@ -224,7 +201,7 @@ class _Terminal:
 
         lines = self._lines
         print(f"{picture.shown}:")
-        print_words(lines[-1]["text"], lines[-1]["words"], self._color_by, legend=self._legend)
+        print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
         self._legend = False
         if "verify" in lines[-1]:
             from sira_cli.data.records.record import Answer
@@ -232,4 +209,4 @@ class _Terminal:
             end = lines[-1]
             print(verdict(Answer(objects=end["objects"], verify=end["verify"])))
         if verbosity() >= 1:
-            print_candidates([line for line in lines if line["type"] == "token"], self._color_by)
+            print_candidates([line for line in lines if line["type"] == "token"])

@@ -8,37 +8,22 @@ from rich.console import Console
 from rich.text import Text
 
 from sira_cli.analysis.doubt import DOUBTED, STEPS, bare, doubt, says_something
-from sira_cli.cli.options.values import ColorBy
 from sira_cli.cli.terminal.output import new_list
 
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
 DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")
-DELTA = (  # least delta, style
-    (4.0, "black on #56b4e9 underline bold"),
-    (1.0, "black on #b8ddf5 underline"),
-    (-1.0, ""),
-    (-4.0, "black on #f3c6a8 italic"),
-    (float("-inf"), "black on #d55e00 italic bold"),
-)
 PALE = "dim"
 LISTED = 8  # words to doubt that are named below a text
 
 
-def delta_style(delta: float) -> str:
-    """Return the style of a piece of text with this delta."""
-    return next(style for least, style in DELTA if delta >= least)
-
-
-def word_style(word: dict[str, Any], color_by: ColorBy) -> str:
+def word_style(word: dict[str, Any]) -> str:
     """Return the style of a word; function words and the like are pale."""
     if not says_something(word["word"]):
         return PALE
-    return DOUBT[doubt(word["grounding"])] if color_by == "grounding" else delta_style(word["delta"])
+    return DOUBT[doubt(word["grounding"])]
 
 
-def print_words(
-    text: str, words: list[dict[str, Any]], color_by: ColorBy = "grounding", *, legend: bool = True
-) -> None:
+def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) -> None:
     """Print a text with coloured words, and below it the words to doubt."""
     strip = Text(text)
     for word in words:
@@ -46,15 +31,15 @@ def print_words(
         if core := bare(word["word"]):
             start += word["word"].index(core)
             end = start + len(core)
-        strip.stylize(word_style(word, color_by), start, end)
+        strip.stylize(word_style(word), start, end)
     console = Console(highlight=False)
     console.print(strip)
     console.print(_doubted(words))
     if legend:
-        console.print(_legend(color_by))
+        console.print(_legend())
 
 
-def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy) -> None:
+def print_candidates(tokens: list[dict[str, Any]]) -> None:
     """Print a table of token lines: the picked token, and the three best candidates of each view.
 
     Grounding is a score of words, so tokens are not coloured by it.
@@ -65,8 +50,9 @@ def print_candidates(tokens: list[dict[str, Any]], color_by: ColorBy) -> None:
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:3]
             views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
-        chosen = Text(repr(line["token"]), style=delta_style(line["delta"]) if color_by == "delta" else "")
-        table.add_row(str(line["step"]), chosen, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)
+        table.add_row(
+            str(line["step"]), Text(repr(line["token"])), f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views
+        )
     Console(highlight=False).print(table)
 
 
@@ -83,13 +69,8 @@ def _doubted(words: list[dict[str, Any]]) -> Text:
     return line.append(f"  and {len(found) - LISTED} more" if len(found) > LISTED else "", "dim")
 
 
-def _legend(color_by: ColorBy) -> Text:
-    if color_by == "grounding":
-        legend = Text().append("grounding, the word's probability under the contrast: ", "dim")
-        for degree, step in enumerate(STEPS, start=1):
-            legend.append(f"< {step:g}", DOUBT[degree]).append("  ")
-        return legend.append("evidence, not proof; function words are pale", "dim")
-    legend = Text().append("\u0394 = full - CF logits: ", "dim")
-    for delta, meaning in ((4, ">= 4"), (1, ">= 1 the picture supports it"), (-2, "<= -1 opposes it"), (-5, "< -4")):
-        legend.append(meaning, delta_style(delta)).append("  ")
-    return legend.append("unmarked: the text alone predicts it as well", "dim")
+def _legend() -> Text:
+    legend = Text().append("grounding, the word's probability under the contrast: ", "dim")
+    for degree, step in enumerate(STEPS, start=1):
+        legend.append(f"< {step:g}", DOUBT[degree]).append("  ")
+    return legend.append("evidence, not proof; function words are pale", "dim")
