@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.options.common import Paths
-from sira_cli.cli.options.decoding import TextOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.run import RunOptions
 from sira_cli.cli.pictures import run_pictures
@@ -43,8 +42,6 @@ def ask(
 ) -> None:
     """Answer a question about pictures."""
     given = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
-    if given and options.text != TextOptions():
-        raise SettingsError("--choices prints one of the given answers: leave out --prefix")
     if questions is not None:
         paths, question = [*(paths or []), *([] if question is None else [question])], None
     elif question is None:

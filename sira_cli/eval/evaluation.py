@@ -24,8 +24,8 @@ from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
-from sira_cli.methods import check_beams
 from sira_cli.methods.base import Method
+from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.batch_size import BatchSize
@@ -133,7 +133,7 @@ class Evaluation:
             PictureError: none of the pictures is there.
         """
         for preset, method in methods.values():
-            check_beams(method, preset.generation.num_beams)
+            combinations.check(preset, method)
         self.pictures = pictures_of(benchmark, images)
         self._benchmark, self._images, self._methods = benchmark, Path(images), dict(methods)
         self._output, self._overwrite = None if output is None else Path(output), overwrite
@@ -142,7 +142,7 @@ class Evaluation:
         self._looks = {f"{name}+{verify.mode}": (name, verify) for name, verify in (looks or {}).items()}
         for name, verify in self._looks.values():
             preset, method = self._methods[name]
-            verify.check(method, preset.generation.num_beams, words=False, choices=False)
+            combinations.check(preset, method, verify=verify)
         if looks and not has_captions(benchmark):
             raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
         generation = self.preset.generation

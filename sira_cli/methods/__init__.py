@@ -52,32 +52,17 @@ def find(name: str) -> Method:
     return METHODS[name]
 
 
-def require(method: Method, ability: Ability, what: str, instead: str = "") -> None:
+def require(method: Method, ability: Ability, what: str) -> None:
     """Check that a method can do something.
 
     Args:
         method: the decoder.
         ability: the required ability.
         what: the feature that needs it, for the message.
-        instead: advice for the message.
 
     Raises:
         SettingsError: the method lacks the ability; the message names the methods that have it.
     """
     if ability not in method.abilities:
         able = [name for name, other in METHODS.items() if ability in other.abilities]
-        raise SettingsError(
-            f"{what} needs method {' or '.join(able)}, not {method.name}" + f": {instead}" * bool(instead)
-        )
-
-
-def check_beams(method: Method, num_beams: int) -> None:
-    """Check that a method can decode with `num_beams` beams.
-
-    Raises:
-        SettingsError: the method follows one text per picture, or has a search of its own.
-    """
-    if num_beams > 1 and method.own_search:
-        raise SettingsError(f"method {method.name} has a search of its own: leave out num_beams")
-    if num_beams > 1 and Ability.BEAMS not in method.abilities:
-        raise SettingsError(f"method {method.name} follows one text per picture: leave out num_beams")
+        raise SettingsError(f"{what} needs method {' or '.join(able)}, not {method.name}")

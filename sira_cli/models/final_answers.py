@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.records.record import Answer
+from sira_cli.models import combinations
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.entries import looked
@@ -43,7 +44,7 @@ class FinalAnswers:
         self._look: SecondLook | None = None
         if verify is None:
             return
-        verify.check(lvlm.decoder, lvlm.preset.generation.num_beams, words=words, choices=False)
+        combinations.check(lvlm.preset, lvlm.decoder, words=words, verify=verify)
         self.settings = verify.settings(lvlm.preset)
         self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
         self._look = SecondLook(lvlm, verify) if self._guided is None else self._guided.look
@@ -80,7 +81,7 @@ class FinalAnswers:
             return [lvlm.preset.text.finished(answer) for answer in lvlm.answer(inputs, on_text, **asked)]
         if self._guided is not None and self._verify is not None:
             assert seeds is not None
-            self._verify.check_task(task, schema=schema is not None)
+            combinations.check(lvlm.preset, lvlm.decoder, task=task, verify=self._verify, schema=schema)
             return self._guided.answers(images, inputs, self.settings, seeds=seeds, task=task)
         trail = Trail(range(len(images)))
         answers = lvlm.answer(inputs, trail=trail, **asked)

@@ -11,6 +11,7 @@ from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.records.record import Result
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
+from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
 from sira_cli.models.many.request import Request
@@ -37,12 +38,12 @@ class CheckRequest(Request):
             SettingsError: the look guides captions, and these exist already.
         """
         verify = verify or Verify()
-        verify.check_task(TASK, schema=False)
         # Nothing is sampled, reasoned or changed.
         preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
+        combinations.check(preset, greedy := find("greedy"), task=TASK, verify=verify)
         # For keys: all that decides the answers besides picture and caption.
         request = cls(TASK, json.dumps(verify.settings(preset), sort_keys=True), verify=verify)
-        return request, preset, find("greedy")
+        return request, preset, greedy
 
     def about(self, pictures: Sequence[Picture]) -> Self:
         """Return the request for these pictures; each is asked about by itself."""

@@ -11,8 +11,10 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import Prompts
+from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, RequestError, shortened
 
@@ -99,7 +101,7 @@ def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -
     """
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
-        schema.check(method, preset, words=request.sira.words)
-        if (mode := request.sira.verify) not in (None, "flag"):
-            raise RequestError(f'sira.verify: "{mode}" is for texts in words; take "flag"', param="sira.verify")
+        combinations.check(
+            preset, method, words=request.sira.words, verify=Verify.of(request.sira.verify), schema=schema
+        )
     return schema

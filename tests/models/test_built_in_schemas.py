@@ -105,7 +105,7 @@ def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch
         ),
         (
             ["--tags", "--set", "max_sentences=2"],
-            "which stay as they are: leave out --set max_sentences",
+            "which nothing changes: leave out --set max_sentences",
         ),
         (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
         (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),

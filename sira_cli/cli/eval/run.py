@@ -225,6 +225,7 @@ def looks(
     """
     if options.verify is None:
         return {}
+    from sira_cli.models import combinations
     from sira_cli.models.look.verify import Verify
 
     look, found = Verify(mode=options.verify), {}
@@ -233,7 +234,7 @@ def looks(
     for name in named:
         preset, method = methods[name]
         try:
-            look.check(method, preset.generation.num_beams, words=False, choices=False)
+            combinations.check(preset, method, verify=look)
         except SettingsError as error:
             if decoding.method.strip() != ALL:
                 raise

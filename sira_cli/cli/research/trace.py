@@ -26,8 +26,6 @@ from sira_cli.cli.options.verifying import FlagOptions, verdict
 from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity, verbosity
 from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
-from sira_cli.methods import require
-from sira_cli.methods.base import Ability
 
 if TYPE_CHECKING:
     from sira_cli.analysis.trace.run import TraceRun
@@ -124,9 +122,9 @@ def trace(
     preset, method = choose(model, decoding)
     verify = verifying.read(preset)
     note_idle(decoding, preset)
-    require(method, Ability.TRACES, "sira trace")
-    if preset.generation.num_beams > 1:
-        raise SettingsError("a trace follows one text: give `num_beams=` 1")
+    from sira_cli.models import combinations
+
+    combinations.check(preset, method, verify=verify, streams="sira trace")
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
     terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())

@@ -11,7 +11,7 @@ from sira_cli.core.forcing import score
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.requests import Request, Wanted
-from sira_cli.methods import check_beams, require
+from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import refusing
@@ -39,7 +39,6 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
         groups.setdefault(request.wanted, []).append(number)
     for wanted, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(wanted.settings)))
-        check_beams(under.decoder, under.preset.generation.num_beams)
         for batch in _batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)

@@ -17,9 +17,8 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Fork
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import cut_offs_kept
-from sira_cli.errors import SettingsError
-from sira_cli.methods import check_beams, require
 from sira_cli.methods.base import Ability, Method
+from sira_cli.models import combinations
 from sira_cli.models.answering.end_tokens import EndTokens
 from sira_cli.models.answering.preparing import BRANCH, PreparingModel
 from sira_cli.models.answering.repetition import processors_of
@@ -58,9 +57,7 @@ class DecodingModel(PreparingModel):
         revision: str,
         vocabulary: Vocabulary | None = None,
     ) -> None:
-        check_beams(method, preset.generation.num_beams)
-        if preset.generation.temperature > 0:
-            require(method, Ability.SAMPLING, "sampling", "set temperature to 0")
+        combinations.check(preset, method)
         self.model = model
         self.processor = processor
         self.preset = preset
@@ -269,6 +266,4 @@ class DecodingModel(PreparingModel):
 
     def _check_watching(self) -> None:
         """Check that both streams can be observed step by step."""
-        require(self.decoder, Ability.TRACES, "looking at both streams")
-        if self.preset.generation.num_beams > 1:
-            raise SettingsError("with several beams a step does not belong to one text: leave out `num_beams=`")
+        combinations.check(self.preset, self.decoder, streams="looking at both streams")

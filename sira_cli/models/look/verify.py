@@ -9,7 +9,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.language import things
 from sira_cli.language.listed import Asked
 from sira_cli.language.things import Words
-from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 
 MODES = ("flag", "guide")
@@ -68,35 +67,6 @@ class Verify:
                 "give `objects=` a list"
             )
         return words
-
-    def check(self, method: Method, num_beams: int, *, words: bool, choices: bool) -> None:
-        """Check that it fits the method and the settings of a run.
-
-        Raises:
-            SettingsError: the second look does not fit them.
-        """
-        if choices:
-            raise SettingsError("`verify=` checks texts, but `choices=` writes none: leave out one of them")
-        if not self.guides:
-            return
-        mode, instead = f"`verify=` {self.mode}", "leave it out, or use `verify=` flag"
-        if method.own_search:
-            raise SettingsError(f"{mode} continues after single tokens, but method {method.name} cannot")
-        if num_beams > 1:
-            raise SettingsError(f"{mode} follows one text per picture, not `num_beams=`: {instead}")
-        if words:
-            raise SettingsError(f"`words=` scores a text as it was decoded, but {mode} changes it: {instead}")
-
-    def check_task(self, task: str, *, schema: bool) -> None:
-        """Check that it fits the texts of a run.
-
-        Raises:
-            SettingsError: it does not.
-        """
-        if self.guides and task != "caption":
-            raise SettingsError(f"`verify=` guide writes captions, and this run is a {task}: use `verify=` flag")
-        if self.guides and schema:
-            raise SettingsError("`verify=` guide writes sentences, and `schema=` asks for values: use `verify=` flag")
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from sira_cli.data.prompts import filled, needs_columns
 from sira_cli.errors import SettingsError
-from sira_cli.methods import check_beams, require
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Method
+from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
 from sira_cli.models.look.verify import Verify
@@ -99,36 +99,31 @@ class Request:
         return filled(prompt, picture) if self.fills else prompt
 
     def check(self, preset: Preset, method: Method) -> None:
-        """Check that a method supports the request, before the model is loaded.
+        """Check that the settings and the method support the request, before the model is loaded.
 
         Args:
             preset, method: with the settings in force.
 
         Raises:
-            SettingsError: the method does not.
+            SettingsError: they do not.
         """
-        beams, choices = preset.generation.num_beams, self.choices
-        if self.words:
-            require(method, Ability.TRACES, "`words=`")
-        if choices:
-            require(method, Ability.TRACES, "`choices=`")
-            if len(choices) < 2 or not all(choices):
-                raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
-            if repeated := next((each for each in choices if choices.count(each) > 1), None):
-                raise SettingsError(
-                    f"`choices=` {','.join(choices)!r}: {repeated!r} stands twice; give each answer once"
-                )
-            check_text("`choices=`", ",".join(choices))
-            if preset.generation.think:
-                raise SettingsError("`choices=` are scored without any reasoning before them: leave out `think=`")
-        check_beams(method, beams)
-        if self.words and beams > 1:
-            raise SettingsError("`words=` follows one text: leave out `num_beams=`")
-        if self.verify is not None:
-            self.verify.check(method, beams, words=self.words, choices=bool(choices))
-            self.verify.check_task(self.task, schema=self.schema is not None)
-        if self.schema is not None:
-            self.schema.check(method, preset, words=self.words, choices=bool(choices))
+        choices = self.choices
+        combinations.check(
+            preset,
+            method,
+            task=self.task,
+            words=self.words,
+            choices=choices,
+            verify=self.verify,
+            schema=self.schema,
+        )
+        if not choices:
+            return
+        if len(choices) < 2 or not all(choices):
+            raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+        if repeated := next((each for each in choices if choices.count(each) > 1), None):
+            raise SettingsError(f"`choices=` {','.join(choices)!r}: {repeated!r} stands twice; give each answer once")
+        check_text("`choices=`", ",".join(choices))
 
     def settings(self, preset: Preset, method: Method) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
-from sira_cli.methods.base import Ability, Method
-from sira_cli.models.loading.preset import Preset
 from sira_cli.models.schemas.notes import without_notes
 from sira_cli.models.schemas.trying import engine_reason, matcher_of, reason_against
 
@@ -66,7 +64,7 @@ class Schema:
             return given
         given, most = (given, None) if isinstance(given, Mapping) else _with_length(str(given))
         name = "" if isinstance(given, Mapping) else Path(given).stem
-        shown = _option(tags) + (f" {given}" if name and not (tags and given == "tags") else "")
+        shown = ("`tags=`" if tags else "`schema=`") + (f" {given}" if name and not (tags and given == "tags") else "")
         try:
             value = _read(given)
             prompt = value.pop("x-prompt", "")
@@ -105,28 +103,6 @@ class Schema:
         """Label in records: the schema's name, and the beginning of its hash."""
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
         return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
-
-    def check(self, method: Method, preset: Preset, *, words: bool = False, choices: bool = False) -> None:
-        """Check that it fits the method and the settings of a run.
-
-        Raises:
-            SettingsError: it does not.
-        """
-        option, made = _option(self.as_tags), "tags" if self.as_tags else "JSON"
-        if choices:
-            raise SettingsError(f"{option} is for decoded texts, but `choices=` decodes none: leave out one of them")
-        if words:
-            raise SettingsError(f"`words=` scores words of a text, but {option} makes {made}: leave out one of them")
-        if method.own_search or Ability.BATCHES not in method.abilities:
-            raise SettingsError(f"{option} rules out tokens one by one, but method {method.name} has its own search")
-        if preset.generation.num_beams > 1:
-            raise SettingsError(f"{option} follows one text per picture: leave out `num_beams=`")
-        changes = preset.text.given()
-        if self.as_tags:
-            changes = {name: value for name, value in changes.items() if name not in ("prefix", "suffix")}
-        if changes:
-            stay = "which stay as they are" if self.as_tags else "which stays as it is"
-            raise SettingsError(f"{option} makes {made}, {stay}: leave out `{next(iter(changes))}=`")
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text.
@@ -197,11 +173,6 @@ class Schema:
                 "follow: make its patterns, numbers and nesting simpler"
             )
         return f"the JSON cannot be used: {error}"
-
-
-def _option(tags: bool) -> str:
-    """Return the setting by which a schema is given, for messages."""
-    return "`tags=`" if tags else "`schema=`"
 
 
 @functools.cache

@@ -1,0 +1,100 @@
+"""What cannot be combined: one table of features of a run, asked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods import METHODS
+from sira_cli.methods.base import Ability, Method
+from sira_cli.models.loading.preset import Preset
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.schemas.schema import Schema
+
+
+class Row(NamedTuple):
+    """Two features, and the message that refuses them; `{feature}` stands for its name in `check`."""
+
+    one: str
+    other: str
+    message: str
+
+
+ROWS = (
+    Row("sampling", "draws_nothing", "{sampling} needs method {draws_nothing}: set temperature to 0"),
+    Row("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
+    Row("beams", "no_beams", "{no_beams} follows one text per picture: leave out {beams}"),
+    Row("streams", "one_stream", "{streams} needs method {one_stream}"),
+    Row("streams", "beams", "{streams} follows one text: leave out {beams}"),
+    Row("words", "one_stream", "{words} needs method {one_stream}"),
+    Row("words", "beams", "{words} follows one text: leave out {beams}"),
+    Row("choices", "one_stream", "{choices} needs method {one_stream}"),
+    Row("choices", "think", "{choices} are scored without any reasoning before them: leave out {think}"),
+    Row("choices", "changes", "{choices} prints one of the given answers: leave out {changes}"),
+    Row("choices", "words", "{words} scores words of a text, but {choices} writes none: leave out one of them"),
+    Row("choices", "verify", "{verify} checks texts, but {choices} writes none: leave out one of them"),
+    Row("choices", "schema", "{schema} is for decoded texts, but {choices} decodes none: leave out one of them"),
+    Row("guide", "own_search", "{guide} continues after single tokens, but {own_search} cannot: use `verify=` flag"),
+    Row("guide", "beams", "{guide} follows one text per picture: leave out {beams}, or use `verify=` flag"),
+    Row("guide", "words", "{words} scores a text as it was decoded, but {guide} changes it: use `verify=` flag"),
+    Row("guide", "no_caption", "{guide} writes captions, and this run's task is {no_caption}: use `verify=` flag"),
+    Row("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
+    Row("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
+    Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
+    Row("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
+    Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
+)
+
+
+def check(
+    preset: Preset,
+    method: Method,
+    *,
+    task: str = "caption",
+    words: bool = False,
+    choices: Sequence[str] = (),
+    verify: Verify | None = None,
+    schema: Schema | None = None,
+    streams: str = "",
+) -> None:
+    """Check that the features of a run can be combined.
+
+    Args:
+        preset, method: with the settings in force.
+        task, words, choices, verify, schema: as in a `Request`.
+        streams: what looks at both streams at each step, if anything does.
+
+    Raises:
+        SettingsError: two of them cannot; the message names both, and says what to do.
+    """
+    generation, named = preset.generation, f"method {method.name}"
+    tags = schema is not None and schema.as_tags
+    changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]
+    features = {  # with their names in messages; empty: absent
+        "sampling": "sampling" * (generation.temperature > 0),
+        "beams": "`num_beams=`" * (generation.num_beams > 1),
+        "think": "`think=`" * bool(generation.think),
+        "changes": next(iter(changes), ""),
+        "own_search": named * method.own_search,
+        "no_beams": named * (Ability.BEAMS not in method.abilities),
+        "no_rows": named * (method.own_search or Ability.BATCHES not in method.abilities),
+        "one_stream": _lacking(method, Ability.TRACES),
+        "draws_nothing": _lacking(method, Ability.SAMPLING),
+        "no_caption": task * (task != "caption"),
+        "words": "`words=`" * words,
+        "choices": "`choices=`" * bool(choices),
+        "verify": "`verify=`" * (verify is not None),
+        "guide": f"`verify=` {verify.mode}" if verify is not None and verify.guides else "",
+        "schema": ("`tags=`" if tags else "`schema=`") * (schema is not None),
+        "streams": streams,
+    }
+    for row in ROWS:
+        if features[row.one] and features[row.other]:
+            raise SettingsError(row.message.format(**features, made="tags" if tags else "JSON"))
+
+
+def _lacking(method: Method, ability: Ability) -> str:
+    """Return the methods with an ability, and this one; empty if it has it."""
+    able = " or ".join(name for name, other in METHODS.items() if ability in other.abilities)
+    return "" if ability in method.abilities else f"{able}, not {method.name}"

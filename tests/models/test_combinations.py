@@ -1,0 +1,94 @@
+"""What cannot be combined: each row is refused before a model is loaded, from the command and from Python."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find
+from sira_cli.models.combinations import ROWS, check
+from sira_cli.models.loading import presets
+from sira_cli.models.look.verify import Verify
+from sira_cli.models.many.request import Request
+from sira_cli.models.schemas.schema import Schema
+
+PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+# Each feature: its options, the settings of a preset, and the arguments of a request.
+FEATURES: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+    "sampling": (["--temperature", "1"], {"temperature": 1.0}, {}),
+    "beams": (["--set", "num_beams=2"], {"num_beams": 2}, {}),
+    "think": (["--think"], {"think": True}, {}),
+    "changes": (["--prefix", "x, "], {"prefix": "x, "}, {}),
+    "own_search": (["--method", "opera"], {}, {"method": "opera"}),
+    "no_beams": (["--method", "vcd"], {}, {"method": "vcd"}),
+    "no_rows": (["--method", "opera"], {}, {"method": "opera"}),
+    "one_stream": (["--method", "vcd"], {}, {"method": "vcd"}),
+    "draws_nothing": (["--method", "opera"], {}, {"method": "opera"}),
+    "no_caption": ([], {}, {"task": "ask"}),
+    "words": (["--words"], {}, {"words": True}),
+    "choices": (["--choices", "Yes,No"], {}, {"task": "ask", "choices": ("Yes", "No")}),
+    "verify": (["--verify", "flag"], {}, {"verify": Verify()}),
+    "guide": (["--verify", "guide"], {}, {"verify": Verify(mode="guide")}),
+    "schema": (["--schema", "labels"], {}, {"schema": Schema.of("labels")}),
+    "streams": ([], {}, {"streams": "sira trace"}),
+}
+PAIRS = [(row.one, row.other) for row in ROWS]
+# No command has both: --words and --verify are of caption, --choices of ask.
+ONLY_PYTHON = {("choices", "words"), ("choices", "verify"), ("guide", "no_caption")}
+# What else is there where a feature is: other features of the same method, for example.
+OPERA = {"own_search", "no_beams", "no_rows", "one_stream", "draws_nothing"}
+IMPLIED = dict.fromkeys(("own_search", "no_rows", "draws_nothing"), OPERA)
+IMPLIED |= {"no_beams": {"one_stream"}, "one_stream": {"no_beams"}, "choices": {"no_caption"}, "guide": {"verify"}}
+
+
+def asked_of(one: str, other: str) -> tuple[Any, dict[str, Any]]:
+    settings = FEATURES[one][1] | FEATURES[other][1]
+    return presets.find("demo").with_settings(**settings), FEATURES[one][2] | FEATURES[other][2]
+
+
+def refusal(one: str, other: str) -> str:
+    """The message, if the two are refused; empty if not."""
+    preset, asked = asked_of(one, other)
+    try:
+        check(preset, find(asked.pop("method", "sira")), **asked)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in ONLY_PYTHON], ids="-".join)
+def test_a_row_is_refused_from_the_command(sira, monkeypatch, pair):
+    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    options = FEATURES[pair[0]][0] + FEATURES[pair[1]][0]
+    command = ("trace",) if "streams" in pair else ("ask",) if "choices" in pair else ("caption",)
+    code, out, err = sira(*command, PICTURE, *["Is it?"] * (command == ("ask",)), "-p", "demo", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "`" not in err  # options are named, not parameters
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_a_row_is_refused_in_python(pair):
+    message = refusal(*pair)
+    assert any(message.startswith(row.message.partition("{")[0]) for row in ROWS if (row.one, row.other) == pair)
+    if "streams" not in pair:
+        preset, asked = asked_of(*pair)
+        method = find(asked.pop("method", "sira"))
+        request = Request.of(preset, asked.pop("task", "caption"), "What?", **asked)
+        with pytest.raises(SettingsError):
+            request.check(preset, method)
+
+
+def test_pairs_that_are_not_in_the_table_are_not_refused():
+    for one, other in itertools.combinations(FEATURES, 2):
+        if {one, other} <= OPERA:
+            continue
+        there = {one, other} | IMPLIED.get(one, set()) | IMPLIED.get(other, set())
+        assert bool(refusal(one, other)) == any({*pair} <= there for pair in PAIRS), (one, other)
+
+
+def test_every_feature_is_in_a_row():
+    assert {name for pair in PAIRS for name in pair} == set(FEATURES)
