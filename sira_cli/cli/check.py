@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from sira_cli.cli.checking import CheckTerminal
-from sira_cli.cli.engines import engines_of
+from sira_cli.cli.loading import engines_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     EngineOptions,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.engines import engines_of
+from sira_cli.cli.loading import engines_of
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
 from sira_cli.cli.options.common import OutputOptions
 from sira_cli.cli.options.run import RunOptions

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import socket
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
-from sira_cli.cli.listening import LOCAL_NAMES, LOOPBACK, address_of, listening
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import Host, ModelOptions, Port, Quiet, Verbose
@@ -24,6 +25,15 @@ sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
 
 
 CONNECTIONS = 1024  # at once; more: 503
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
+
+
+def in_url(host: str) -> str:
+    """Return a host as URLs and `Host` headers have it: an address of version 6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+LOCAL_NAMES = tuple(map(in_url, LOOPBACK))  # in a `Host` header
 
 
 class _Limit(NamedTuple):
@@ -144,3 +154,26 @@ def serve(
         name = preset.name or preset.model
         note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        SettingsError: the port is taken, or the address cannot be used.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(f"--port {port}: is taken by another program: give another one, or 0") from error
+        raise SettingsError(f"--host {host} --port {port}: cannot listen at this address: {error.strerror}") from error
+    # `create_server` leaves the protocol open, and asyncio sets TCP_NODELAY only where it is TCP: without it the second
+    # part of each answer waits 40 ms for the client to acknowledge the first one.
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=made.detach())
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """Return the URL of the page at a listening socket."""
+    return f"http://{in_url(host)}:{listener.getsockname()[1]}"

@@ -205,11 +205,7 @@ class Evaluation:
                 return self.nothing_left()
         runs = list(itertools.chain.from_iterable(self._runs.values()))
         # By name first: pictures are read only if nothing is missing anywhere.
-        return (
-            all(all_named(run.job) for run in runs)
-            and all(run.job.preset.load.dtype in ("auto", run.settings().get("dtype")) for run in runs)
-            and all(nothing_left(run.job) for run in runs)
-        )
+        return all(all_named(run.job) for run in runs) and all(nothing_left(run.job) for run in runs)
 
     def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.

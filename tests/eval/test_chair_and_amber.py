@@ -67,7 +67,7 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
 
 def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, lvlm):
     """CHAIR and AMBER know them by their pictures."""
-    monkeypatch.setattr("sira_cli.cli.engines.load_model", lambda preset, *others: lvlm)
+    monkeypatch.setattr("sira_cli.cli.loading.load_model", lambda preset, *others: lvlm)
     assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", tmp_path / "c.jsonl", "-q")[0] == 0
     records = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     texts = {Path(record["file_name"]).name: record["text"] for record in records}

@@ -275,9 +275,9 @@ def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
         ("sid", {"k_fraction": 0.5}, "method 'sid' has no setting 'k_fraction'"),
         ("vcd", {"alpha": -1}, "alpha of method vcd must be 0 or more"),
         ("dola", {"bucket": "middle"}, "bucket of method dola must be low or high"),
-        ("opera", {"num_beams": 2}, "method opera has a search of its own: leave out num_beams"),
+        ("opera", {"num_beams": 2}, "method opera has a search of its own: leave out `num_beams=`"),
         ("opera", {"temperature": 1.0}, "sampling needs method sira or .*, not opera: set temperature to 0"),
-        ("vcd", {"num_beams": 2}, "method vcd follows one text per picture: leave out num_beams"),
+        ("vcd", {"num_beams": 2}, "method vcd follows one text per picture: leave out `num_beams=`"),
         ("nothing", {}, "no method named 'nothing'; available: sira, greedy, greedy\\+apc, text-only, vcd, icd"),
     ],
 )

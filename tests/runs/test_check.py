@@ -259,7 +259,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
 )
 def test_refused_before_the_model_is_loaded(sira, scenes, monkeypatch, arguments, code, message):
     monkeypatch.chdir(scenes.parent)
-    monkeypatch.setattr("sira_cli.cli.engines.load_model", None)
+    monkeypatch.setattr("sira_cli.cli.loading.load_model", None)
     (scenes.parent / "x.jsonl").write_text('{"image": "scenes/0.png", "text": "A dog."}\n')
     (scenes.parent / "notes.md").write_text("A dog.")
     found, _, err = sira("check", *arguments, "-p", "demo")

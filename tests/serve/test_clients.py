@@ -15,7 +15,7 @@ import httpx2 as httpx
 import pytest
 import torch
 
-from sira_cli.cli.listening import LOCAL_NAMES, address_of, listening
+from sira_cli.cli.serve import LOCAL_NAMES, address_of, listening
 from sira_cli.errors import SettingsError
 from sira_cli.models.answering.sampling import sampler
 from sira_cli.serve.limits import Limits, check_length

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.calibrate.thresholds import print_thresholds
-from sira_cli.cli.engines import engines_of
+from sira_cli.cli.loading import engines_of
 from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.options.verifying import with_objects
 from sira_cli.cli.terminal.console import note, resumable, say
-from sira_cli.cli.terminal.output import table_console
+from sira_cli.cli.terminal.output import new_table, table_console
 from sira_cli.cli.terminal.progress import Progress, run_records
 from sira_cli.errors import SettingsError
 
@@ -123,3 +122,18 @@ def print_report(report: ControlsReport) -> None:
         note(f"only {report.controls} controls: the threshold is uncertain")
     if report.failed:
         say(f"{report.failed} of {report.pictures + report.failed} failed")
+
+
+def print_thresholds(heads: tuple[str, str], below: Mapping[float, tuple[str, str]], found: float) -> None:
+    """Print the shares of two kinds of objects below several thresholds, and mark the threshold that was found.
+
+    Args:
+        heads: names of the two kinds.
+        below: the shares by threshold, as shown.
+        found: one of these thresholds.
+    """
+    table = new_table(figures=("threshold", *heads))
+    table.add_column("")
+    for threshold, shares in below.items():
+        table.add_row(f"{threshold:g}", *shares, "found" if threshold == found else "")
+    table_console().print(table)

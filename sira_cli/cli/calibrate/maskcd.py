@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sira_cli.cli.calibrate.pictures import SCENE_BATCH, BatchSize, Scenes, some_pictures
 from sira_cli.cli.calibrate.saving import Output, WritePreset, check_place, check_targets, save
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
@@ -15,10 +16,15 @@ from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import new_table, table_console
 from sira_cli.cli.terminal.stages import measured
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
+    from sira_cli.models.loading.preset import Preset
+    from sira_cli.pictures.picture import Picture
+
+PICTURES = 32  # unless --limit is given
+SCENE_BATCH = 16
 
 EXAMPLES = """
 sira calibrate maskcd photos/ -p llava-1.5-7b
@@ -30,8 +36,13 @@ sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.
 def maskcd(
     *,
     paths: Images = None,
-    scenes: Scenes = False,
-    batch_size: BatchSize = None,
+    scenes: Annotated[bool, typer.Option("--scenes", help="Draw scenes (default with the bundled model).")] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "-b", "--batch-size", metavar="N", min=1, help="Pictures measured together (default: 1; scenes 16)."
+        ),
+    ] = None,
     model: ResearchModelOptions,
     selection: FewOptions,
     output: Output = None,
@@ -49,7 +60,7 @@ def maskcd(
     set_verbosity(quiet, verbose)
     check_targets(output, write_preset, overwrite)
     preset = choose_preset(model)
-    pictures, drawn = some_pictures(paths, selection, scenes, preset)
+    pictures, drawn = _some_pictures(paths, selection, scenes, preset)
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
     check_place("maskcd", lvlm, output, overwrite)
     from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass
@@ -91,3 +102,32 @@ def _print(calibration: Calibration) -> None:
     )
     if not count:
         out.print(f"no head stands out: use --set threshold=N with N below {float(z.max()):.4g}")
+
+
+def _some_pictures(
+    paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
+) -> tuple[list[Picture], bool]:
+    """Return the first few pictures, and whether they are drawn scenes.
+
+    Raises:
+        SettingsError: no pictures are given, or both files and scenes.
+        PictureError: none of the pictures exists.
+    """
+    from sira_cli.models.loading.presets import BUNDLED
+
+    if scenes and paths:
+        raise SettingsError("give pictures, or --scenes, not both")
+    if scenes or (not paths and preset.model == BUNDLED):
+        return _drawn_scenes(selection), True
+    found = selection.selected(paths).pictures()
+    if selection.limit is None and len(found) > PICTURES:
+        note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
+        return found[:PICTURES], False
+    return found, False
+
+
+def _drawn_scenes(selection: FewOptions) -> list[Picture]:
+    """Return the first validation scenes, as many as --limit says or `PICTURES`."""
+    from sira_cli.demo.questions import validation_pictures
+
+    return list(islice(validation_pictures(), selection.limit or PICTURES))

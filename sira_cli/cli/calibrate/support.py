@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.calibrate import controls as by_controls
-from sira_cli.cli.calibrate.thresholds import print_thresholds
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.common import AsJson, Overwrite, Quiet, ReportFile, ResearchModelOptions, Verbose
@@ -183,7 +182,7 @@ def _print(report: SupportReport | ControlsReport) -> None:
         by_controls.print_report(report)
         return
     shares = {threshold: (f"{there:.1%}", f"{absent:.0%}") for threshold, (there, absent) in report.below.items()}
-    print_thresholds(("below it: real objects", "hallucinated"), shares, report.threshold)
+    by_controls.print_thresholds(("below it: real objects", "hallucinated"), shares, report.threshold)
     out = table_console()
     out.print(
         f"{report.pictures:,} pictures, {report.there:,} real objects named, {report.absent:,} hallucinated"
