@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from textwrap import fill
@@ -25,7 +26,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.loading.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
-from tools import comparison, verified
+from tools import comparison, coverage, ledger, look_cost, verified
 from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
 
@@ -209,3 +210,33 @@ def bench_report(name: str) -> BenchReport:
 def methods_figures() -> str:
     """Return all figures of captions and answers, and the candidate settings."""
     return comparison.Comparison.shipped().tables()
+
+
+def ledger_table() -> str:
+    """Return the cost of resuming with a file of a million records."""
+    return ledger.table(_record("ledger"))
+
+
+def coverage_table() -> str:
+    """Return the coverage of 95 % intervals."""
+    return coverage.table(_record("coverage"))
+
+
+def threshold_figures() -> str:
+    """Return the effect of the bundled model's threshold on the captions that it was found with."""
+    found = _record("demo-support")
+    there, absent = found["below"][str(found["threshold"])]
+    return (
+        f"Below {found['threshold']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
+        f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
+    )
+
+
+def second_look_cost() -> str:
+    """Return the cost of a second look, compared with the caption alone."""
+    return look_cost.table(_record("cpu-demo-second-look"))
+
+
+def _record(name: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((BENCH / f"{name}.json").read_text(encoding="utf-8"))
+    return record

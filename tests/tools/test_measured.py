@@ -12,7 +12,7 @@ import pytest
 
 from sira_cli.eval.stats.auroc import auroc, auroc_interval
 from sira_cli.models.loading import presets
-from tools import measured, support
+from tools import docs, support
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_line_is_that_of_the_preset():
     line = re.search(r"min_support: ([\d.]+)", (ROOT / "presets/demo.yaml").read_text())
     assert line is not None
-    assert measured.threshold_figures().startswith(f"Below {line[1]} are ")
+    assert docs.threshold_figures().startswith(f"Below {line[1]} are ")
 
 
 def pairs_ordered_right(rows: list[tuple[bool, float]]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 import torch
 import transformers
@@ -125,15 +125,24 @@ class BenchRow:
 
 
 @dataclass(frozen=True)
-class TimedOn(Report):
-    """The model and the machine that were timed. Reports of times are subclasses.
+class BenchReport(Report):
+    """The measurements, with model and device.
 
     Attributes:
         model: preset or model.
         device: the chip.
         torch, transformers: their versions.
         k, layers, alpha: of SIRA.
+        weights: random, or the model's.
+        parameters: number of weights.
+        runs: measured rounds, after one that only warms up.
+        rows: by batch size; greedy's come first.
+        stand_ins: methods whose calibration had random values.
+        processor_time: whether times are the process's processor time instead of elapsed time.
+        quantization: of the weights; None: none.
     """
+
+    schema = "sira.bench/1"
 
     model: str
     dtype: str
@@ -143,6 +152,15 @@ class TimedOn(Report):
     k: int
     layers: int
     alpha: float
+    weights: str
+    parameters: int
+    attention: str
+    lengths: tuple[int, ...]
+    runs: int
+    rows: tuple[BenchRow, ...]
+    stand_ins: tuple[str, ...] = ()
+    processor_time: bool = False
+    quantization: str | None = None
 
     @staticmethod
     def fields_of(lvlm: Lvlm) -> dict[str, Any]:
@@ -159,37 +177,9 @@ class TimedOn(Report):
         }
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str) -> BenchReport:
         """Make a report from the JSON of `to_json`."""
-        record: TypeAdapter[Self] = TypeAdapter(cls)
-        return record.validate_json(text)
-
-
-@dataclass(frozen=True)
-class BenchReport(TimedOn):
-    """The measurements, with model and device.
-
-    Attributes:
-        weights: random, or the model's.
-        parameters: number of weights.
-        runs: measured rounds, after one that only warms up.
-        rows: by batch size; greedy's come first.
-        stand_ins: methods whose calibration had random values.
-        processor_time: whether times are the process's processor time instead of elapsed time.
-        quantization: of the weights; None: none.
-    """
-
-    schema = "sira.bench/1"
-
-    weights: str
-    parameters: int
-    attention: str
-    lengths: tuple[int, ...]
-    runs: int
-    rows: tuple[BenchRow, ...]
-    stand_ins: tuple[str, ...] = ()
-    processor_time: bool = False
-    quantization: str | None = None
+        return TypeAdapter(cls).validate_json(text)
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.bench/1`; times in seconds, memory in bytes."""
