@@ -32,10 +32,7 @@ def blocks(language: str, page: str = "README.md") -> list[str]:
 @pytest.mark.slow  # .ci/run asks cog itself
 def test_the_generated_parts_are_up_to_date():
     check = subprocess.run(
-        [sys.executable, "-m", "cogapp", "--check", "-I", ".", *PAGES],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
+        [sys.executable, "-m", "cogapp", "--check", "-I", ".", *PAGES], cwd=ROOT, capture_output=True, check=False
     )
     assert check.returncode == 0, "run: cog -r -I . README.md docs/*.md docs/bench/*.md custom_generate/README.md"
 

@@ -345,21 +345,8 @@ def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of)
 
 @pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])
 def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
-    given = [
-        "-m",
-        checkpoint_of(family),
-        "--set",
-        "dtype=float32",
-        "--max-new-tokens",
-        3,
-        "--runs",
-        1,
-        "-b",
-        batch,
-        "--image-tokens",
-        20,
-    ]
-    code, out, err = sira("bench", *given, "--method", "sira,vcd", "--json")
+    given = ["-m", checkpoint_of(family), "-b", batch, "--method", "sira,vcd", "--set", "dtype=float32"]
+    code, out, err = sira("bench", *given, "--max-new-tokens", 3, "--runs", 1, "--image-tokens", 20, "--json")
     assert code == 0, err
     assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}
 

@@ -7,14 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.support import (
-    Labelled,
-    Source,
-    SupportReport,
-    from_coco,
-    from_labels,
-    read_captions,
-)
+from sira_cli.analysis.calibration.support import Labelled, Source, SupportReport, from_coco, from_labels, read_captions
 from sira_cli.demo.export import export
 from sira_cli.demo.labelled_captions import scene_report
 from sira_cli.demo.questions import held_out

@@ -139,9 +139,7 @@ def test_in_a_browser_doubtful_first_searched_corrected_and_saved(browser, capti
     assert browser.text(".card .unsure") == "Unsure: cat 0.10, dog 0.70"
     assert browser.run(
         "return [...document.querySelectorAll('.tok.g4, .tok.g1')].slice(-2).map(one => one.textContent)"
-    ) == [
-        *("cat", "dog"),
-    ]
+    ) == [*("cat", "dog")]
     assert browser.run("return document.querySelector('.notice').textContent.includes('</script><img src=x')")
     assert not browser.alert()
     browser.type("#words", "tree")

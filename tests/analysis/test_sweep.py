@@ -206,12 +206,7 @@ def test_figures_by_hand():
         Question("b", "4", False, ("y",)),
         Question("b", "5", False, ("x", "y")),  # not answered
     ]
-    texts = {
-        0: ["Yes", "Yes", "No"],
-        1: ["Yes", "No", "No."],
-        2: ["no", "Red", "Yes"],
-        3: ["NO", "No", "No"],
-    }
+    texts = {0: ["Yes", "Yes", "No"], 1: ["Yes", "No", "No."], 2: ["no", "Red", "Yes"], 3: ["NO", "No", "No"]}
     report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), failures=[FailedPicture("b", "odd")])
     greedy, half, one = report.rows
     assert (report.questions, report.pictures) == (4, 2)
@@ -343,8 +338,7 @@ def test_what_decides_a_sweep():
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
-    [(b"precious", 1), (b'{"schema": "sira.sweep.units/1", "settings": {}}\nprecious\n', 2)],
+    ("content", "line"), [(b"precious", 1), (b'{"schema": "sira.sweep.units/1", "settings": {}}\nprecious\n', 2)]
 )
 def test_foreign_files_are_left_alone(tmp_path, content, line):
     path = tmp_path / "units.jsonl"

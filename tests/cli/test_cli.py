@@ -184,10 +184,7 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_presets_commands(sira, tmp_path, llava_folder):
     code, out, err = sira("presets", "list")
-    assert (code, err) == (
-        0,
-        "sira: memory: weights, caches, one photograph; `sira doctor` shows what fits\n",
-    )
+    assert (code, err) == (0, "sira: memory: weights, caches, one photograph; `sira doctor` shows what fits\n")
     header, *lines = out.splitlines()
     assert header.split() == ["preset", "K", "download", "memory", "model"]
     families = [line.strip() for line in lines if not line.startswith(" ")]

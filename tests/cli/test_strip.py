@@ -44,10 +44,7 @@ def test_words_to_doubt_are_listed_below_the_text(capsys):
     print_words(TEXT, WORDS, legend=False)
     assert capsys.readouterr().out.splitlines() == [TEXT, "doubt first: laptop 0.15"]
     print_words("a dog.", WORDS[-2:], legend=False)
-    assert capsys.readouterr().out.splitlines() == [
-        "a dog.",
-        "no word to doubt: the grounding of all is 0.4 or more",
-    ]
+    assert capsys.readouterr().out.splitlines() == ["a dog.", "no word to doubt: the grounding of all is 0.4 or more"]
 
 
 def test_a_trace_on_a_terminal_holds_no_bars_of_weights(shown):

@@ -142,10 +142,7 @@ def test_rows_of_a_padded_batch_with_and_without_a_cache():
     batch = left_pad(singles)
     found = {
         name: generate_sira(model, batch, SiraConfig(k=3), **settings)[1]
-        for name, settings in {
-            "growing": {},
-            "none": {"use_cache": False},
-        }.items()
+        for name, settings in {"growing": {}, "none": {"use_cache": False}}.items()
     }
     for row, single in enumerate(singles):
         steps = generate_sira(model, single, SiraConfig(k=3))[1]  # not padded: no mask

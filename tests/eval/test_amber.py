@@ -146,14 +146,7 @@ def test_questions_counted_by_hand(amber):
     assert tallies["discriminative"].counts["c.jpg"]["answers"] == 3
     detail = list(amber.details(part, ANSWERED))[5]
     query = next(ask.prompt for ask in part.asks if ask.id == "9")
-    assert detail == {
-        "id": "9",
-        "image": "c.jpg",
-        "query": query,
-        "truth": "no",
-        "response": "No.",
-        "right": False,
-    }
+    assert detail == {"id": "9", "image": "c.jpg", "query": query, "truth": "no", "response": "No.", "right": False}
 
 
 def test_existence_has_a_constant_of_its_own(amber):
@@ -176,8 +169,7 @@ def test_only_yes_and_no_are_answers(amber, answer, id_):
 
 
 @pytest.mark.parametrize(
-    ("answer", "counted"),
-    [("yes.", "Yes"), (" NO!\n", "No"), ("No, it is not.", "No"), ("It is. Yes", "It is. Yes")],
+    ("answer", "counted"), [("yes.", "Yes"), (" NO!\n", "No"), ("No, it is not.", "No"), ("It is. Yes", "It is. Yes")]
 )
 def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
     captions, questions = amber.parts

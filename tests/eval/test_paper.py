@@ -8,15 +8,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from sira_cli.eval.paper import (
-    AUTHORS,
-    RESULTS,
-    notes,
-    paper_mark,
-    paper_models,
-    paper_row,
-    published_row,
-)
+from sira_cli.eval.paper import AUTHORS, RESULTS, notes, paper_mark, paper_models, paper_row, published_row
 from sira_cli.methods import METHODS
 from sira_cli.models.loading import presets
 from tools.paper_tables import main_table, tables, to_yaml

@@ -133,10 +133,7 @@ def test_question_files_may_be_arrays_without_ids(file):
         ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
-        (
-            2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n',
-            r"line 2: question_id 1 stands twice",
-        ),
+        (2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n', r"line 2: question_id 1 stands twice"),
     ],
 )
 def test_bad_question_files_name_the_row(file, content: str, message: str):

@@ -27,10 +27,7 @@ from tests.support.eval.helpers import SCENES
         (["--images", "{i}", "--shard", "3/2", "-o", "out"], "shard '3/2': expected I/N with I from 1 to N"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
-        (
-            ["--images", "{i}", "--method", "dola", "--k", 2],
-            "--k: none of the methods has it: greedy, ",
-        ),
+        (["--images", "{i}", "--method", "dola", "--k", 2], "--k: none of the methods has it: greedy, "),
         (["--answers", "{i}"], "no file in this folder holds records of sira"),
         (["--answers", "{q}"], "line 1: expected an answer with answer (and question, image), or question_id and text"),
     ],
@@ -49,10 +46,7 @@ def test_refusals(sira, scenes, args, message):
     [
         ([], "--option ids=FILE is needed: the images to caption, one id per line"),
         (["--option", "ids={ids}", "--option", "lengths=64,²"], "--option lengths=64,²: expected numbers of tokens"),
-        (
-            ["--option", "ids={ids}", "--option", "lengths=64", "--max-new-tokens", 5],
-            "or --max-new-tokens, not both",
-        ),
+        (["--option", "ids={ids}", "--option", "lengths=64", "--max-new-tokens", 5], "or --max-new-tokens, not both"),
         (["--option", "prompt= "], "--option prompt= : is empty"),
     ],
 )

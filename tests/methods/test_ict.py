@@ -28,11 +28,7 @@ def tensors(accuracy: list[list[float]], level: str = "image") -> dict[str, torc
     """A model of 3 layers and 2 slices; slice s of layer l has spread l + s/10 and points along axis 2l + s."""
     directions = torch.stack([torch.stack([unit(2 * layer + number) for number in range(2)]) for layer in range(3)])
     spread = torch.tensor([[layer + number / 10 for number in range(2)] for layer in range(3)])
-    return {
-        f"{level}.direction": directions,
-        f"{level}.spread": spread,
-        f"{level}.accuracy": torch.tensor(accuracy),
-    }
+    return {f"{level}.direction": directions, f"{level}.spread": spread, f"{level}.accuracy": torch.tensor(accuracy)}
 
 
 IMAGE = tensors([[0.6, 0.9], [0.5, 0.8], [0.7, 0.7]])
@@ -101,10 +97,7 @@ def test_a_calibration_of_another_structure_is_refused_when_attaching(tmp_path):
     path = tmp_path / "other.safetensors"
     calibration_of(Ict(), case.model, image__direction=torch.ones(6, 4, 32)).write(path)
     before = hooks(case.model)
-    with (
-        pytest.raises(SettingsError, match=r"6 x 4 slices .* this one has 6 x 2"),
-        attached(Ict(str(path)), case),
-    ):
+    with pytest.raises(SettingsError, match=r"6 x 4 slices .* this one has 6 x 2"), attached(Ict(str(path)), case):
         pass
     assert hooks(case.model) == before
 

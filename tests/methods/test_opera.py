@@ -426,8 +426,7 @@ def test_a_streamer_hears_of_each_length_once():
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"do_sample": True}, {"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}],
+    "settings", [{"do_sample": True}, {"num_beams": 2}, {"num_return_sequences": 2, "num_beams": 2}]
 )
 def test_other_searches_are_refused(settings: dict):
     with pytest.raises(SettingsError, match="beams of its own: leave out do_sample, num_beams"):

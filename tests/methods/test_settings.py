@@ -124,10 +124,7 @@ def test_set_is_the_same_as_the_option(record, method, option):
 
 @pytest.mark.parametrize(
     ("method", "given", "expected"),
-    [
-        ("icd", "role=You see = nothing.", {"role": "You see = nothing."}),
-        ("sid", "visible=none", {"visible": 50}),
-    ],
+    [("icd", "role=You see = nothing.", {"role": "You see = nothing."}), ("sid", "visible=none", {"visible": 50})],
 )
 def test_a_record_says_what_was_set(record, method, given, expected):
     plain, changed = record("--method", method), record("--method", method, "--set", given)
@@ -144,18 +141,12 @@ def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--set", "noise_step=1"],
-            "--set noise_step=1: a setting of vcd, but the method is sira",
-        ),
+        (["--set", "noise_step=1"], "--set noise_step=1: a setting of vcd, but the method is sira"),
         (
             ["--method", "vcd", "--set", "noise=1"],
             "--set noise=1: neither a key of presets nor a setting of methods; did you mean `",
         ),
-        (
-            ["--method", "vcd", "--set", "noise_step"],
-            "--set noise_step: expected KEY=VALUE, such as",
-        ),
+        (["--method", "vcd", "--set", "noise_step"], "--set noise_step: expected KEY=VALUE, such as"),
         (["--method", "vcd", "--set", "sid.visible=1"], "--set sid.visible=1: a setting of sid, but the method is vcd"),
         (["--method", "vcd", "--set", "noise_step=1", "--set", "noise_step=1"], "noise_step is given twice"),
         (["--method", "vcd", "--alpha", 1, "--set", "alpha=2"], "--alpha and --set alpha: give one of them"),

@@ -93,10 +93,7 @@ def test_pictures_between_words_stay_there(tmp_path, write):
     content = [{"type": "text", "text": part} if part else {"type": "image", "image": next(images)} for part in PARTS]
     first = {"role": "user", "content": content}
     asked = Turn("user", "\n".join(filter(None, PARTS)), 2, PARTS)
-    for following, turns in (
-        ([], []),
-        (their_messages([], ())[1:], [Turn(role, text) for role, text in TURNS[1:]]),
-    ):
+    for following, turns in (([], []), (their_messages([], ())[1:], [Turn(role, text) for role, text in TURNS[1:]])):
         theirs = processor.apply_chat_template(
             [first, *following], add_generation_prompt=True, tokenize=True, return_dict=True
         )

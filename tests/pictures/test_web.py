@@ -316,10 +316,7 @@ def test_an_interrupt_ends_a_download(server, monkeypatch):
 def test_a_place_that_nobody_can_read_from_is_its_own_error(tmp_path):
     """Among others; alone it is refused at once."""
     (tmp_path / "a.png").write_bytes(PICTURE)
-    bad = [
-        "ftp://me:secret@example.org/b.png",
-        "s3://[x/e",
-    ]
+    bad = ["ftp://me:secret@example.org/b.png", "s3://[x/e"]
     pictures = find_pictures([*bad, str(tmp_path / "a.png")])
     assert pictures[-1].read() == PICTURE
     for picture, place in zip(pictures[:-1], bad, strict=True):

@@ -130,10 +130,7 @@ def test_sampling_does_not_depend_on_the_batch(scenes, method):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"temperature": 1.0, "top_p": 0.9, "seed": 3},
-        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-    ],
+    [{"temperature": 1.0, "top_p": 0.9, "seed": 3}, {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3}],
     ids=str,
 )
 def test_settings_of_decoding_hold_in_every_row(scenes, settings):

@@ -163,11 +163,7 @@ def test_objects_are_closed_where_nothing_else_is_said():
     inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
     shut = {**inner, "additionalProperties": False}
     schema = {"type": "array", "items": {"anyOf": [inner, {"$ref": "#/$defs/a"}]}, "$defs": {"a": inner}}
-    assert closed(schema) == {
-        "type": "array",
-        "items": {"anyOf": [shut, {"$ref": "#/$defs/a"}]},
-        "$defs": {"a": shut},
-    }
+    assert closed(schema) == {"type": "array", "items": {"anyOf": [shut, {"$ref": "#/$defs/a"}]}, "$defs": {"a": shut}}
     assert "additionalProperties" not in inner
     for said_more in (
         {**inner, "additionalProperties": {"type": "string"}},

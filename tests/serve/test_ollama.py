@@ -191,8 +191,7 @@ def test_the_model_is_described(address, friend, lvlm):
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
-    [({}, "load"), ({"keep_alive": 0}, "unload"), ({"keep_alive": "0s"}, "unload")],
+    ("more", "reason"), [({}, "load"), ({"keep_alive": 0}, "unload"), ({"keep_alive": "0s"}, "unload")]
 )
 @pytest.mark.parametrize("path", ["chat", "generate"])
 def test_a_request_that_asks_nothing_loads_the_model(address, path, more, reason):

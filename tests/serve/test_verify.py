@@ -96,11 +96,7 @@ def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
     [
         ({"stop": "."}, {"verify": "guide"}, "stop: is about a text as it is decoded"),
         ({"logprobs": True}, {"verify": "guide"}, "logprobs: is about a text as it is decoded"),
-        (
-            {},
-            {"verify": "guide", "words": True},
-            "sira.words scores a text .*, but sira.verify guide changes it",
-        ),
+        ({}, {"verify": "guide", "words": True}, "sira.words scores a text .*, but sira.verify guide changes it"),
         ({}, {"verify": "guide", "method": "opera"}, "method opera cannot"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
         ({}, {"verify": "mark"}, "sira.verify"),

@@ -66,10 +66,6 @@ def decoded(method: Method, case: Tiny, inputs: dict | None = None, branch: dict
     settings = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None, **settings}
     with attached(method, case, inputs, branch):
         output = case.model.generate(
-            **inputs,
-            suppress_tokens=tiny.SUPPRESS,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **settings,
+            **inputs, suppress_tokens=tiny.SUPPRESS, return_dict_in_generate=True, output_logits=True, **settings
         )
     return output.sequences[:, inputs["input_ids"].shape[1] :], torch.stack(output.logits)

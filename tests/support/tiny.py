@@ -61,10 +61,7 @@ def mistral3(version: int = 1) -> Tiny:
         rope.update(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
         text.update(model_type="ministral3", rope_parameters=rope)
     config = hf.Mistral3Config(
-        vision_config={**PIXTRAL, "image_size": 64},
-        text_config=text,
-        image_token_index=IMAGE,
-        spatial_merge_size=2,
+        vision_config={**PIXTRAL, "image_size": 64}, text_config=text, image_token_index=IMAGE, spatial_merge_size=2
     )
     model = build(config, hf.Mistral3ForConditionalGeneration)
     return Tiny(model, with_mask(prompt(), pixel_values=pixels(1, 3, 64, 64), image_sizes=torch.tensor([[64, 64]])))
