@@ -59,7 +59,7 @@ def test_every_command_s_help_names_values_plainly_and_ends_with_examples(sira, 
 @pytest.mark.parametrize("path", ALL, ids="-".join)
 def test_examples_are_commands_that_can_be_typed(path):
     for line in ALL[path].epilog.strip().splitlines():
-        words = shlex.split(line.partition(" > ")[0])[1 + len(path) :]
+        words = shlex.split(re.split(" > | && ", line)[0])[1 + len(path) :]
         with ALL[path].make_context(path[-1], words):  # raises what is no option or has a wrong value
             pass
 

@@ -23,10 +23,10 @@ from sira_cli.runs.events import Finished, Skipped
 def evaluation(lvlm, scenes):
     """Makes an evaluation of one split under SIRA and greedy."""
 
-    def make(**options) -> Evaluation:
+    def make(*, dtype="auto", **options) -> Evaluation:
         questions = Pope([str(scenes / "pope" / "scenes_pope_random.json")])
-        options = {"batch_size": 16, **options}
-        return Evaluation(questions, str(scenes / "images"), methods_of(lvlm.preset, ["sira"]), **options)
+        options, preset = {"batch_size": 16, **options}, lvlm.preset.with_settings(dtype=dtype)
+        return Evaluation(questions, str(scenes / "images"), methods_of(preset, ["sira"]), **options)
 
     return make
 
@@ -77,6 +77,7 @@ def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_s
     list(whole.events(lvlm))
     again = evaluation(output=tmp_path)
     assert again.nothing_left()
+    assert not evaluation(output=tmp_path, dtype="bfloat16").nothing_left()  # so that the model is loaded, and refused
     events = list(again.events(None))
     assert {type(event) for event in events} == {PartStarted, Skipped}
     assert figures(again) == figures(whole)
