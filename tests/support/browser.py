@@ -110,13 +110,6 @@ class Browser:
     def _strike(self, strokes: list[dict]) -> None:
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
-    def new_window(self) -> tuple[str, str]:
-        """The handles of this window and of a new one, for `switch`."""
-        return self._call("GET", "/window"), self._call("POST", "/window/new", {"type": "window"})["handle"]
-
-    def switch(self, window: str) -> None:
-        self._call("POST", "/window", {"handle": window})
-
     def devtools(self, command: str, **parameters: object) -> Any:
         """A command that WebDriver has not: to emulate a printer, a telephone, the dark."""
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
