@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import hashlib
 import os
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
 from typing import BinaryIO
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import DataError, SettingsError, SiraError
 
 _LONGEST = 255  # bytes of a name, on all usual file systems
 _WINDOWS_LONGEST = 259  # characters of a path there, unless long paths are switched on
@@ -175,6 +176,33 @@ def make_folder(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise SettingsError(f"{folder}: exists, but a folder is needed here: give another path") from None
+
+
+def encoding_of(beginning: bytes) -> str:
+    """Return the encoding of a text file: what its byte order mark says, UTF-8 without one."""
+    if beginning.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def text_in(data: bytes, shown: str) -> str:
+    """Return the text of a file's bytes.
+
+    Raises:
+        DataError: they are in another encoding than `encoding_of`.
+    """
+    try:
+        return data.decode(encoding_of(data))
+    except UnicodeDecodeError:
+        raise not_utf8(shown) from None
+
+
+def not_utf8(shown: str) -> DataError:
+    """Return the error for a text in an unknown encoding."""
+    return DataError(
+        f"{shown}: is not UTF-8 text: save it as UTF-8 (in a spreadsheet: CSV UTF-8; "
+        "else: iconv -f WINDOWS-1252 -t UTF-8, or its encoding)"
+    )
 
 
 def too_long(path: Path) -> bool:

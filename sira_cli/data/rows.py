@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError
+from sira_cli.files import encoding_of, not_utf8
 from sira_cli.pictures.names import is_utf8, one_line
 
 _PIECE = 2**20  # characters
@@ -49,13 +52,15 @@ def _lines(path: Path) -> Iterator[str]:
 def _pieces(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, long ones in pieces: `/dev/zero` is an endless line."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with path.open("rb") as data, io.TextIOWrapper(data, encoding_of(data.peek(4)[:4])) as file:
             while piece := file.readline(_PIECE):
                 if "\0" in piece:
                     raise DataError(f"{path}: is not a text file: it has NUL bytes")
                 yield piece
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except UnicodeError:
+        raise not_utf8(str(path)) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _cells(path: Path) -> Iterator[list[str]]:
@@ -64,7 +69,11 @@ def _cells(path: Path) -> Iterator[list[str]]:
     Raises:
         DataError: the file cannot be read, or a quoted cell does not end where its quotes do.
     """
-    rows = csv.reader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    lines = _lines(path)
+    header = next(lines, "")
+    usual = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")  # as spreadsheets save them
+    delimiter = next((each for each in usual if each in header), usual[0])
+    rows = csv.reader(itertools.chain([header] if header else [], lines), delimiter=delimiter, strict=True)
     first = 1  # line of the row
     try:
         for row in rows:

@@ -18,7 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from sira_cli.errors import HugePictureError, PictureError, SettingsError
+from sira_cli.errors import DataError, HugePictureError, PictureError, SettingsError
+from sira_cli.files import text_in
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
@@ -160,9 +161,14 @@ class Picture(ABC):
         raise SettingsError(f"{self.shown}: no text file can be written next to it")
 
     def text_next_to(self, extension: str) -> str | None:
-        """Return the text in the text file next to it; None without one."""
+        """Return the text in the text file next to it; None without one.
+
+        Raises:
+            DataError: the file is in an unknown encoding.
+        """
         try:
-            return self.text_file(extension).read_bytes().decode("utf-8-sig", "backslashreplace").strip()
+            file = self.text_file(extension)
+            return text_in(file.read_bytes(), one_line(str(file))).strip()
         except (OSError, SettingsError):
             return None
 
@@ -271,7 +277,10 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for extension, data in texts.items():
         if extension.rpartition(".")[2] != "json":
-            columns[extension] = data.decode(errors="replace").strip()
+            try:
+                columns[extension] = text_in(data, f"{shown}: its .{extension}").strip()
+            except DataError as error:
+                raise PictureError(str(error)) from None
             continue
         try:
             columns = {**json.loads(data), **columns}

@@ -142,6 +142,29 @@ def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, 
         find_captions(photos / name, **options)
 
 
+TABLE = "image;text\na.png;Ein Café, schön.\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_decides_the_encoding(photos, encoding):
+    (photos / "a.txt").write_bytes("Ein Café, schön.\n".encode(encoding))
+    (photos / "x.csv").write_bytes(TABLE.encode(encoding))
+    for path in (photos / "a.png", photos / "x.csv"):
+        assert found(find_captions(path)) == [("a.png", "Ein Café, schön.")]
+
+
+@pytest.mark.parametrize("data", ["Ein Café.".encode("cp1252"), "犬がいる".encode("shift-jis"), b"\xff\xfeA"])
+def test_other_encodings_are_refused_by_name(photos, data):
+    (photos / "a.txt").write_bytes(data)
+    (photos / "x.csv").write_bytes(b"image,text\na.png," + data)
+    if data.startswith(b"\xff"):
+        (photos / "x.csv").write_bytes(data)
+    for path, name in ((photos, "a.txt"), (photos / "x.csv", "x.csv")):
+        with pytest.raises(DataError, match=rf"{name}: is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"):
+            find_captions(path)
+    assert (photos / "a.txt").read_bytes() == data
+
+
 def test_paths_that_are_neither(photos, tmp_path):
     (tmp_path / "notes.md").write_text("A dog.")
     with pytest.raises(SettingsError, match=r"notes\.md: is neither a picture nor a file of captions \(\.jsonl, "):

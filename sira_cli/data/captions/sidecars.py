@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
-from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, too_long
+from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, text_in, too_long
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -78,8 +78,13 @@ class Sidecars:
         return not self._overwrite and self.is_there(picture)
 
     def text(self, picture: Picture) -> str:
-        """Return the text in a picture's file."""
-        return self.place(picture).read_bytes().decode(errors="backslashreplace").strip()
+        """Return the text in a picture's file.
+
+        Raises:
+            DataError: it is in an unknown encoding.
+        """
+        place = self.place(picture)
+        return text_in(place.read_bytes(), one_line(str(place))).strip()
 
     def is_there(self, picture: Picture) -> bool:
         """Return whether a picture's text file exists and is not empty."""
