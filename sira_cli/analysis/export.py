@@ -136,11 +136,12 @@ class Export:
         found = [picture for picture, item in self.pictures() if not _without_text(item.record)]
         kept = Sidecars(found, extension=extension, output_dir=output_dir, overwrite=overwrite)
         replaced = Sidecars((), extension=extension, output_dir=output_dir, overwrite=True)
+        replaced.apart = kept.apart
         for picture, (record, before) in self.pictures():
             if reason := _without_text(record):
                 written.leave_out(reason)
                 continue
-            own = before is not None and kept.is_there(picture) and kept.text(picture) == before["text"].strip()
+            own = before is not None and kept.is_there(picture) and kept.text(picture).split() == before["text"].split()
             if not own and kept.keeps(picture):
                 written.leave_out("texts whose files exist")
                 continue

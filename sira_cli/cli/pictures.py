@@ -209,5 +209,6 @@ class _Terminal:
         if counts.failed:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")
+        parts += self._targets.remarks()
         method = f"{self._method}: " if self._method else ""
         note(method + ", ".join(parts) + (f": {self._targets.output}" if self._targets.output is not None else ""))

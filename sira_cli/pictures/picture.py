@@ -167,7 +167,8 @@ class Picture(ABC):
             DataError: the file is in an unknown encoding.
         """
         try:
-            file = self.text_file(extension)
+            own = self.text_file(f"{Path(self.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
+            file = own if own.is_file() else self.text_file(extension)
             return text_in(file.read_bytes(), one_line(str(file))).strip()
         except (OSError, SettingsError):
             return None

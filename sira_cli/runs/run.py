@@ -98,7 +98,7 @@ class Job:
         request.check(preset, method)
         request = request.about(pictures)
         place = None if output is None else Path(output)
-        targets |= {"same_prompt": not request.fills}
+        targets |= {"same_prompt": not request.fills, "keep_lines": preset.text.lines == "keep"}
         files = targets_for(pictures, task=request.task, output=place, **targets)
         return cls(pictures, request, preset, method, files)
 

@@ -62,6 +62,17 @@ class Targets:
         """Whether there are any outputs; otherwise results only go to the caller."""
         return self.store is not None or self._sidecars is not None
 
+    def remarks(self) -> list[str]:
+        """Return what the summary of a run says about its text files."""
+        if self._sidecars is None:
+            return []
+        joined, apart = self._sidecars.joined, self._sidecars.apart
+        example = next((place.name for place in apart.values()), "")
+        return [
+            *([f"{joined} texts of several lines are one line (--set text.lines=keep)"] if joined else []),
+            *([f"{len(apart)} text files are named like {example}, next to another picture's"] if apart else []),
+        ]
+
     @property
     def _report(self) -> Path | None:
         return None if self.store is None else self.store.report
@@ -186,6 +197,7 @@ def targets_for(
     retry_errors: bool = False,
     same_prompt: bool = True,
     of_method: str = "",
+    keep_lines: bool = False,
 ) -> Targets:
     """Check and open the files of a run.
 
@@ -200,6 +212,7 @@ def targets_for(
         retry_errors: try again the pictures that failed in an earlier run.
         same_prompt: whether all pictures have the same prompt.
         of_method: one of several methods: captions-greedy.jsonl and photo.greedy.txt are its.
+        keep_lines: as for `Sidecars`.
 
     Raises:
         SettingsError: a setting cannot be followed, or a file is in use.
@@ -209,7 +222,8 @@ def targets_for(
     sidecars = None
     if sidecar or output_dir is not None:
         extension = f".{of_method}" * bool(of_method) + f".{caption_extension.removeprefix('.')}"
-        sidecars = Sidecars(pictures, extension=extension, output_dir=output_dir, overwrite=overwrite)
+        places: dict[str, Any] = {"output_dir": output_dir, "overwrite": overwrite, "keep_lines": keep_lines}
+        sidecars = Sidecars(pictures, extension=extension, **places)
     asked = any(picture.id for picture in pictures[:1])
     if output is None:
         return Targets(None, sidecars, task=task, retry_errors=retry_errors)

@@ -24,11 +24,13 @@ import pytest
 from PIL import Image
 
 from sira_cli import SettingsError, interrupts
+from sira_cli.data.captions.find import find_captions
 from sira_cli.models.loading.load import load
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.targets import targets_for
 from tests.support.helpers import SIRA, open_terminal
+from tests.support.scripted import script, written
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -378,11 +380,40 @@ def test_a_tree_of_sidecars_from_the_records_of_an_earlier_run(sira, folder, tmp
     assert not list(folder.rglob("*.caption"))
 
 
-def test_two_pictures_with_one_sidecar_are_refused(sira, folder):
-    Image.new("RGB", (9, 9)).save(folder / "001.jpg")
+def test_a_pair_of_one_name_has_two_text_files(sira, folder):
+    Image.new("RGB", (99, 99)).save(folder / "001.jpg")
     code, _, err = sira("caption", folder, *FAST, "--sidecar")
-    assert code == 2
-    assert f"{folder}/001.png and {folder}/001.jpg would both be described in {folder}/001.txt" in err
+    lvlm = load("demo", max_new_tokens=6)
+    for text, picture in (("001.txt", "001.jpg"), ("001.png.txt", "001.png"), ("002.txt", "002.png")):
+        assert (folder / text).read_text() == lvlm.caption(folder / picture).text + "\n"
+    assert (code, "1 text files are named like 001.png.txt, next to another picture's" in err) == (3, True)
+    assert [one.text for one in find_captions(folder / "001.png").pictures] == [lvlm.caption(folder / "001.png").text]
+    for name in ("x", "y"):
+        make_folder(folder / name, 1)
+    code, _, err = sira("caption", folder / "x", folder / "y", *FAST, "--output-dir", folder)
+    assert (code, f"would both be described in {folder}/000.txt" in err) == (2, True)
+
+
+@pytest.mark.parametrize("lines", ["one", "keep"])
+def test_a_text_file_has_one_line(sira, folder, monkeypatch, lines):
+    tokenizer = load("demo").processor.tokenizer
+    script(monkeypatch, lambda prompt: [*written(tokenizer, "A dog.\n\nA cat."), tokenizer.eos_token_id])
+    options = (
+        "--max-new-tokens",
+        30,
+        "-p",
+        "demo",
+        "--sidecar",
+        "-o",
+        folder / "of.jsonl",
+        "--set",
+        f"text.lines={lines}",
+    )
+    err = sira("caption", folder, *options)[2]
+    assert {record["text"] for record in read(folder / "of.jsonl")} == {"", "A dog.\n\nA cat."}
+    assert (folder / "000.txt").read_text() == ("A dog.\n\nA cat.\n" if lines == "keep" else "A dog. A cat.\n")
+    assert ("6 texts of several lines are one line" in err) == (lines == "one")
+    assert "text_settings" not in read(folder / "of.jsonl")[0]
 
 
 def test_fail_fast(sira, folder):

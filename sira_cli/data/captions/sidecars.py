@@ -14,7 +14,13 @@ from sira_cli.pictures.picture import Picture
 
 
 class Sidecars:
-    """The text file of each picture."""
+    """The text file of each picture.
+
+    Attributes:
+        apart: files of pictures whose name, but for the ending, is that of an earlier one, by `identity`:
+            `IMG_1.jpg.txt`, where `IMG_1.txt` is about IMG_1.heic.
+        joined: number of texts of several lines that were written in one.
+    """
 
     def __init__(
         self,
@@ -23,6 +29,7 @@ class Sidecars:
         extension: str = ".txt",
         output_dir: Path | None = None,
         overwrite: bool = False,
+        keep_lines: bool = False,
     ) -> None:
         """Choose every picture's text file.
 
@@ -31,6 +38,7 @@ class Sidecars:
             extension: of the text files.
             output_dir: the tree to write to; None: next to the pictures.
             overwrite: write over existing files; otherwise they are kept.
+            keep_lines: keep line breaks; otherwise a text is one line, as trainers read one line of a file.
 
         Raises:
             SettingsError: two pictures share a file, a picture can have none, its name is too long, it or its folder is
@@ -40,9 +48,14 @@ class Sidecars:
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
             raise SettingsError(f"caption extension {extension!r}: expected one for text files, such as .txt")
         self._extension, self._output_dir, self._overwrite = extension, output_dir, overwrite
+        self._keep_lines, self.joined = keep_lines, 0
         taken: dict[Path, Picture] = {}
+        self.apart: dict[str, Path] = {}
         for picture in pictures:
-            place = self.place(picture)
+            place, suffix = self.place(picture), Path(picture.relative).suffix
+            if place in taken and suffix != Path(taken[place].relative).suffix:  # IMG_1.heic and IMG_1.jpg
+                place = place.with_name(place.name.removesuffix(extension) + suffix + extension)
+                self.apart[picture.identity] = place
             if place == Path(picture.location):
                 raise SettingsError(f"{picture.shown}: its text would replace it: choose another extension")
             if too_long(place):
@@ -69,6 +82,8 @@ class Sidecars:
 
     def place(self, picture: Picture) -> Path:
         """Return the text file of a picture."""
+        if (apart := self.apart.get(picture.identity)) is not None:
+            return apart
         if self._output_dir is None:
             return picture.text_file(self._extension)
         return self._output_dir / picture.mirrored(self._extension)
@@ -103,6 +118,9 @@ class Sidecars:
             return
         place = self.place(picture)
         make_folder(place.parent)
+        if len(lines := text.splitlines()) > 1 and not self._keep_lines:
+            text = " ".join(filter(None, map(str.strip, lines)))
+            self.joined += 1
         with replacing(place) as file:
             file.write(f"{text}\n".encode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from sentencex import get_sentence_boundaries
@@ -40,6 +40,7 @@ class TextSettings(BaseModel):
         max_sentences: keep this number of sentences of a text.
         complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` ended,
             unless it is the only one.
+        lines: `one`: line breaks become blanks in text files; `keep`: they stay. Records keep the text as it is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -48,10 +49,11 @@ class TextSettings(BaseModel):
     suffix: str = ""
     max_sentences: int | None = Field(default=None, ge=1)
     complete_sentences: bool = False
+    lines: Literal["one", "keep"] = "one"
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults, as JSON values; empty: texts are not changed."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        """Return the settings of texts that differ from the defaults, as JSON values; empty: they are not changed."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"lines"})
 
     def finished(self, answer: Answer) -> Answer:
         """Return an answer with its text and its words' scores, changed by these settings."""
