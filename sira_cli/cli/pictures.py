@@ -87,8 +87,13 @@ def run_pictures(
             files = [job.targets.output for job in jobs if job.targets.output is not None]
             if len(files) > 1:
                 note(f"what differs: sira compare {files[0]} {files[1]}")
+            elif files and not output.json:
+                note(f"look at them: sira report {files[0]}")
     if failed:
         raise typer.Exit(3)
+
+
+NAMED = 3  # pictures with warnings that are named at the end of a run
 
 
 class _Terminal:
@@ -100,6 +105,7 @@ class _Terminal:
         self._method = method  # if there are several
         self._shown = False  # whether a part of the current text is on the terminal
         self._suspicious = 0  # pictures with warnings
+        self._warned: list[str] = []  # the first of them
         self._unsupported = 0  # pictures that do not support an object in their texts
         self._changed = 0
         self._legend_shown = False
@@ -153,6 +159,8 @@ class _Terminal:
         if failed:
             say(record.error)
         self._suspicious += bool(record.warnings)
+        if record.warnings and len(self._warned) < NAMED:
+            self._warned.append(f"{event.picture.shown}: {'; '.join(record.warnings)}")
         self._unsupported += bool(unsupported(record))
         self._changed += record.draft is not None
         if record.warnings and not self._targets.any and not self._output.json:
@@ -202,6 +210,8 @@ class _Terminal:
                 parts.append(f"{before} were done before")
         if self._suspicious:
             parts.append(f"{self._suspicious} with warnings in their records")
+            for warned in self._warned:
+                note(warned)
         if self._changed:
             parts.append(f"{self._changed} changed by the second look")
         if self._unsupported:

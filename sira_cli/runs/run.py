@@ -129,13 +129,14 @@ class PictureRun:
         self._engine, self._fail_fast, self._left_out = engine, fail_fast, job.left_out
         self.counts = Counts(len(self._pictures))
         self.stopped = False
-        self._began = time.time()
+        self._began = time.monotonic()
         self._begun = False
+        self._before = job.targets.report_before()
 
     @property
     def seconds(self) -> float:
         """Seconds since the run was made."""
-        return time.time() - self._began
+        return time.monotonic() - self._began
 
     def events(self) -> Generator[Event, None, None]:
         """Run, and yield events. Closing the generator interrupts the run; finished pictures are kept.
@@ -206,5 +207,7 @@ class PictureRun:
     def _report(self, state: str) -> None:
         if self._begun:
             self._targets.write_report(
-                run_record(state, self._settings, self._engine.facts(), self.counts, self._began, self._left_out)
+                run_record(
+                    state, self._settings, self._engine.facts(), self.counts, self.seconds, self._left_out, self._before
+                )
             )

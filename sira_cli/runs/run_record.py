@@ -62,8 +62,9 @@ def run_record(
     settings: dict[str, Any],
     facts: dict[str, Any],
     counts: Counts,
-    began: float,
+    seconds: float,
     left_out: Mapping[str, int],
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the report of a run, ready for JSON.
 
@@ -72,10 +73,18 @@ def run_record(
         settings: everything that decides the texts.
         facts: the engine's, about the model, the device and the memory.
         counts: numbers of pictures by result.
-        began: start time, in seconds since the epoch.
+        seconds: since the start.
         left_out: numbers of files that are not read, by ending.
+        before: the report of the earlier run that this one continues; its times stay if it worked on more pictures.
     """
-    seconds = max(time.time() - began, 1e-9)
+    times = {
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
+        "seconds": round(seconds, 3),
+        "pictures_per_second": round(counts.worked / max(seconds, 1e-9), 3),
+        "tokens_per_second": round(counts.tokens / max(seconds, 1e-9), 2),
+    }
+    if before.keys() >= times.keys() and before["pictures_per_second"] * before["seconds"] > counts.worked:
+        times = {name: before[name] for name in times}
     return {
         "state": state,
         "settings": settings,
@@ -94,10 +103,7 @@ def run_record(
             "error before": counts.error_before,
         },
         **({"left_out": dict(left_out)} if left_out else {}),
-        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "seconds": round(seconds, 3),
-        "pictures_per_second": round(counts.worked / seconds, 3),
-        "tokens_per_second": round(counts.tokens / seconds, 2),
+        **times,
     }
 
 

@@ -82,9 +82,13 @@ class Targets:
         """The revision of the model that made the records; empty without records."""
         return "" if self.store is None else self.store.revision
 
+    def report_before(self) -> dict[str, Any]:
+        """Return the report of the earlier run that this one continues; empty without one."""
+        return {} if self.store is None or not len(self.store.ledger) else read_report(self._report)
+
     def facts_before(self) -> dict[str, Any]:
         """Return the facts of an earlier run's report about the model, the device and the memory."""
-        before = read_report(self._report)
+        before = self.report_before()
         return {name: before[name] for name in FACTS if name in before}
 
     def name(self, picture: Picture) -> str:

@@ -26,6 +26,7 @@ from PIL import Image
 from sira_cli import SettingsError, interrupts
 from sira_cli.data.captions.find import find_captions
 from sira_cli.models.loading.load import load
+from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.targets import targets_for
@@ -109,7 +110,8 @@ def test_records_go_to_the_file_and_nothing_to_stdout(sira, folder, at_once, mon
     monkeypatch.chdir(folder)
     code, out, err = sira("caption", ".", *FAST, "-o", "captions.jsonl", "-b", 4)
     assert (code, out) == (3, "")
-    bad, summary = err.splitlines()[-2:]
+    bad, summary, next_command = err.splitlines()[-3:]
+    assert next_command == "sira: look at them: sira report captions.jsonl"
     assert bad == "sira: 001-bad.png: is not a picture that Pillow can read; convert it to PNG or JPEG"
     again = r"\(--retry-errors tries them again\)"
     assert re.fullmatch(
@@ -162,16 +164,20 @@ def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_pa
     assert loaded[0]["image"].size == (384, 384)
 
 
+TIMES = re.compile(r'"(?:began|seconds|\w+_per_second)": .*')
+
+
 def test_nothing_is_done_twice(sira, folder, monkeypatch):
-    output = folder / "captions.jsonl"
+    output, report = folder / "captions.jsonl", folder / "captions.run.json"
     sira("caption", folder, *FAST, "-o", output)
-    before = output.read_bytes()
+    before, times = output.read_bytes(), TIMES.findall(report.read_text())
+    real = Lvlm.generate
     # No picture may be decoded again.
     monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
     code, _, err = sira("caption", folder, *FAST, "-o", output)
     assert code == 3
     assert (
-        err.splitlines()[-1]
+        err.splitlines()[-2]
         == f"sira: 6 of 7 pictures were done before, 1 failed (--retry-errors tries them again): {output}"
     )
     assert output.read_bytes() == before
@@ -179,6 +185,10 @@ def test_nothing_is_done_twice(sira, folder, monkeypatch):
     assert (code, without_time(output)) == (3, re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', before))
     assert "0 of 7 pictures done in" in err
     assert "6 of 7 pictures were done before, 1 failed" in err
+    assert (TIMES.findall(report.read_text()), len(times)) == (times, 4)  # of the run that did most
+    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", real)
+    sira("caption", folder, *FAST, "-o", output, "--overwrite", "--limit", 1)
+    assert TIMES.findall(report.read_text()) != times
 
 
 @pytest.fixture

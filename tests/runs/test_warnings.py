@@ -64,6 +64,7 @@ def test_records_and_the_terminal_say_it(sira, tmp_path, monkeypatch):
     records = [json.loads(line) for line in Path("captions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert code == 0
     assert "2 of 2 pictures done" in err
+    assert f"sira: pictures/b.png: {TRANSPARENT}\nsira: 2 of 2 pictures" in err
     assert "1 with warnings in their records" in err
     assert [record.get("warnings") for record in records] == [None, [TRANSPARENT]]
     assert records[0].keys() == records[1].keys() - {"warnings"}
