@@ -14,7 +14,7 @@ from sira_cli import attach, load
 from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.models.answering.repetition import NoRepeatedNgrams
-from sira_cli.models.answering.texts import TextSettings, sentence_ends
+from sira_cli.models.answering.texts import TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -214,3 +214,17 @@ def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
     (answers,) = (tmp_path / "out").glob("sira-*.jsonl")
     assert {json.loads(line)["text"].rstrip(".") for line in answers.read_text().splitlines()} <= {"Yes", "No"}
     assert json.loads(sira("caption", EXAMPLES[0], "-p", preset, "--json")[1])["text"].startswith("ohwx, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A dog. There There There", "there"),
+        ("It is a dog, a dog, a dog, a dog.", "a dog"),
+        ("我看到猫猫猫", "猫"),
+        ("A very, very big dog and a dog and a cat.", ""),
+        ("The plate says 0 0 0 0, room 1, room 2, room 3.", ""),
+    ],
+)
+def test_a_text_that_repeats_itself_is_known(text, said):
+    assert repetition(text) == said

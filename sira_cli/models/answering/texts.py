@@ -118,3 +118,21 @@ def _is_end(text: str, match: re.Match[str], starts: set[int]) -> bool:
     following = len(text) - len(text[match.end() :].lstrip())
     ends = any(match.start() < start <= following for start in starts)  # sentencex leaves closing signs to the next one
     return ends or bool(_UNIT.search(text[: match.start() + 1]))
+
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")  # or a sign that is one
+_TIMES, _LONGEST = 3, 12  # repetitions in a row; words of what is repeated
+
+
+def repetition(text: str) -> str:
+    """Return the words that a text says three times in a row or more; empty without any."""
+    words = _WORD.findall(text.lower())
+    for size in range(1, _LONGEST + 1):
+        equal = 0  # words in a row that are the same as those before
+        for place in range(size, len(words)):
+            equal = equal + 1 if words[place] == words[place - size] else 0
+            if equal == size * (_TIMES - 1):
+                said = words[place - size + 1 : place + 1]
+                if not "".join(said).isdecimal():
+                    return " ".join(said)
+    return ""

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from sira_cli.data.records.record import Answer, Result
+from sira_cli.data.rows import brief
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.models.answering.choices import choose
+from sira_cli.models.answering.texts import repetition
 from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.encoded import EncodedPictures
 from sira_cli.models.keys import Asked
@@ -107,6 +109,8 @@ class PictureTask(Task[Answer, Result]):
             tokens = answer.output_tokens
             reason = f"the model's text is empty ({tokens} token{'s' * (tokens != 1)}): try another prompt or method"
             answer = replace(answer, text="", error=f"{item.picture.shown}: {reason}")
+        if self.request.task != "check" and (said := repetition(answer.text)):
+            item.warnings = (*item.warnings, f"says {brief(said)} again and again")
         images = item.picture.images(item.name)
         asked = self._asked(item)
         item.result = self.lvlm.result(asked, answer, milliseconds, item.warnings, images=images)
