@@ -199,6 +199,7 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
     found = find_captions(
         named.all_paths(),
         recursive=named.recursive,
+        exclude=named.exclude or (),
         shard=named.shard,
         limit=named.limit,
         **asdict(where),

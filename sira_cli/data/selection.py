@@ -28,7 +28,7 @@ class Selection:
         questions: a file of questions, as for `question_pictures`.
         files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_groups`.
         together: whether all pictures are shown at once, in one prompt.
-        recursive, shard, limit, image_column, id_column: as for `find_pictures`.
+        recursive, exclude, shard, limit, image_column, id_column: as for `find_pictures`.
     """
 
     paths: Sequence[str]
@@ -36,6 +36,7 @@ class Selection:
     files_from: str | None = None
     together: bool = False
     recursive: bool = False
+    exclude: Sequence[str] | None = None
     shard: Shard | None = None
     limit: int | None = None
     image_column: str | None = None
@@ -65,6 +66,7 @@ class Selection:
         named = find_pictures(
             self.all_paths(),
             recursive=self.recursive,
+            exclude=self.exclude or (),
             image_column=self.image_column,
             id_column=self.id_column,
             repeats=self.together,

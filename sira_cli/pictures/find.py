@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.datasets import IN_FOLDERS, TARS, DataFile, is_data_file, is_tar
-from sira_cli.pictures.left_out import Pictures, count, in_words
+from sira_cli.pictures.left_out import Pictures, count, formats, in_words, system_folder
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
@@ -54,6 +55,7 @@ def find_pictures(
     paths: Iterable[str],
     *,
     recursive: bool = False,
+    exclude: Sequence[str] = (),
     shard: Shard | None = None,
     limit: int | None = None,
     image_column: str | None = None,
@@ -68,6 +70,7 @@ def find_pictures(
             and CSV files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for the
             shards, Parquet and Arrow files in it.
         recursive: include subfolders, after the files of a folder; links to folders are not followed.
+        exclude: patterns of names of files and folders, or of paths below the folder that was given, to leave out.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep at most this many; the rest is not looked at.
         image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
@@ -90,6 +93,8 @@ def find_pictures(
     every = [path for given in paths for path in _expand_ranges(given)]
     for place in _places(every, recursive, image_column, id_column, left_out):
         any_place = True
+        if any(fnmatchcase(name, glob) for glob in exclude for name in (place.relative, *Path(place.relative).parts)):
+            continue
         if shard is not None and not shard.holds(place.relative):
             continue
         any_data = any_data or isinstance(place, DataFile)
@@ -97,6 +102,8 @@ def find_pictures(
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return Pictures(found.values())
+    if exclude and any_place and not found and shard is None:
+        raise SettingsError(f"`exclude=` {' '.join(exclude)} leaves out all pictures")
     if any_data and not found:
         raise SettingsError(f"{_shown(paths)}: no pictures inside")
     if not any_place:
@@ -107,7 +114,8 @@ def find_pictures(
 
 
 def _but(left_out: Counter[str]) -> str:
-    return f", but {in_words(Pictures((), left_out).left_out)}: these formats are not read" if left_out else ""
+    files = formats(Pictures((), left_out).left_out)
+    return f", but {in_words(files)}: these formats are not read" if files else ""
 
 
 def check_any_exists(pictures: Sequence[Picture]) -> None:
@@ -191,6 +199,9 @@ def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool =
         yield path, path
     else:
         for match in matches:
+            if (system := system_folder(match)) and not system_folder(path):
+                left_out[f"{system}/"] += 1
+                continue
             yield from _expand(match, recursive, left_out)
 
 
@@ -232,10 +243,18 @@ def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]
     for entry in inside:
         if not _is_folder(entry.path) and _counts(entry.name, left_out):
             yield str(Path(folder, entry.name))
-    if recursive:
-        for entry in inside:
-            if entry.is_dir(follow_symlinks=False):
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False):
+            if system_folder(entry.name):
+                left_out[f"{entry.name}/"] += 1
+            elif not recursive:
+                left_out[f"./{entry.name}/"] += any(map(_is_picture, _walk(entry.path, True, Counter())))
+            else:
                 yield from _walk(str(Path(folder, entry.name)), recursive, left_out)
+
+
+def _is_picture(path: str) -> bool:
+    return Path(path).suffix.lower() in endings()
 
 
 def _counts(name: str, left_out: Counter[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import tarfile
 
@@ -15,6 +16,7 @@ from skimage import data
 from sira_cli import PictureError, SettingsError
 from sira_cli.pictures import opening
 from sira_cli.pictures.find import find_pictures
+from sira_cli.pictures.left_out import message
 from sira_cli.pictures.opening import decode_picture
 from tests.support.damaged import damaged
 
@@ -82,6 +84,24 @@ def test_a_check_names_it_too(sira, folder, tmp_path):
     code, _, err = sira("check", folder, "-p", "demo", "-o", output)
     assert (code, err.count("3 files were not read: 2 .wmv, 1 .jxl\n")) == (0, 1)
     assert json.loads(output.with_suffix(".run.json").read_text())["left_out"] == {".wmv": 2, ".jxl": 1}
+
+
+def test_folders_of_systems_are_left_out_and_subfolders_named(sira, folder, tmp_path):
+    for name in ("@eaDir", "sub/$RECYCLE.BIN", "sub/Previews.lrdata", "sub/deep", "text"):
+        (folder / name).mkdir(parents=True)
+        shutil.copy(folder / "a.png", folder / name / ("a.png" if name != "text" else "a.md"))
+    found = find_pictures([str(folder)], recursive=True)
+    assert [picture.relative for picture in found] == ["a.png", "sub/deep/a.png"]
+    said = "thumbnails and deleted files were left out: 1 $RECYCLE.BIN, 1 @eaDir, 1 Previews.lrdata"
+    assert message(found.left_out) == f"3 files were not read: 2 .wmv, 1 .jxl; {said}"
+    assert message(find_pictures([str(folder)]).left_out).endswith(
+        "; 1 subfolder with pictures (-r includes them): sub"
+    )
+    assert len(find_pictures([f"{folder}/**/*.png"])) == 2
+    assert len(find_pictures([f"{folder}/@eaDir/*.png"])) == 1
+    code, out, _ = sira("caption", folder, "-r", "--exclude", "dee*", "--exclude", "x", *FAST, "--json")
+    assert (code, out.count("\n"), "deep" in out) == (0, 1, False)
+    assert "--exclude * leaves out all pictures" in sira("caption", folder, "--exclude", "*", *FAST)[2]
 
 
 def test_a_folder_of_other_formats_says_so(without_heif, tmp_path):

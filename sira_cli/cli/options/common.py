@@ -195,6 +195,9 @@ class FewOptions:
 class PathOptions(FewOptions):
     """More paths, and the part of the pictures to take."""
 
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders of this name.")
+    ] = None
     files_from: Annotated[
         str | None,
         typer.Option("--files-from", metavar="FILE", help="More paths, one per line; - is stdin."),

@@ -60,6 +60,7 @@ def find_captions(
     paths: str | Path | Iterable[str | Path],
     *,
     recursive: bool = False,
+    exclude: Sequence[str] = (),
     caption_extension: str = ".txt",
     image_column: str | None = None,
     text_column: str | None = None,
@@ -73,6 +74,7 @@ def find_captions(
         paths: files of captions (.jsonl, .json, .csv, .tsv), pictures, folders and globs with a text file next to each
             picture, and data sets (.tar, .parquet, .arrow).
         recursive: include subfolders.
+        exclude: as for `find_pictures`.
         caption_extension: of these text files, and of the members of a shard.
         image_column, text_column: of files of captions and data sets; None: the first usual name (`files`).
         images: the folder that names in these files start from; None: the file's own.
@@ -89,7 +91,7 @@ def find_captions(
     found = Captions()
     tables, rest = _parted(places)
     if rest:
-        pictures = find_pictures(rest, recursive=recursive, shard=shard, image_column=image_column)
+        pictures = find_pictures(rest, recursive=recursive, exclude=exclude, shard=shard, image_column=image_column)
         texts = texts_of_pictures(pictures, extension, text_column)
         if pictures and not texts:
             metadata = metadata_in(Path(rest[0])) if len(rest) == 1 else None
