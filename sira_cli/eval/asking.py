@@ -22,7 +22,7 @@ from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved, PictureEvent, Started
 from sira_cli.runs.local_run import LocalRun
 from sira_cli.runs.nothing_left import NothingLeft, all_named
@@ -162,7 +162,7 @@ def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None 
     for ask in units(part, shard):
         place = str(folder / ask.picture)
         prompt = preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt
-        found.append(QuestionPicture.about(FilePicture(place, place), ask.prompt, prompt, ask.unit, reads))
+        found.append(QuestionPicture.about(located(place), ask.prompt, prompt, ask.unit, reads))
     return list[Picture](found)
 
 

@@ -16,7 +16,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.datasets import IN_FOLDERS, TARS, DataFile, is_data_file, is_tar
 from sira_cli.pictures.left_out import Pictures, count, formats, in_words, system_folder
-from sira_cli.pictures.names import one_line
+from sira_cli.pictures.names import on_disk, one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import STDIN, StdinPicture
@@ -143,7 +143,7 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
     """
     if not folder.is_dir():
         raise SettingsError(f"`images=` {folder}: is not a folder")
-    if not any(os.path.lexists(folder / name) for name in names):
+    if not any(os.path.lexists(on_disk(str(folder / name))) for name in names):
         others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
         raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
 
@@ -164,7 +164,7 @@ def _places(
     left_out: Counter[str],
 ) -> Iterator[Picture | DataFile]:
     for path in paths:
-        for location, relative in _expand(path, recursive, left_out, alone=len(paths) == 1):
+        for location, relative in _expand(on_disk(path), recursive, left_out, alone=len(paths) == 1):
             if location == STDIN:
                 yield StdinPicture()
             elif is_data_file(location) and not has_scheme(location):

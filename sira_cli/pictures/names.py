@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from sira_cli.pictures import stores
@@ -16,6 +17,20 @@ def one_line(name: str) -> str:
     """Return a name for a message: newlines and bytes that are not text are escaped, credentials left out."""
     name = stores.public(name) if stores.is_uri(name) else name
     return name if name.isprintable() else ascii(name)
+
+
+def on_disk(path: str) -> str:
+    """Return a path in the Unicode form that exists; as it is if neither does.
+
+    A list may have `é` as one character where macOS has written two, and the other way round.
+    """
+    if not path.isascii() and not os.path.lexists(path):
+        folder, name = os.path.split(path)
+        for form in ("NFC", "NFD"):
+            for other in (os.path.join(folder, unicodedata.normalize(form, name)), unicodedata.normalize(form, path)):  # noqa: PTH118 (may be no path)
+                if os.path.lexists(other):
+                    return other
+    return path
 
 
 def is_utf8(text: str) -> bool:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError
 from sira_cli.pictures import stores
-from sira_cli.pictures.names import from_text, parted
+from sira_cli.pictures.names import from_text, on_disk, parted
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.single import STDIN, FilePicture, StorePicture
@@ -113,7 +113,7 @@ def located(location: str, below: str | None = None) -> Picture:
         scheme = location.partition("://")[0].lower()
         return SCHEMES[scheme](location, location if below is None else below)
     kind = StorePicture if stores.is_uri(location) else FilePicture
-    return kind(location, location if below is None else below)
+    return kind(on_disk(location), location if below is None else below)
 
 
 def recorded(name: str, folder: Path) -> Picture:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import unicodedata
 
+from sira_cli.pictures.find import check_images, find_pictures
 from sira_cli.pictures.names import as_text, from_text
+from sira_cli.pictures.sources import located, recorded
 
 
 def test_ordinary_names_stand_for_themselves():
@@ -22,3 +25,15 @@ def test_no_two_names_share_a_text():
     for name in names:
         as_text(name).encode()  # any JSON reader takes it
         assert from_text(as_text(name)) == name
+
+
+def test_a_name_in_the_other_unicode_form_is_found(tmp_path):
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        place = tmp_path / unicodedata.normalize(form, f"Fotos é {form}")
+        place.mkdir()
+        (place / unicodedata.normalize(form, "Café.png")).touch()
+        folder, name = (unicodedata.normalize(other, each) for each in (str(place), "Café.png"))
+        assert not located("nowhere/é").is_here()
+        assert all(one.is_here() for one in (located(f"{folder}/{name}"), recorded(name, place)))
+        assert [one.is_here() for one in find_pictures([folder])] == [True]
+        check_images(place, [name])
