@@ -63,7 +63,7 @@ class Targets:
         return self.store is not None or self._sidecars is not None
 
     def remarks(self) -> list[str]:
-        """Return what the summary of a run says about its text files."""
+        """Return the remarks on the text files for the summary of a run."""
         if self._sidecars is None:
             return []
         joined, apart = self._sidecars.joined, self._sidecars.apart
