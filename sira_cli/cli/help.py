@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import ValidationError
+from typer._click.exceptions import BadOptionUsage, MissingParameter, NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from sira_cli.cli.options.setting import spelled
+from sira_cli.cli.options.setting import OPTIONS, spelled
 from sira_cli.cli.options.values import MAY_BE_PATHS, check_path
 from sira_cli.errors import SettingsError
+from sira_cli.methods.settings import FORK_SETTINGS, Setting
 
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 COLUMN = 25  # width of the names of options; longer ones have a line of their own
@@ -21,6 +24,49 @@ NOTES = {  # below the titles of groups
 }
 _CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
 _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
+
+
+def in_one_line(error: TyperException) -> str:
+    """Return a usage error in our words: the option, what was given, what was expected."""
+    if isinstance(error, NoSuchOption):
+        nearest = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        return f"no such option: {error.option_name}{nearest}"
+    if isinstance(error, BadOptionUsage):
+        return f"{error.option_name}: {'takes no value' if 'not take' in error.message else 'expected a value'}"
+    parameter: Any = getattr(error, "param", None)
+    cause = error.__cause__
+    if isinstance(error, MissingParameter) and parameter is not None:
+        return f"Missing argument {_named(parameter)}: {parameter.help}"
+    if parameter is None:
+        return error.format_message()
+    name = _named(parameter)
+    if not isinstance(cause, ValidationError):  # a parser of our own
+        return f"{name} {error.message}"
+    (problem,) = cause.errors()[:1]
+    return f"{name} {problem['input']}: {_expected(parameter, problem)}"
+
+
+def _named(parameter: Any) -> str:
+    if parameter.param_type_name == "option":
+        return str(max(parameter.opts, key=len))
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _expected(parameter: Any, problem: Any) -> str:
+    """Return what an option takes."""
+    if parameter.name in FORK_SETTINGS:
+        return f"expected {FORK_SETTINGS[parameter.name].values}"
+    if parameter.name in OPTIONS and problem["type"] != "value_error":
+        from sira_cli.models.loading.preset import full_key, values_of
+
+        return f"expected {values_of(full_key(parameter.name)).removesuffix(', or none')}"
+    if problem["type"] == "value_error":
+        choices = tuple(re.findall("'([^']*)'", problem["msg"])[1:])
+        return f"expected {Setting(str, '', choices=choices).values}"
+    limits = {"low": parameter.min, "high": parameter.max}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    real = problem["type"].startswith("float") or any(isinstance(limit, float) for limit in limits.values())
+    return f"expected {Setting(float if real else int, '', **limits).values}"
 
 
 class Command(TyperCommand):
@@ -33,7 +79,7 @@ class Command(TyperCommand):
         except TyperException as error:
             name = getattr(error, "option_name", None)
             takes = any("--set" in option.opts for option in self.params)
-            if name is not None and takes and (instead := spelled(name)):
+            if isinstance(error, NoSuchOption) and takes and (instead := spelled(error.option_name)):
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise
         parameters: list[Any] = [] if ctx.resilient_parsing else self.params

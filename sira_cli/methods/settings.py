@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from sira_cli.core.config import check_range
 from sira_cli.errors import SettingsError
 
 _KEY = "setting"
@@ -40,7 +39,7 @@ class Setting:
     def values(self) -> str:
         """The valid values in words: `a whole number from 0 to 999`."""
         if self.kind is str:
-            words = " or ".join(self.choices) or "a text"
+            words = " or ".join(filter(None, (", ".join(self.choices[:-1]), *self.choices[-1:]))) or "a text"
         else:
             words = "a whole number" if self.kind is int else "a number"
             if self.low > -math.inf:
@@ -49,18 +48,20 @@ class Setting:
                 words += f" to {self.high:g}"
         return f"{words}, or none" if self.optional else words
 
-    def parse(self, name: str, text: str) -> Any:
-        """Convert the text of `--set NAME=TEXT` to a value of the right type; `check` checks its range.
+    def parse(self, name: str, text: str, shown: str = "") -> Any:
+        """Convert the text of `--set NAME=TEXT` to a value; `shown` names another option.
 
         Raises:
-            SettingsError: the text is not of that type.
+            SettingsError: the text is not of its type, or out of range.
         """
         if self.optional and text.strip().lower() == "none":
             return None
         try:
-            return text if self.kind is str else self.kind(text.strip())
+            value = text if self.kind is str else self.kind(text.strip())
+            self.check(name, value)
         except ValueError:
-            raise SettingsError(f"--set {name}={text}: expected {self.values}") from None
+            raise SettingsError(f"{shown or f'--set {name}={text}'}: expected {self.values}") from None
+        return value
 
     def check(self, name: str, value: Any) -> None:
         """Check the type and the range of a value.
@@ -71,14 +72,14 @@ class Setting:
         if value is None and self.optional:
             return
         if self.kind is float:
-            check_range(name, value, self.low, self.high)
-            fits = not self.above_low or value != self.low
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9  # nor NaN
+            fits = fits and self.low <= value <= self.high and not (self.above_low and value == self.low)
         elif self.kind is int:
             fits = isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
         else:
             fits = isinstance(value, str) and (not self.choices or value in self.choices)
         if not fits:
-            raise SettingsError(f"{name} must be {self.values}; got {value!r}")
+            raise SettingsError(f"{name}: expected {self.values}, got {value!r}")
 
 
 def setting(default: Any, meaning: str, **limits: Any) -> Any:

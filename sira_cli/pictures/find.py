@@ -42,7 +42,7 @@ class Shard:
         """
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise SettingsError(f"shard {text!r}: expected I/N with I from 1 to N, such as 1/8")
+            raise SettingsError(f"`shard=` {text}: expected I/N with I from 1 to N, such as 1/8")
         return cls(int(match[1]), int(match[2]))
 
     def holds(self, relative: str) -> bool:

@@ -157,6 +157,35 @@ def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, a
         assert without_notes(err).count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--alpha", "high"], "--alpha high: expected a number from 0"),
+        (["--alpha", -1], "--alpha -1: expected a number from 0"),
+        (["--set", "alpha=high"], "--set alpha=high: expected a number from 0"),
+        (["--set", "alpha=-1"], "--set alpha=-1: expected a number from 0"),
+        (["--temperature", "hot"], "--temperature hot: expected a number from 0"),
+        (["--temperature", -1], "--temperature -1: expected a number from 0"),
+        (["--top-p", 0], "--top-p 0: expected a number above 0 to 1"),
+        (["--set", "generation.top_p=high"], "--set generation.top_p=high: expected a number above 0 to 1"),
+        (["--set", "noise_step=-1", "--method", "vcd"], "--set noise_step=-1: expected a whole number from 0 to 999"),
+        (["--dtype", "half"], "--dtype half: expected auto, float32, bfloat16 or float16"),
+        (["--verify", "yes"], "--verify yes: expected flag or guide"),
+        (["--limit", 0], "--limit 0: expected a whole number from 1"),
+        (["-b", "x"], "--batch-size x: expected a whole number from 1, or auto"),
+        (["--alpha"], "--alpha: expected a value"),
+        (["--recursve"], "no such option: --recursve; did you mean --recursive?"),
+        (["--shard", "9/2"], "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
+        (
+            ["--set", "foo=1"],
+            "--set foo=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_option_and_what_was_expected(sira, args, message):
+    assert sira("caption", "x.png", "-p", "demo", *args) == (2, "", f"sira: {message}\n")
+
+
 def test_version_and_help(sira):
     assert sira("--version") == (0, f"sira {__version__}\n", "")
     for command in ([], ["caption"], ["ask"], ["demo"], ["presets"], ["presets", "new"]):

@@ -24,7 +24,7 @@ from tests.support.eval.helpers import SCENES
         ([], "is not a folder"),
         (["--answers", "missing.json"], "--answers missing.json: no such file"),
         (["--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
-        (["--images", "{i}", "--shard", "3/2", "-o", "out"], "shard '3/2': expected I/N with I from 1 to N"),
+        (["--images", "{i}", "--shard", "3/2", "-o", "out"], "--shard 3/2: expected I/N with I from 1 to N"),
         (["--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
         (["--images", "{i}", "--method", "dola", "--k", 2], "--k: none of the methods has it: greedy, "),

@@ -168,7 +168,7 @@ def test_where_a_cut_off_leaves_one_token_it_is_taken_even_if_it_repeats():
 
 
 def test_one_token_is_no_ngram():
-    with pytest.raises(SettingsError, match=r"no_repeat_ngram_size`: must be 0 \(off\) or at least 2, got 1"):
+    with pytest.raises(SettingsError, match=r"`no_repeat_ngram_size=` 1: must be 0 \(off\) or at least 2"):
         load("demo", no_repeat_ngram_size=1)
 
 

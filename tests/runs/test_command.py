@@ -319,10 +319,10 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     [
         (["-o", "captions.txt"], "--output captions.txt: expected a name that ends in .jsonl, or a folder"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
-        (["--shard", "0/2"], "shard '0/2': expected I/N"),
+        (["--shard", "0/2"], "--shard 0/2: expected I/N"),
         (["--files-from", "nowhere.txt"], "--files-from nowhere.txt: cannot be read: No such file"),
         (["--sidecar", "--caption-extension", ".png"], "caption extension '.png': expected one for text files"),
-        (["-b", "0"], "Invalid value for '-b'"),
+        (["-b", "0"], "--batch-size 0: expected a whole number from 1, or auto"),
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):

@@ -86,6 +86,8 @@ def choose_each(
     for name in ("k", "alpha"):
         if (value := getattr(decoding, name)) is not None:
             for method in set_option.of_option(name, methods):
+                typed = f"{value:g}" if isinstance(value, float) else str(value)
+                method.all_settings()[name].parse(name, typed, f"--{name} {typed}")
                 if name in given[method.name]:
                     raise SettingsError(f"--{name} and --set {name}: give one of them")
                 given[method.name][name] = value

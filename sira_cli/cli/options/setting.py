@@ -116,7 +116,8 @@ def _unknown(target: str, methods: Sequence[Method]) -> str:
     if others:
         return f"a setting of {' and '.join(others)}, but the method is {' and '.join(each.name for each in methods)}"
     known = [*keys(), *(key.rpartition(".")[2] for key in keys())]
-    return f"neither a key of presets nor a setting of methods{nearest(target, known)}"
+    remark = nearest(target, known) or "; `sira presets show demo --all` lists them"
+    return f"neither a key of presets nor a setting of methods{remark}"
 
 
 def keys() -> list[str]:
@@ -149,7 +150,7 @@ def is_set(name: str) -> bool:
     """Return whether a parameter of the library is a key of presets without an option of its own."""
     from sira_cli.models.loading.preset import keys as preset_keys
 
-    return name not in OPTIONS and any(key.rpartition(".")[2] == name for key in preset_keys())
+    return name not in OPTIONS and any(name in (key, key.rpartition(".")[2]) for key in preset_keys())
 
 
 def complete(incomplete: str) -> list[str]:

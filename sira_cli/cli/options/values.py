@@ -62,5 +62,5 @@ def read_batch_size(text: str) -> int | str:
     if text == "auto":
         return text
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r}: expected a whole number >= 1, or auto")
+        raise typer.BadParameter(f"{text}: expected a whole number from 1, or auto")
     return int(text)

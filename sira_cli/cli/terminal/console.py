@@ -63,7 +63,7 @@ def spell(options: Mapping[str, str]) -> None:
 
 def with_options_named(text: str) -> str:
     """Return a text of the library with its parameters, `name=`, as options: --name, --set name=, or --option name=."""
-    return re.sub(r"`(\w+)=`( (?!is )|)", _named, text)
+    return re.sub(r"`([\w.]+)=`( (?!is )|)", _named, text)
 
 
 def _named(found: re.Match[str]) -> str:

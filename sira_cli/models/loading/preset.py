@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
@@ -17,6 +19,7 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
+from sira_cli.methods.settings import Setting
 from sira_cli.models.answering.texts import TextSettings
 from sira_cli.models.loading.preset_parts import (
     Generation,
@@ -145,17 +148,18 @@ class Preset(Strict):
     def with_values(self, /, **settings: Any) -> Preset:
         """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
         values = self.model_dump(mode="json")
-        given = {}
+        given, names = {}, {}
         for name, value in settings.items():
             given[key := full_key(name)] = value
             if isinstance(value, str):
                 check_text(name, value)
             section, _, last = key.rpartition(".")
             (values[section] if section else values)[last] = value
+            names[key] = name
         for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
             if given.get(f"sira.{one}") is not None and f"sira.{other}" not in given:
                 values["sira"][other] = None
-        return validate(values, "settings")
+        return validate(values, "settings", names)
 
 
 @functools.cache
@@ -210,8 +214,8 @@ def read_value(key: str, text: str) -> Any:
         return text
 
 
-def validate(values: dict[str, Any], source: str) -> Preset:
-    """Return the preset of these values; `source` names their origin in messages.
+def validate(values: dict[str, Any], source: str, names: Mapping[str, str] = MappingProxyType({})) -> Preset:
+    """Return the preset of these values; `source` names their origin in messages, and `names` parameters, by key.
 
     Raises:
         SettingsError: the values are not valid; the message names every mistake.
@@ -220,36 +224,64 @@ def validate(values: dict[str, Any], source: str) -> Preset:
         # As JSON, where strict types still let a list fill a tuple.
         return Preset.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        problems = "; ".join(_explain(problem) for problem in error.errors())
-        raise SettingsError(f"{source}: {problems}") from error
+        problems = error.errors()
+        for problem in problems:
+            if name := names.get(".".join(map(str, problem["loc"]))):
+                given = problem["input"]
+                shown = f"{given:g}" if isinstance(given, float) else json.dumps(given, ensure_ascii=False).strip('"')
+                raise SettingsError(f"`{name}=` {shown:.100}: {_expected(problem)}") from error
+        raise SettingsError(f"{source}: {'; '.join(map(_explain, problems))}") from error
 
 
 def _explain(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         *parents, name = problem["loc"]
-        return f"unknown key `{key}`{nearest(str(name), _keys_at(parents))}"
+        return f"unknown key `{key}`{nearest(str(name), _schema_at(parents).get('properties', {}))}"
     if problem["type"] == "missing":
         return f"`{key}` is missing"
-    message = problem["msg"].removeprefix("Value error, ")
     shown = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
-    return f"`{key}`: {message[0].lower()}{message[1:]}{shown}"
+    return f"`{key}`: {_expected(problem)}{shown}"
 
 
-def _keys_at(parents: list[Any]) -> list[str]:
-    """Return the schema's valid keys under `parents`."""
-    schema = Preset.model_json_schema()
-    node = schema
-    for parent in parents:
-        node = node.get("properties", {}).get(parent, {})
+def _expected(problem: Any) -> str:
+    if problem["type"] == "value_error":  # one of ours
+        return str(problem["ctx"]["error"])
+    return f"expected {_values_in_words(_schema_at(problem['loc']))}"
+
+
+def values_of(key: str) -> str:
+    """Return the valid values of a key in words: `a number from 0`."""
+    return _values_in_words(_schema_at(key.split(".")))
+
+
+def _values_in_words(node: Mapping[str, Any]) -> str:
+    if some := node.get("anyOf"):
+        return ", or ".join(_values_in_words(each) for each in some)
+    kind, above = node.get("type", "object"), node.get("exclusiveMinimum")
+    if kind not in ("integer", "number"):
+        others = {"boolean": "true or false", "array": "a list", "null": "none", "object": "keys with values"}
+        return others.get(kind) or Setting(str, "", choices=tuple(node.get("enum", ()))).values
+    low, high = node.get("minimum", above), node.get("maximum", node.get("exclusiveMaximum"))
+    limits = {"low": low, "high": None if high is None or high >= 1e9 else high}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return Setting(int if kind == "integer" else float, "", above_low=above is not None, **given).values
+
+
+def _schema_at(place: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the part of the schema of presets for a key, or for what contains keys."""
+    node = schema = Preset.model_json_schema()
+    for part in place:
+        node = node.get("items") or node.get("properties", {}).get(part, {})
         options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
         reference = next((option["$ref"] for option in options if "$ref" in option), None)
         if reference:
             node = schema["$defs"][reference.rsplit("/", 1)[1]]
-    return list(node.get("properties", {}))
+    return node
 
 
 def nearest(name: str, known: Any) -> str:
-    """Return a remark for an error: the nearest known name, or all known names."""
+    """Return a remark for an error, of at most a line: the nearest known name, or all known names."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean `{close[0]}`?" if close else f" (valid: {', '.join(sorted(known))})." if known else ""
+    valid = ", ".join(sorted(set(known)))
+    return f"; did you mean `{close[0]}`?" if close else f" (valid: {valid})" if 0 < len(valid) <= 100 else ""

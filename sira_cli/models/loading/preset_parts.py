@@ -22,10 +22,10 @@ class Strict(BaseModel):
 class SiraSettings(Strict):
     """K and the strengths; `SiraConfig` documents and checks them."""
 
-    k: int | None = None
-    k_fraction: float | None = None
-    alpha: float = 0.5
-    beta: float | None = None
+    k: int | None = Field(default=None, ge=1)
+    k_fraction: float | None = Field(default=None, gt=0, lt=1)
+    alpha: float = Field(default=0.5, ge=0, lt=1e9)
+    beta: float | None = Field(default=None, gt=0, le=1)
 
     @model_validator(mode="after")
     def _check(self) -> SiraSettings:

@@ -99,8 +99,8 @@ def find(name: str) -> Preset:
     known = available()
     if name not in known:
         raise SettingsError(
-            f"no preset named {name!r}{nearest(name, known)} See `sira presets list`; "
-            "for a model id or a folder use `model=`."
+            f"no preset named {name!r}{nearest(name, known)}; `sira presets list` shows all "
+            "(a model id or a folder goes to `model=`)"
         )
     return read(known[name])
 
