@@ -48,7 +48,7 @@ class OllamaOptions(Options):
         more = self.__pydantic_extra__ or {}
         return {
             **{name: more.get(name) for name in CHAT_OPTIONS},
-            "max_completion_tokens": None if (self.num_predict or 0) < 1 else self.num_predict,  # -1: no limit is set
+            "max_completion_tokens": max(self.num_predict, -1) if self.num_predict else None,
             "repetition_penalty": self.repeat_penalty,
         }
 

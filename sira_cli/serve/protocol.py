@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -37,7 +38,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
 }
 # In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
+# Clients that want no limit send -1 tokens.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
+Tokens = Annotated[int, AfterValidator(lambda tokens: _limit(tokens))]
 Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
 
 
@@ -75,6 +78,12 @@ class RequestError(SiraError):
                 "code": self.code,
             }
         }
+
+
+def _limit(tokens: int) -> int:
+    if tokens < 1 and tokens != -1:
+        raise ValueError("expected at least 1, or -1 for as many as this server decodes")
+    return sys.maxsize if tokens == -1 else tokens
 
 
 class Options(BaseModel):
@@ -166,10 +175,12 @@ class ChatRequest(Options):
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: Share | None = None
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
     seed: Seed | None = None
     repetition_penalty: float | None = Field(default=None, gt=0)
     stop: str | list[str] | None = None
@@ -244,10 +255,6 @@ class ChatRequest(Options):
         if outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}):
             message = 'structured_outputs: only {"json": SCHEMA} is supported by this server; leave out the rest'
             raise RequestError(message, param="structured_outputs")
-        # As servers of open models have them; without sampling, the best token is the same with and without them.
-        for name, off in (("top_k", (-1, 0)), ("min_p", (0,))):
-            if self.temperature and more.get(name) not in (None, *off):
-                raise RequestError(f"{name}: not supported with a temperature; leave it out", param=name)
 
     def thinks(self) -> bool | None:
         """Return whether the model is to reason; None: the server's default."""

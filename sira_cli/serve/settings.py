@@ -37,11 +37,11 @@ def settings_of(
         request: the client's request.
         preset: the server's.
         method: the server's.
-        most_tokens: longer texts are refused.
+        most_tokens: limit of a text; longer ones are cut, as the finish reason tells.
         layers: L of the model.
 
     Raises:
-        RequestError: the text would be too long; an unknown method or setting, or a wrong value.
+        RequestError: an unknown method or setting, or a wrong value.
         SettingsError: settings that are valid alone exclude each other.
     """
     with _about("sira.method"):
@@ -54,12 +54,12 @@ def settings_of(
             if name in ("k", "k_fraction") and isinstance(tried, Preset):
                 tried.sira_config.layers_after_fork(layers)
     tokens = request.max_completion_tokens or request.max_tokens
-    if tokens is not None and tokens > most_tokens:
-        raise RequestError(f"max_tokens: this server decodes up to {most_tokens}; got {tokens}", param="max_tokens")
     changed = preset.with_settings(
-        max_new_tokens=tokens,
+        max_new_tokens=tokens and min(tokens, most_tokens),
         temperature=request.temperature,
         top_p=request.top_p,
+        top_k=request.top_k and max(request.top_k, 0),  # -1 is off like 0
+        min_p=request.min_p,
         seed=request.seed,
         repetition_penalty=request.repetition_penalty,
         system=request.system() or None,

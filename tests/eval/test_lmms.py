@@ -48,6 +48,7 @@ def test_messages_become_turns(images):
         ({"do_sample": False, "temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}, ()),
         ({"do_sample": True}, {"temperature": 1.0}, ()),
         ({"temperature": 0.7, "top_p": 0.9, "top_k": None}, {"temperature": 0.7, "top_p": 0.9}, ()),
+        ({"temperature": 1, "top_k": 5, "min_p": 0.1}, {"temperature": 1.0, "top_k": 5, "min_p": 0.1}, ()),
         ({"temperature": 0, "top_p": None, "num_beams": 3, "top_k": 5}, {"num_beams": 3, "temperature": 0.0}, ()),
         ({"until": "\n", "image_aspect_ratio": "original"}, {"temperature": 0.0}, ("\n",)),
     ],
@@ -62,7 +63,7 @@ def test_settings_of_generation(given, settings, until):
     [
         ([{"role": "user", "content": "Hello"}], {}, "t: has no picture"),
         ([{"role": "user", "content": [{"type": "video", "url": "a.mp4"}]}], {}, "t: has video of the user"),
-        (["picture"], {"temperature": 1, "top_k": 5}, "t: sira has no top_k"),
+        (["picture"], {"temperature": 1, "length_penalty": 5}, "t: sira has no length_penalty"),
     ],
 )
 def test_requests_that_are_refused(images, messages, generation, error):

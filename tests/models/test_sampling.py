@@ -73,6 +73,19 @@ def test_top_p_leaves_the_smallest_set_that_holds_its_share():
     assert picked == {0, 1}
 
 
+def test_top_k_and_min_p_are_those_of_transformers():
+    scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    for cut, left in (({"top_k": 2}, {0, 1}), ({"min_p": 0.2}, {0, 1, 2})):
+        assert {int(sampler([seed], 1.0, 1.0, **cut)(None, scores).argmax()) for seed in range(200)} == left
+
+
+def test_further_cut_offs_give_a_picture_the_same_text_alone_and_in_a_batch():
+    lvlm = load("demo", temperature=2.0, max_new_tokens=8, seed=4)
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(top_k=3, min_p=0.01))
+    alone = [lvlm.caption(path).text for path in EXAMPLES[:3]]
+    assert [each.text for each in lvlm.caption_many(EXAMPLES[:3])] == alone
+
+
 def test_a_row_s_draws_are_its_own_and_go_on():
     scores = torch.zeros(3, 1000)
     together, alone = RowSampler([1, 2, 1]), RowSampler([2])

@@ -19,6 +19,9 @@ import pytest
 from PIL import Image
 
 from sira_cli.serve.limits import Limits
+from sira_cli.serve.ollama import OllamaChat
+from sira_cli.serve.protocol import ChatRequest
+from sira_cli.serve.settings import settings_of
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, said
 from tests.support.helpers import SIRA
@@ -231,7 +234,7 @@ def test_a_text_that_takes_too_long(endless):
         ({"messages": said(picture="data:image/png;base64,!!!!")}, 400, "not base64"),
         ({"messages": said("what is <image> here?")}, 400, "placeholder"),
         ({"model": "gpt-4o"}, 404, "this server has 'demo'"),
-        ({"max_tokens": 10**6}, 400, "decodes up to 1024"),
+        ({"max_tokens": 0}, 400, "max_tokens: expected at least 1, or -1 for as many as this server decodes"),
         ({"sira": {"noise": 3}}, 400, "noise"),
         ({"sira": {"k": 99}}, 400, "out of range"),
         ({"sira": {"method": "ict", "calibration": "/etc/passwd"}}, 400, "no file is opened for a client"),
@@ -255,6 +258,24 @@ def test_neutral_settings_of_other_servers_are_taken(client):
     for more in ({"top_k": 20, "min_p": 0.1, "temperature": 0}, {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}):
         answer = httpx.post(f"{client.base_url}chat/completions", json={"messages": said()} | more, timeout=60)
         assert answer.json()["choices"][0]["message"]["content"] == plain
+
+
+def test_a_client_without_a_limit_gets_the_servers_and_is_told_when_the_text_was_cut(lvlm):
+    for given in ({"max_tokens": -1}, {"max_completion_tokens": 10**9}):
+        request = ChatRequest.read({"messages": said(), **given})
+        assert settings_of(request, lvlm.preset, "sira", 5, lvlm.layers)[0].generation.max_new_tokens == 5
+    request = OllamaChat.read({"model": "demo", "messages": [], "options": {"num_predict": -2}})
+    assert request.options.chat()["max_completion_tokens"] == -1
+
+
+def test_further_cut_offs_of_sampling_take_part(address, lvlm):
+    texts = []
+    for more in ({}, {"top_k": 1}, {"min_p": 1.0}):
+        body = {"messages": said(), "temperature": 2.0, "seed": 5, "max_tokens": 40, **more}
+        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).json()
+        texts.append(answer["choices"][0]["message"]["content"])
+    greedy = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=40)).caption(PICTURES[0], PROMPT).text
+    assert texts[1] == texts[2] == greedy != texts[0]
 
 
 def test_a_penalty_of_repetition_is_that_of_the_commands(address, lvlm):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sira_cli._version import __version__
 from sira_cli.analysis.trace.logits import LogitsFile
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
+from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, later
 from sira_cli.analysis.trace.rows import StepRows
 from sira_cli.core.forcing import score
 from sira_cli.core.forward_pass import VIEWS, Step
@@ -91,7 +91,7 @@ class Tracer:
                 },
                 **group,
                 "prompt": request.prompt,
-                **preset.later(),
+                **later(preset),
                 "preset": preset.name,
                 "model": preset.model,
                 "revision": lvlm.revision,

@@ -74,6 +74,11 @@ class OpenedRequest:
     address: str = field(default="")
 
 
+def later(preset: Preset) -> dict[str, Any]:
+    """Return the settings that traces contain only if they are set; their `top_k` is of candidates."""
+    return {"sampling_top_k" if name == "top_k" else name: value for name, value in preset.later().items()}
+
+
 def settings_of(preset: Preset, method: Method, options: TraceOptions) -> dict[str, Any]:
     """Return the settings that all traces of a file share, by their names in run lines, as far as they are known.
 
@@ -84,7 +89,7 @@ def settings_of(preset: Preset, method: Method, options: TraceOptions) -> dict[s
     """
     generation, sira = preset.generation, SiraConfig(**preset.sira.model_dump())
     return {
-        **preset.later(),
+        **later(preset),
         **({} if sira.k is None else {"k": sira.k}),
         "model": preset.model,
         "method": method.name,

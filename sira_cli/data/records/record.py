@@ -68,7 +68,7 @@ class Result:
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method without their own key.
-        system, repetition_penalty, no_repeat_ngram_size, think: as in the preset, if set.
+        system, top_k, min_p, repetition_penalty, no_repeat_ngram_size, think: as in the preset, if set.
         text_settings: changes to the text.
         images: of a group, the names of its pictures; `file_name` joins them.
         picture_settings: settings of the method that differ from `method_settings` for this picture.
@@ -117,6 +117,8 @@ class Result:
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
     system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
+    top_k: int | None = field(default=None, metadata=OFF_IF_ABSENT)
+    min_p: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
     no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
     think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)

@@ -12,7 +12,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import as_picture
 
 # Settings of generation that change texts and that are not ours; others in tasks are about other programs.
-REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity_penalty", "num_beam_groups", "min_p")
+REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity_penalty", "num_beam_groups")
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wan
     """
     given = {key: value for key, value in generation.items() if value is not None}
     sampled = given.get("do_sample", True) and given.get("temperature", float(given.get("do_sample", False))) > 0
-    refused = [key for key in REFUSED if given.get(key)] + ["top_k"] * bool(sampled and given.get("top_k"))
-    if refused:
+    if refused := [key for key in REFUSED if given.get(key)]:
         raise SettingsError(f"{name}: sira has no {refused[0]}: leave it out of the task's generation_kwargs")
     settings: dict[str, Any] = {
         key: given[key] for key in ("max_new_tokens", "num_beams", "repetition_penalty") if key in given
     }
     settings["temperature"] = float(given.get("temperature", 1.0)) if sampled else 0.0
-    settings |= {"top_p": float(given["top_p"])} if sampled and "top_p" in given else {}
+    shares = {"top_p": float, "top_k": int, "min_p": float}
+    settings |= {key: kind(given[key]) for key, kind in shares.items() if sampled and key in given}
     settings |= {"system": system} if system else {}
     until = given.get("until", ())
     return Wanted(tuple(sorted(settings.items())), (until,) if isinstance(until, str) else tuple(filter(None, until)))

@@ -228,7 +228,8 @@ class DecodingModel(PreparingModel):
         processors = self.processors(seeds, attention_mask, start, schemas)
         how: dict[str, Any] = {"do_sample": False}
         if settings.temperature > 0 and not self.samples_rows:
-            how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+            how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
+            how |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
         if start.stopping:
             how["stopping_criteria"] = StoppingCriteriaList(start.stopping)
         return how | ({"logits_processor": processors} if processors else {})
@@ -257,7 +258,8 @@ class DecodingModel(PreparingModel):
         processors += processors_of(settings, attention_mask)
         processors += start.processors
         if settings.temperature > 0 and self.samples_rows:
-            processors += sampler(seeds, settings.temperature, settings.top_p, drawn=start.in_inputs)
+            cut_offs: Any = {"top_k": settings.top_k, "min_p": settings.min_p}
+            processors += sampler(seeds, settings.temperature, settings.top_p, start.in_inputs, **cut_offs)
         return processors
 
     def following(self, schema: Schema | None) -> FollowingText | None:

@@ -16,7 +16,9 @@ from torch import Tensor
 from transformers.generation.logits_process import (
     LogitsProcessor,
     LogitsProcessorList,
+    MinPLogitsWarper,
     TemperatureLogitsWarper,
+    TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
@@ -54,13 +56,22 @@ class RowSampler(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
 
 
-def sampler(seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0) -> LogitsProcessorList:
-    """Return processors that sample B rows with these seeds at a temperature, from the share `top_p` of probability.
+def sampler(
+    seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0, *, top_k: int = 0, min_p: float = 0.0
+) -> LogitsProcessorList:
+    """Return processors that sample B rows with these seeds at a temperature, in the order of transformers.
 
-    `drawn` tokens of each row were sampled before.
+    Args:
+        seeds: of the rows.
+        temperature, top_p, top_k, min_p: as in transformers; 1 and 0 are off.
+        drawn: tokens of each row that were sampled before.
     """
     processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
+    if top_k:
+        processors.append(TopKLogitsWarper(top_k))
     if top_p < 1:
         processors.append(TopPLogitsWarper(top_p))
+    if min_p:
+        processors.append(MinPLogitsWarper(min_p))
     processors.append(RowSampler(seeds, drawn))
     return processors

@@ -46,8 +46,8 @@ def load(
         device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
         offline: never contact the hub; cached models still work.
         on_download: called before each download, with its name and size.
-        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature,
-            top_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
+        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature, top_p, top_k,
+            min_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
             `4bit`), attn_implementation, trust_remote_code, max_pixels, min_pixels, max_tiles, longest_edge,
             pan_and_scan, pad_to_square, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A
             method's own settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.

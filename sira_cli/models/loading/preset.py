@@ -34,7 +34,7 @@ from sira_cli.models.loading.preset_parts import (
 )
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
-_LATER_GENERATION = ("repetition_penalty", "no_repeat_ngram_size", "think")
+_LATER_GENERATION = ("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think")
 _LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",

@@ -77,6 +77,7 @@ class Generation(Strict):
     """Decoding settings; temperature 0 is greedy.
 
     Attributes:
+        top_k, min_p: further cut-offs of sampling, as in transformers; 0 is off.
         repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
         think: ask the model to reason before it answers; for chat templates with a switch.
     """
@@ -84,6 +85,8 @@ class Generation(Strict):
     max_new_tokens: int = Field(default=512, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, le=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     num_beams: int = Field(default=1, ge=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)

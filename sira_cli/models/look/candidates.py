@@ -61,7 +61,8 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
     settings = lvlm.preset.generation
     own = LogitsProcessorList()
     if settings.temperature > 0:
-        own = sampler(seeds, settings.temperature, settings.top_p)
+        cut_offs: Any = {"top_k": settings.top_k, "min_p": settings.min_p}
+        own = sampler(seeds, settings.temperature, settings.top_p, **cut_offs)
     samples = [number for number in range(len(rows)) if number % count]
     mixed = Mixed(
         ([number for number in range(len(rows)) if number % count == 0], own),
@@ -128,7 +129,7 @@ def _under(lvlm: AnsweringModel, temperature: float | None) -> AnsweringModel:
     if temperature is None:
         return lvlm
     other = copy.copy(lvlm)
-    other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0)
+    other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0)
     return other
 
 
