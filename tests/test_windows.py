@@ -40,7 +40,7 @@ builtins.__import__ = without
 """
 COMMANDS = {
     "caption": ["caption", EXAMPLE, "-p", "demo", "--max-new-tokens", "3", "-o", "captions.jsonl", "-b", "auto"],
-    "schema": ["caption", EXAMPLE, "-p", "demo", "--schema", "tags:2"],
+    "schema": ["caption", EXAMPLE, "-p", "demo", "--schema", "alt+description"],
     "demo": ["demo", "--limit", "1"],
 }
 

@@ -44,6 +44,7 @@ ROWS = (
     Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
     Row("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
     Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
+    Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (see `sira doctor`)"),
 )
 
 
@@ -87,6 +88,8 @@ def check(
         "verify": "`verify=`" * (verify is not None),
         "guide": f"`verify=` {verify.mode}" if verify is not None and verify.guides else "",
         "schema": ("`tags=`" if tags else "`schema=`") * (schema is not None),
+        "lists": ("`tags=`" if tags else "`schema=`") * (schema is not None and schema.has_lists),
+        "demo": preset.name * (preset.name == "demo"),
         "streams": streams,
     }
     for row in ROWS:

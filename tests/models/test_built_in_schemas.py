@@ -80,7 +80,9 @@ def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch
     for picture in PICTURES:
         Image.open(picture).save(tmp_path / picture.name)
     out = tmp_path / "out.jsonl"
-    command = ["caption", tmp_path, "-p", "demo", "--tags", "--prefix", "ohwx, ", "--sidecar", "-b", 2, "-o", out]
+    preset = tmp_path / "mine.yaml"  # the preset demo refuses lists
+    preset.write_text("model: bundled\n")
+    command = ["caption", tmp_path, "-p", preset, "--tags", "--prefix", "ohwx, ", "--sidecar", "-b", 2, "-o", out]
     code, _, err = sira(*command)
     assert code == 0, err
     for picture in PICTURES:
@@ -108,7 +110,9 @@ def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch
             "which nothing changes: leave out --set max_sentences",
         ),
         (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
-        (["--tags", "--method", "greedy,opera"], "--tags rules out tokens one by one, but method opera"),
+        (["--tags"], "sira: --tags: the bundled model cannot make lists: use another preset (see `sira doctor`)"),
+        (["--schema", "caption+tags:3"], "sira: --schema: the bundled model cannot make lists: use another preset"),
+        (["--tags", "--method", "opera"], "--tags rules out tokens one by one, but method opera"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sira, options, message):

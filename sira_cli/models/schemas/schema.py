@@ -104,6 +104,11 @@ class Schema:
         digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
         return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether it makes tags, or is a built-in one with a list."""
+        return self.as_tags or (self.name in built_in() and '"array"' in self.content)
+
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text.
 
