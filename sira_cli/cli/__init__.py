@@ -102,7 +102,12 @@ def main() -> None:
 def _run() -> int | str | None:
     """Run the command line, report errors, and return the exit code."""
     try:
-        code = app(prog_name="sira", standalone_mode=False)  # the name also under `python -m`
+        args = sys.argv[1:]
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        elif args == ["version"]:
+            args = ["--version"]
+        code = app(args, prog_name="sira", standalone_mode=False)  # the name also under `python -m`
         return code if isinstance(code, int) else 0
     except NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)

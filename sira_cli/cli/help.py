@@ -20,6 +20,7 @@ from sira_cli.methods.settings import FORK_SETTINGS, Setting
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 COLUMN = 25  # width of the names of options; longer ones have a line of their own
 NOTES = {  # below the titles of groups
+    **dict.fromkeys(("Decoding", "Second look"), "What is not given is the preset's."),
     "Answers and figures": "--method takes several methods; greedy and greedy+apc are added as controls.",
 }
 _CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
@@ -99,14 +100,27 @@ class Command(TyperCommand):
         for parameter in self.get_params(ctx):
             if (row := parameter.get_help_record(ctx)) is None:
                 continue
-            plain = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            group = getattr(parameter, "rich_help_panel", None) or plain
+            is_argument = parameter.param_type_name == "argument"
+            if is_argument:
+                row = _named(parameter), getattr(parameter, "help", "")
+            group = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
             name = _CHOICES.sub(r"\1", _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0]))
             groups.setdefault(group, []).append((name.strip(), row[1]))
-        if len(groups) > 1 and len(groups.get("Options", ())) == 1:  # --help alone: no section of its own
+        if (
+            groups.keys() - {"Arguments", "Options"} and len(groups.get("Options", ())) == 1
+        ):  # --help alone: no section of its own
             alone = groups.pop("Options")
             groups[next(reversed(groups))] += alone
         return groups
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the arguments of a command line: `NAME`, `[NAME]` if it may be missing, `...` after what repeats."""
+        pieces = [self.options_metavar or ""]
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                name = _named(parameter)
+                pieces.append((name if parameter.required else f"[{name}]") + "..." * (parameter.nargs == -1))
+        return pieces
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for every group of options."""

@@ -220,5 +220,5 @@ class _Terminal:
             again = " (--retry-errors tries them again)" if self._targets.output is not None else ""
             parts.append(f"{counts.failed} failed{again}")
         parts += self._targets.remarks()
-        method = f"{self._method}: " if self._method else ""
+        method = f"under {self._method}: " if self._method else ""
         note(method + ", ".join(parts) + (f": {self._targets.output}" if self._targets.output is not None else ""))

@@ -96,7 +96,7 @@ def test_several_methods_go_on_where_they_stopped(sira, folder):
     both.write_bytes(b"".join(both.read_bytes().splitlines(keepends=True)[:1]))
     code, _, err = sira(*command)
     assert code == 0
-    assert "greedy: 3 of 3 pictures were done before" in err
+    assert "sira: under greedy: 3 of 3 pictures were done before" in err
     assert "sira: 2 of 3 pictures done" in err
     assert greedy.read_bytes() == before[0]
     without_time = [re.sub(rb'"duration_ms": [0-9.]+', b"", data) for data in (both.read_bytes(), before[1])]

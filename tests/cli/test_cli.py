@@ -187,7 +187,10 @@ def test_a_wrong_value_is_named_with_its_option_and_what_was_expected(sira, args
 
 
 def test_version_and_help(sira):
-    assert sira("--version") == (0, f"sira {__version__}\n", "")
+    assert sira("--version") == sira("version") == (0, f"sira {__version__}\n", "")
+    assert sira("help") == sira("--help")
+    assert sira("help", "presets", "show") == sira("presets", "show", "--help")
+    assert sira("help", "captoin")[:2] == (2, "")
     for command in ([], ["caption"], ["ask"], ["demo"], ["presets"], ["presets", "new"]):
         code, out, err = sira(*command, "-h")
         assert (code, err) == (0, "")

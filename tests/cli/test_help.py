@@ -56,6 +56,19 @@ def test_every_command_s_help_names_values_plainly_and_ends_with_examples(sira, 
         assert line.startswith("sira " + " ".join(path))
 
 
+def test_arguments_are_written_in_one_way_and_defaults_are_shown(sira):
+    commands = ("compare", "report", "ask", "presets show")
+    usage = {name: sira("help", *name.split())[1].splitlines()[0] for name in commands}
+    assert usage["compare"] == "Usage: sira compare [OPTIONS] A.jsonl B.jsonl"
+    assert usage["report"] == "Usage: sira report [OPTIONS] FILE..."
+    assert usage["ask"] == "Usage: sira ask [OPTIONS] [PATH]... [QUESTION]"
+    assert usage["presets show"] == "Usage: sira presets show [OPTIONS] NAME"
+    shown = " ".join(sira("help", "caption")[1].split())
+    assert "Decoding: What is not given is the preset's. --method" in shown
+    for default in ("sira", "auto", "local", ".txt"):
+        assert f"[default: {default}]" in shown
+
+
 @pytest.mark.parametrize("path", ALL, ids="-".join)
 def test_examples_are_commands_that_can_be_typed(path):
     for line in ALL[path].epilog.strip().splitlines():

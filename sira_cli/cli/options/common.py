@@ -109,7 +109,7 @@ class ResearchModelOptions:
     ] = None
     device: Annotated[
         str,
-        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", show_default=False),
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps."),
     ] = "auto"
     settings: Annotated[
         list[str] | None,
@@ -281,9 +281,9 @@ class EngineOptions:
     title: ClassVar[str] = "Speed"
 
     batch_size: BatchSizeOption = None
-    engine: Annotated[
-        str, typer.Option(metavar="local|ray[:N]", help="Decode here, or with N workers on Ray.", show_default=False)
-    ] = "local"
+    engine: Annotated[str, typer.Option(metavar="local|ray[:N]", help="Decode here, or with N workers on Ray.")] = (
+        "local"
+    )
 
     def __post_init__(self) -> None:
         name, _, workers = self.engine.partition(":")

@@ -50,7 +50,6 @@ class MethodsOptions(DecodingOptions):
         typer.Option(
             metavar="NAME,...",
             autocompletion=complete_method,
-            show_default=False,
             help=f"{', '.join(METHODS)}; all.",
         ),
     ] = "sira"
