@@ -54,7 +54,7 @@ def _named(parameter: Any) -> str:
 
 
 def _expected(parameter: Any, problem: Any) -> str:
-    """Return what an option takes."""
+    """Return the values of an option in words."""
     if parameter.name in FORK_SETTINGS:
         return f"expected {FORK_SETTINGS[parameter.name].values}"
     if parameter.name in OPTIONS and problem["type"] != "value_error":
