@@ -44,7 +44,7 @@ ROWS = (
     Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
     Row("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
     Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
-    Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (see `sira doctor`)"),
+    Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (sira doctor)"),
 )
 
 

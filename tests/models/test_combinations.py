@@ -33,7 +33,9 @@ FEATURES: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "choices": (["--choices", "Yes,No"], {}, {"task": "ask", "choices": ("Yes", "No")}),
     "verify": (["--verify", "flag"], {}, {"verify": Verify()}),
     "guide": (["--verify", "guide"], {}, {"verify": Verify(mode="guide")}),
-    "schema": (["--schema", "labels"], {}, {"schema": Schema.of("labels")}),
+    "schema": (["--schema", "alt+description"], {}, {"schema": Schema.of("alt+description")}),
+    "lists": (["--schema", "labels"], {}, {"schema": Schema.of("labels")}),
+    "demo": ([], {}, {}),  # the preset of all of these
     "streams": ([], {}, {"streams": "sira trace"}),
 }
 PAIRS = [(row.one, row.other) for row in ROWS]
@@ -42,7 +44,13 @@ ONLY_PYTHON = {("choices", "words"), ("choices", "verify"), ("guide", "no_captio
 # What else is there where a feature is: other features of the same method, for example.
 OPERA = {"own_search", "no_beams", "no_rows", "one_stream", "draws_nothing"}
 IMPLIED = dict.fromkeys(("own_search", "no_rows", "draws_nothing"), OPERA)
-IMPLIED |= {"no_beams": {"one_stream"}, "one_stream": {"no_beams"}, "choices": {"no_caption"}, "guide": {"verify"}}
+IMPLIED |= {
+    "no_beams": {"one_stream"},
+    "one_stream": {"no_beams"},
+    "choices": {"no_caption"},
+    "guide": {"verify"},
+    "lists": {"schema"},
+}
 
 
 def asked_of(one: str, other: str) -> tuple[Any, dict[str, Any]]:
@@ -86,7 +94,7 @@ def test_pairs_that_are_not_in_the_table_are_not_refused():
     for one, other in itertools.combinations(FEATURES, 2):
         if {one, other} <= OPERA:
             continue
-        there = {one, other} | IMPLIED.get(one, set()) | IMPLIED.get(other, set())
+        there = {one, other, "demo"} | IMPLIED.get(one, set()) | IMPLIED.get(other, set())
         assert bool(refusal(one, other)) == any({*pair} <= there for pair in PAIRS), (one, other)
 
 
