@@ -26,6 +26,7 @@ COMMANDS = {
         ("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json"),
         "out.json",
     ),
+    "table": (("export", "captions.jsonl", "--csv", "out.csv"), "out.csv"),
     "export": (("demo", "--export", "scenes", "--limit", 1), "scenes/coco/ids.txt"),
     "sweep figure": (("sweep", "-p", "demo", "--limit", 1, "--k", 7, "--alpha", 1, "--plot", "out.png"), "out.png"),
 }

@@ -163,7 +163,7 @@ def check_no_video(name: str) -> None:
     if PurePath(name).suffix.lower() in VIDEOS:
         raise PictureError(
             f"{one_line(name)}: is a video, expected a picture: write its frames into a folder with ffmpeg, then "
-            "`sira caption FOLDER`, with `--together` for one text about all of them"
+            "`sira caption FOLDER`, one by one or all together"
         )
 
 
