@@ -1,4 +1,4 @@
-"""Measure how often 95 % intervals hold the true value: `python -m tools.coverage -o docs/bench/coverage.json`.
+"""How often 95 % intervals hold the true value, in simulations.
 
 Answers and captions are drawn with a known accuracy, and their figures and intervals are made as those of `sira eval`.
 A picture's answers are alike: each picture has its own chances (Dirichlet), so that two answers about it correlate.
@@ -6,26 +6,15 @@ A picture's answers are alike: each picture has its own chances (Dirichlet), so 
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sira_cli.demo.scene_report import markdown
 from sira_cli.eval.stats import chair, pope
 from sira_cli.eval.stats.influence import estimates
 from sira_cli.eval.stats.intervals import Estimate, Figure
 
-RUNS = 4_000
-PICTURES = (10, 20, 50, 500)
-ALIKE = ((1, 0.0), (6, 0.0), (6, 0.3), (9, 0.3))  # questions per picture, and how much their answers correlate
-ACCURACIES = (0.68, 0.8, 0.9, 0.97)
-DIFFERING = (0.01, 0.03, 0.1)  # share of the answers that only one of two methods has right
-ACCURACY = 0.9  # of the first of two methods
 MENTIONS = 4  # mean per caption: one, and a Poisson number of others
 DROPPED = 0.25  # share of the hallucinated mentions that the second method leaves out
 CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no", "neither", "words")
@@ -83,52 +72,11 @@ class Case:
         return second[name].minus(first[name]) if self.figure.startswith("- ") else first[name].figure()
 
 
-def cases() -> Iterator[Case]:
-    """Yield all cases."""
-    for pictures in PICTURES:
-        for questions, correlation in ALIKE:
-            for figure in ("accuracy", "F1"):
-                for right in ACCURACIES:
-                    yield Case(figure, pictures, questions, correlation, right)
-            for share in DIFFERING:
-                yield Case("- accuracy", pictures, questions, correlation, ACCURACY, share / 2, share / 2)
-                yield Case("- accuracy", pictures, questions, correlation, ACCURACY, share, 0)
-        for correlation in (0.0, 0.3):
-            for figure in ("CHAIRi", "- CHAIRi"):
-                for right in ACCURACIES:
-                    yield Case(figure, pictures, 0, correlation, right)
-
-
-def coverage(case: Case, runs: int) -> tuple[float, float]:
-    """Return the share of intervals that hold the true value, and the mean of half their width."""
+def coverage(case: Case, runs: int) -> float:
+    """Return the share of intervals that hold the true value."""
     rng = np.random.default_rng([*json.dumps(asdict(case)).encode()])
     found = [case.interval(rng) for _ in range(runs)]
-    held = sum(each.low - 1e-9 <= case.truth <= each.high + 1e-9 for each in found)
-    return held / runs, float(np.mean([each.half for each in found]))
-
-
-def measure(runs: int, on_case: Callable[[Case], None] = lambda case: None) -> dict[str, Any]:
-    """Return the record of all cases."""
-    rows = []
-    for case in cases():
-        held, half = coverage(case, runs)
-        rows.append(asdict(case) | {"truth": round(case.truth, 4), "coverage": held, "half": round(half, 3)})
-        on_case(case)
-    return {"schema": "sira.coverage/1", "runs": runs, "rows": rows}
-
-
-def table(record: dict[str, Any]) -> str:
-    """Return the lowest and the highest coverage of each figure, by number of pictures, in Markdown."""
-    titles = {"- accuracy": "difference of accuracy", "- CHAIRi": "difference of CHAIRi"}
-    sizes = list(dict.fromkeys(row["pictures"] for row in record["rows"]))
-    shown = [["coverage in percent", *(f"{size} pictures" for size in sizes)]]
-    for figure in dict.fromkeys(row["figure"] for row in record["rows"]):
-        cells = [titles.get(figure, figure)]
-        for size in sizes:
-            held = [row["coverage"] for row in record["rows"] if (row["figure"], row["pictures"]) == (figure, size)]
-            cells.append(f"{100 * min(held):.1f} to {100 * max(held):.1f}")
-        shown.append(cells)
-    return markdown(shown)
+    return sum(each.low - 1e-9 <= case.truth <= each.high + 1e-9 for each in found) / runs
 
 
 def _answers(case: Case, rng: Rng) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
@@ -169,21 +117,3 @@ def _chances(mean: np.ndarray, case: Case, rng: Rng) -> np.ndarray:
     drawn = rng.gamma(mean * (1 - case.correlation) / case.correlation) + 1e-300
     chances: np.ndarray = drawn / drawn.sum(axis=1, keepdims=True)
     return chances
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.coverage", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help="times that each case is drawn")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the measurements")
-    given = parser.parse_args()
-    if given.runs < 1:
-        parser.error(f"--runs {given.runs}: expected a number from 1 on")
-    record = measure(given.runs, lambda case: print(case, flush=True))
-    if given.output is not None:
-        given.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(table(record))
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.loading.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
-from tools import comparison, coverage, ledger, look_cost, verified
+from tools import comparison, ledger, look_cost, verified
 from tools.support import shipped
 from tools.word_scores import doubt_table, from_json, words_table
 
@@ -215,11 +215,6 @@ def methods_figures() -> str:
 def ledger_table() -> str:
     """Return the cost of resuming with a file of a million records."""
     return ledger.table(_record("ledger"))
-
-
-def coverage_table() -> str:
-    """Return the coverage of 95 % intervals."""
-    return coverage.table(_record("coverage"))
 
 
 def threshold_figures() -> str:

@@ -82,7 +82,6 @@ def all_parts() -> dict[str, Part]:
         _own("conformance-bfloat16", 180, "conformance", "--dtype", "bfloat16"),
         _own("auto-batch", 180, "auto"),
         _own("memory-limit", 180, "limit"),
-        _own("ray", 180, "ray"),
     ]
     shapes = [("qwen2.5-vl-7b", 600), ("qwen2.5-vl-7b", 1300), ("llava-1.5-7b", 576)]  # LLaVA's number is fixed
     for shape, tokens in shapes:

@@ -1,4 +1,4 @@
-"""The parts of `tools/gpu_check.sh` without a command of sira: conformance, memory, Ray.
+"""The parts of `tools/gpu_check.sh` without a command of sira: conformance, memory.
 
 python -m tools.gpu_parts conformance --dtype bfloat16 -o conformance.json
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
 from sira_cli.runs.events import Halved
 from sira_cli.runs.local_run import LocalRun
-from tools.gpu_check import LINE, ROOT, SIRA, SKIPPED
+from tools.gpu_check import LINE, SKIPPED
 
 STEPS = 6
 TOLERANCE = 1e-3  # of logits in float32; sums are in another order than on a CPU
@@ -153,31 +152,7 @@ def _pictures(lvlm: Lvlm, folder: Path, count: int) -> list[tuple[Any, str]]:
     return [(located(str(path)), path.name) for path in sorted(folder.glob("*.jpg"))]
 
 
-def ray(tiny: bool) -> dict[str, Any]:
-    """Caption the examples on a worker of Ray and in this process, and compare the texts."""
-    try:
-        importlib.import_module("ray")
-    except ImportError:
-        print("Ray is not installed")
-        sys.exit(SKIPPED)
-    texts = []
-    with tempfile.TemporaryDirectory() as folder:
-        device = ["--device", "cpu" if tiny else "cuda", "--max-new-tokens", "8" if tiny else "64"]
-        for name, engine in (("one", []), ("ray", ["--engine", "ray:1", "-b", "auto"])):
-            output = Path(folder, name)
-            command = [*SIRA, "caption", str(ROOT / "examples"), "-p", "demo", *device, *engine, "-o", str(output)]
-            subprocess.run([sys.executable, *command, "--limit", "6" if tiny else "20"], check=True)
-            lines = (output / "captions.jsonl").read_text(encoding="utf-8").splitlines()
-            texts.append({row["file_name"]: row["text"] for row in map(json.loads, lines)})
-        size = json.loads((output / "captions.run.json").read_text(encoding="utf-8"))["batch_size"]
-    differ = [name for name, text in texts[0].items() if texts[1].get(name) != text]
-    if differ or len(texts[0]) != len(texts[1]):
-        sys.exit(f"{len(differ)} of {len(texts[0])} texts differ under Ray, the first of {differ[:1]}")
-    print(f"{LINE}{len(texts[0])} texts are as in one process; -b auto took {size}")
-    return {"pictures": len(texts[0]), "batch_size": size}
-
-
-PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"auto": auto, "limit": limit, "ray": ray}
+PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"auto": auto, "limit": limit}
 
 
 def main() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,8 +9,7 @@ from scipy import stats
 from sira_cli.eval.stats.influence import estimates
 from sira_cli.eval.stats.intervals import student
 from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
-from tools.coverage import CELLS, Case, cases, coverage
-from tools.docs import BENCH
+from tools.coverage import CELLS, Case, coverage
 
 RUNS = 400
 HARD = (  # and the percentile bootstrap's coverage
@@ -29,17 +26,10 @@ EASY = (Case("accuracy", 500, 9, 0.3, 0.8), Case("- accuracy", 500, 6, 0.0, 0.9,
 
 @pytest.mark.parametrize("case", [*HARD, *EASY], ids=str)
 def test_intervals_hold_the_true_value(case):
-    held, _ = coverage(case, RUNS)
+    held = coverage(case, RUNS)
     assert held > 0.92  # 0.95 less three standard errors
     if case in EASY:
         assert held < 0.98  # and they are no wider than they must be
-
-
-def test_the_record_is_of_all_cases_and_none_is_below_93_percent():
-    record = json.loads((BENCH / "coverage.json").read_text(encoding="utf-8"))
-    assert len(record["rows"]) == len([*cases()])
-    assert min(row["coverage"] for row in record["rows"]) >= 0.93
-    assert record["runs"] >= 4000
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 49])

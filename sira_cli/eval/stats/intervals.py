@@ -4,7 +4,7 @@ Answers about one picture are alike, so pictures are the units. A share has Wils
 answers (Kish 1965): the number of independent answers that would scatter like these pictures. The scatter of few wrong
 answers is uncertain, so one prior answer is added that scatters as if all answers about a picture were equal; if all
 answers are right, the effective number is the number of pictures. A paired difference is the share of gains less the
-share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008). `python -m tools.coverage`
+share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008). `tools/coverage.py`
 measures how often intervals hold the true value.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from sira_cli.eval.stats.wilson import Z, wilson
 
 PRIOR = 1.0  # answers
-PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen by `tools.coverage`
+PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen by simulations (`tools/coverage.py`)
 
 
 @dataclass(frozen=True)
