@@ -13,7 +13,7 @@ from typing import Any
 
 from sira_cli.analysis.bench.figures import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
-from sira_cli.core.census import EXACT, REFUSED, STANDS_IN, UNSETTLED
+from sira_cli.core.census import BROKEN, EXACT, REFUSED, SINCE, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.demo.scene_report import read_figures
@@ -80,13 +80,25 @@ def census() -> str:
     unsettled = "; ".join(f"{kind} ({reason})" for kind, reason in UNSETTLED.items())
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
-        f"transformers 5.23 has {whole} image-text-to-text types: {counts}.",
+        f"transformers 5.24 has {whole} image-text-to-text types: {counts}.",
+        _by_version(),
         f"Also exact: {exact}.",
         f"The tests use another picture tower for {stands_in}, whose own needs timm.",
         f"Refused, with the reason in the message: {', '.join(REFUSED)}.",
         f"Not settled, runs with a warning: {unsettled}.",
     ]
     return "\n\n".join(lines)
+
+
+def _by_version() -> str:
+    """Return the exact types of each version of transformers, and those that it lacks or breaks itself."""
+    rows = ["| transformers | has of the exact types | lacks | breaks itself |", "|---|---|---|---|"]
+    for minor in range(19, 25):
+        later = [kind for kind, version in SINCE.items() if int(version.split(".")[1]) > minor and kind in TESTED]
+        broken = {kind: why for (kind, version), why in BROKEN.items() if version.startswith(f"5.{minor}.")}
+        shown = "; ".join(f"{kind}: {why}" for kind, why in broken.items())
+        rows.append(f"| 5.{minor} | {len(TESTED) - len(later) - len(broken)} | {', '.join(later)} | {shown} |")
+    return "\n".join(rows)
 
 
 def methods_table() -> str:

@@ -40,6 +40,7 @@ def print_report(found: Examination) -> None:
     lines = {
         "versions": f"sira {__version__}, Python {machine.python}, torch {machine.torch}, "
         f"transformers {machine.transformers}; {machine.system}",
+        "transformers": found.exact,
         "device": f"{machine.device}: {machine.chip}",
         "memory": f"{_gb(machine.memory.total)}, {_gb(machine.memory.free)} free",
         "extras": ", ".join(name for name in found.extras if name not in missing) or "none",

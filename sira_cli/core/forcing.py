@@ -8,7 +8,8 @@ vocabulary of 150,000 all logits of a long text would need more memory than the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,9 +57,9 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
             keep_rows.remove()
     (normed,), (last,) = rows, steps  # [2B, N, d]
     device = last.full.device  # that of the inputs; the head may be on another
-    _check_head(_logits(model, normed[:, -1:]).to(device), torch.cat([last.full, last.cf])[:, None])
+    head = _head(model, normed[:, -1:], torch.cat([last.full, last.cf])[:, None])
     for start in range(0, longest, ROWS):
-        z_full, z_cf = _logits(model, normed[:, start : start + ROWS]).to(device).chunk(2)  # [B, ROWS, V]
+        z_full, z_cf = head(normed[:, start : start + ROWS]).to(device).chunk(2)  # [B, ROWS, V]
         z_cd = contrast(z_full, z_cf, config.alpha)
         for row in range(z_full.shape[1]):
             yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
@@ -85,17 +86,27 @@ def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[st
     return extended
 
 
-def _logits(model: Any, normed: Tensor) -> Tensor:
-    """Apply the model's head: `[2B, n, d]` -> float32 `[2B, n, V]`."""
-    logits: Tensor = model.get_output_embeddings()(normed).float()
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return what a model does after its norm, `[2B, n, d]` -> float32 `[2B, n, V]`, as found by its own logits.
 
+    It is a linear head, with a soft cap or without: PaliGemma 2 leaves the cap of its config out until transformers
+    5.22.
+    """
+    linear = model.get_output_embeddings()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None) or math.inf
 
-def _check_head(ours: Tensor, theirs: Tensor) -> None:
-    """Check that the model does nothing after its norm except `_logits`."""
-    if float((ours - theirs).abs().max()) > 0.02 * float(theirs.abs().max()) + 1e-3:
+    def plain(rows: Tensor) -> Tensor:
+        logits: Tensor = linear(rows).float()
+        return logits
+
+    def capped(rows: Tensor) -> Tensor:
+        return cap * torch.tanh(plain(rows) / cap)
+
+    heads = (plain,) if math.isinf(cap) else (capped, plain)
+    differences = [float((head(normed).to(theirs.device) - theirs).abs().max()) for head in heads]
+    if min(differences) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "
             "texts cannot be forced on it; trace generated texts instead"
         )
+    return heads[differences.index(min(differences))]

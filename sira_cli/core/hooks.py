@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from torch import nn
+import transformers
+from torch import Tensor, nn
 
+from sira_cli.core.upstream import repeats_patches
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
@@ -107,6 +109,15 @@ class _OneTokenPerPass:
             raise UnsupportedModelError(
                 "prompt lookup proposes several tokens from the prompt, but both streams are followed token by token: "
                 "leave out prompt_lookup_num_tokens"
+            )
+        names = ("num_beams", "num_return_sequences")
+        beams = (options.get(name) or getattr(config, name, None) or 1 for name in names)
+        tensors = {name: value for name, value in options.items() if isinstance(value, Tensor)}
+        if max(beams) > 1 and repeats_patches(model, tensors):
+            raise UnsupportedModelError(
+                f"transformers {transformers.__version__} shuffles the patches of pictures for beams of a "
+                f"{type(model).__name__}, with or without a fork: install transformers 5.21 or newer, or leave out "
+                "num_beams and num_return_sequences"
             )
         return generate(*args, **options)
 

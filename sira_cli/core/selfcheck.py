@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -17,7 +18,8 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.upstream import set_attention
 
-TESTED = "5.19 to 5.24"  # versions of transformers that the tests ran with
+OLDEST, NEWEST = "5.19", "5.24"  # versions of transformers that the tests ran with
+TESTED = f"{OLDEST} to {NEWEST}"
 TOLERANCE = 1e-4  # of logits, in float32
 IMAGE, PATCHES, TOKENS = 63, 4, 12
 
@@ -29,6 +31,12 @@ class _Prompt:
     image: Tensor
     silent: Sequence[int] = (IMAGE,)
     grown: Mapping[str, int] = field(default_factory=dict)
+
+
+def is_tested(version: str) -> bool:
+    """Return whether the tests ran with a version of transformers, or with another patch of it."""
+    oldest, newest, asked = (Version(each).release[:2] for each in (OLDEST, NEWEST, version))
+    return oldest <= asked <= newest
 
 
 @functools.cache

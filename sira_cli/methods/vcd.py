@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STEPS = 1000
-PIXELS = ("pixel_values", "high_res_pixel_values")  # the inputs that show a picture; the second in high resolution
+# The inputs that show a picture: in high resolution, and as Fuyu and Video-LLaVA had them until transformers 5.20.
+PIXELS = ("pixel_values", "high_res_pixel_values", "image_patches", "pixel_values_images")
 _MARKS = {"pixel_attention_mask", "image_position_ids"}  # inputs that tell a picture's patches from padding
 
 
@@ -42,6 +43,8 @@ class Vcd(CutContrast):
             raise UnsupportedModelError("method vcd adds noise to pictures, not to videos")
         counts = [len(pictures_of(each)) for each in batch.images] or [1] * len(tokens)
         branch = dict(inputs)
+        if branch.keys().isdisjoint(PIXELS):
+            raise UnsupportedModelError(f"method vcd finds no picture among the inputs {', '.join(inputs)}")
         vision = getattr(batch.maker.model.config, "vision_config", None)  # Chameleon, Emu3 and Fuyu have none
         copies = getattr(vision, "temporal_patch_size", 1)
         for number, name in enumerate(PIXELS):

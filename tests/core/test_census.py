@@ -41,10 +41,11 @@ def largest_k(case: tiny.Tiny) -> int:
 def check_exact(case: tiny.Tiny, config: SiraConfig, caches: tuple[bool, ...] = (True, False)) -> None:
     expected = reference.decode(case, config.k or 1, config.alpha, STEPS)
     for use_cache in caches:
-        if use_cache or case.model.config.model_type != "ernie4_5_vl_moe":
+        if use_cache or case.model.config.model_type not in ("cosmos3_edge", "ernie4_5_vl_moe"):
             found, steps = generate_sira(case.model, case.inputs, config, max_new_tokens=STEPS, use_cache=use_cache)
             tokens = found[0].tolist()
-        else:  # without a cache, `generate` hands Ernie the kinds of the prompt's tokens only: it fails without a fork
+        else:  # without a cache, `generate` hands Ernie the kinds of the prompt's tokens only: it fails without a fork,
+            # and so does that of Cosmos until transformers 5.22 (other tokens than with one)
             tokens, steps = census.without_cache(case, config, STEPS)
         assert tokens == expected.tokens
         torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import DynamicCache
 
 from sira_cli.core import reference
@@ -79,7 +81,7 @@ def test_an_error_in_mid_pass_leaves_nothing(name: str, steps: int):
     """In the prompt, and in a step; before and after the mixers of late layers."""
     case = case_of(name)
     expected, _ = generate_sira(case.model, case.inputs, max_new_tokens=4)
-    calls = 0
+    calls, before = 0, hooks(case.model)  # transformers' own, which stay once outputs were asked for
 
     def fail(*_: object) -> None:
         nonlocal calls
@@ -95,7 +97,7 @@ def test_an_error_in_mid_pass_leaves_nothing(name: str, steps: int):
                     generate(case.model, case.inputs)
                 handle.remove()
                 assert torch.equal(generate(case.model, case.inputs, max_new_tokens=4), expected)
-    assert hooks(case.model) == 0
+    assert hooks(case.model) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,6 +105,10 @@ def test_beams_in_a_padded_batch(name: str):
     case = case_of(name)
     singles = family_prompts(name, case, 3)
     beams = {"num_beams": 3, "num_return_sequences": 2}
+    if name == "Qwen3.5" and Version(transformers.__version__) < Version("5.21"):
+        with pytest.raises(UnsupportedModelError, match="shuffles the patches"), attach(case.model):
+            generate(case.model, singles[0], **beams)
+        return
     for k in (1, 5):
         with attach(case.model, SiraConfig(k=k)):
             batch = generate(case.model, left_pad(singles), **beams)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
+from packaging.version import Version
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, cache_utils
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
 
-from sira_cli.core import upstream
+from sira_cli.core import arguments, upstream
 from tests.support import tiny
 from tests.support.helpers import left_pad
 from tests.support.prompts import family_prompts
@@ -20,10 +22,34 @@ SOURCE = Path(upstream.__file__)
 PRIVATE = {
     "_prepare_position_ids_for_generation": GenerationMixin,
     "_update_model_kwargs_for_generation": GenerationMixin,
+    "_expand_inputs_for_generation": GenerationMixin,
     "_supports_logits_to_keep": GenerationMixin,
     "_attn_implementation": PreTrainedConfig(),
     "_eos_token_tensor": None,  # set by `generate`
     "_pad_token_tensor": None,
+}
+
+# What our layers of a cache read, set and override, by the class that has it.
+FIELDS = {
+    "DynamicLayer": (
+        *("keys", "values", "is_initialized", "get_seq_length", "lazy_initialization", "update", "reset"),
+        *("reorder_cache", "batch_repeat_interleave", "batch_select_indices", "crop", "is_croppable"),
+    ),
+    "DynamicSlidingWindowLayer": ("sliding_window", "cumulative_length"),
+    "DynamicIndexedLayer": ("indexer_keys", "update_indexer"),
+    "LinearAttentionLayer": (
+        *("conv_states", "recurrent_states", "number_of_states", "reorder_cache"),
+        *("update_conv_state", "update_recurrent_state", "lazy_initialization"),
+    ),
+    "DynamicCache": ("layers", "offloading", "get_seq_length", "batch_repeat_interleave", "update", "reset"),
+    "DummyLayer": (),
+}
+# Arguments that we pass to `generate`'s parts and to modules, or read there by name.
+ARGUMENTS = {
+    GenerationMixin.generate: ("inputs", "generation_config", "assistant_model", "custom_generate", "kwargs"),
+    LlamaForCausalLM.forward: ("input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"),
+    LlamaDecoderLayer.forward: ("hidden_states", "attention_mask", "position_ids", "position_embeddings"),
+    LlamaAttention.forward: ("hidden_states", "attention_mask", "position_embeddings"),
 }
 
 
@@ -42,6 +68,23 @@ def padded(case):
 def test_transformers_has_the_name(name):
     owner = PRIVATE[name]
     assert hasattr(owner, name), f"transformers {hf.__version__} has no {name} any more: see sira_cli/core/upstream.py"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_layers_of_a_cache_have_their_fields(name):
+    if name == "DummyLayer" and not hasattr(cache_utils, name):
+        assert Version(hf.__version__) < Version("5.23")
+        return
+    layer = getattr(cache_utils, name)(*[4] * (name == "DynamicSlidingWindowLayer"))
+    missing = [field for field in FIELDS[name] if not hasattr(layer, field)]
+    assert missing == [], f"transformers {hf.__version__}: see sira_cli/core/cache.py and what it imports"
+
+
+@pytest.mark.parametrize("function", ARGUMENTS, ids=lambda function: function.__qualname__)
+def test_functions_have_the_arguments_that_we_name(function):
+    parameters = arguments.parameters(function)
+    assert [name for name in ARGUMENTS[function] if name not in parameters] == []
+    assert function.__name__ != "forward" or arguments.CACHE in parameters
 
 
 def test_no_other_module_uses_one():

@@ -14,6 +14,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach as attach_sira
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
@@ -435,7 +436,7 @@ def test_other_searches_are_refused(settings: dict):
 
 @pytest.mark.parametrize("settings", [{"use_cache": False}, {"cache_implementation": "static"}])
 def test_other_caches_are_refused(settings: dict):
-    with pytest.raises(UnsupportedModelError, match="leave out past_key_values, cache_implementation"):
+    with pytest.raises(UnsupportedModelError, match=f"leave out {CACHE}, cache_implementation"):
         decoded(Opera(), case_of("LLaVA-1.5"), **settings)
 
 

@@ -56,7 +56,9 @@ def test_the_table_names_the_methods_that_refuse_a_type(kind: str):
     assert refused == {name for name, kinds in NOT_FOLLOWED.items() if kind in kinds}
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in TELLING.items() for kind in kinds])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kinds in TELLING.items() for kind in kinds if kind in census.HERE]
+)
 def test_telling_types(name: str, kind: str):
     check(name, kind)
 

@@ -148,10 +148,14 @@ def model_of(
 
 def picture_inputs(model: Any, own: dict[str, Any] | None) -> dict[str, Any]:
     """One random picture, as the model's processor would hand it over: patches with their grid, or pixels."""
+    names = inspect.signature(model.forward).parameters
+    # Fuyu and Video-LLaVA had names of their own until transformers 5.21.
+    shown = next(name for name in ("pixel_values", "image_patches", "pixel_values_images") if name in names)
     if own is not None:
-        return {name: value() if callable(value) else value for name, value in own.items()}
-    if "image_grid_thw" not in inspect.signature(model.forward).parameters:
-        return {"pixel_values": pixels(1, 3, 32, 32)}
+        made = {name: value() if callable(value) else value for name, value in own.items()}
+        return {shown if name == "pixel_values" else name: value for name, value in made.items()}
+    if "image_grid_thw" not in names:
+        return {shown: pixels(1, 3, 32, 32)}
     vision = model.config.vision_config
     width = 3 * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
     return {"pixel_values": pixels(64, width), "image_grid_thw": torch.tensor([[1, 8, 8]])}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sira_cli.analysis.doctor.machine import Machine, extras
+from sira_cli.core import selfcheck
 from sira_cli.data.report import Report
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
@@ -35,6 +36,7 @@ class Examination(Report):
     """All findings.
 
     Attributes:
+        exact: the self-check of the fork under this transformers, and whether this version was tested.
         extras: missing packages by extra.
         hub: `reachable`, `offline mode`, or the reason why it cannot be reached.
         fits: shipped presets, the smallest first.
@@ -45,6 +47,7 @@ class Examination(Report):
     schema = "sira.doctor/1"
 
     machine: Machine
+    exact: str
     extras: dict[str, list[str]]
     hub: str
     fits: tuple[PresetFit, ...]
@@ -64,12 +67,18 @@ def examine() -> Examination:
     }
     return Examination(
         machine=machine,
+        exact=_exact(machine.transformers),
         extras=extras(),
         hub=hub,
         fits=tuple(sorted(fits.values(), key=lambda fit: (fit.needed, fit.preset))),
         unknown=tuple(preset.name for preset in shipped if preset.name not in fits),
         command=_advised(fits, hub),
     )
+
+
+def _exact(version: str) -> str:
+    tested = "tested" if selfcheck.is_tested(version) else f"not tested (tested: {selfcheck.TESTED})"
+    return f"{tested}; self-check: {selfcheck.failure() or 'exact'}"
 
 
 def _is_downloaded(preset: Preset) -> bool:
