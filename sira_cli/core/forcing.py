@@ -87,7 +87,7 @@ def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[st
 
 
 def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return what a model does after its norm, `[2B, n, d]` -> float32 `[2B, n, V]`, as found by its own logits.
+    """Return the head of a model after its norm, `[2B, n, d]` -> float32 `[2B, n, V]`, as found by its own logits.
 
     It is a linear head, with a soft cap or without: PaliGemma 2 leaves the cap of its config out until transformers
     5.22.
