@@ -141,12 +141,7 @@ def shown(text: str) -> str:
 
 
 def _mentions(
-    look: SecondLook,
-    number: int,
-    scene: Scene,
-    text: str,
-    contrast: list[dict[str, Any]],
-    full: list[dict[str, Any]],
+    look: SecondLook, number: int, scene: Scene, text: str, contrast: list[dict[str, Any]], full: list[dict[str, Any]]
 ) -> list[Mention | None]:
     """Return every mention of an object with its scores; None for words outside the second look's vocabulary."""
     claims = look.check(render(scene)[0], text).objects
@@ -159,10 +154,7 @@ def _mentions(
         place, first = start / len(text), name not in before
         before.add(name)
         rows.append(
-            Mention(
-                *(number, name in scene.objects, place, first),
-                *(asked[0].support, probability, grounding),
-            )
+            Mention(*(number, name in scene.objects, place, first), *(asked[0].support, probability, grounding))
             if asked
             else None
         )
