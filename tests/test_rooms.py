@@ -20,22 +20,24 @@ TERMINAL = {"typer", "rich", "click"}
 # Lines of Python in each room. Raise one on purpose only, with the reason in the commit: a feature enters with one that
 # leaves, and what shrinks keeps its room small.
 LINES = {
-    "core": 3_960,
-    "language": 1_450,
-    "pictures": 4_000,
-    "data": 3_470,
-    "methods": 3_230,
-    "models": 11_790,
-    "runs": 2_890,
-    "eval": 7_370,
-    "analysis": 7_660,
-    "demo": 1_530,
-    "serve": 3_880,
-    "cli": 6_420,
+    "core": 3_440,
+    "language": 860,
+    "pictures": 2_680,
+    "data": 2_380,
+    "methods": 2_960,
+    "models": 8_540,
+    "runs": 2_040,
+    "eval": 4_780,
+    "analysis": 7_770,
+    "demo": 1_300,
+    "serve": 2_380,
+    "cli": 5_770,
 }
+# Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
+WHOLE = {"sira_cli": 47_000, "tests": 36_900, "tools": 3_500}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
-DECODER_LINES = 30_740
+DECODER_LINES = 22_850
 
 
 @functools.cache
@@ -148,6 +150,12 @@ def lines(name: str) -> int:
 @pytest.mark.parametrize("name", ROOMS)
 def test_a_room_keeps_to_its_lines(name):
     assert lines(name) <= LINES[name], f"{name}: shorten it, or raise its budget on purpose"
+
+
+@pytest.mark.parametrize("folder", WHOLE)
+def test_the_whole_keeps_to_its_lines(folder):
+    files = (PACKAGE.parent / folder).rglob("*.py")
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= WHOLE[folder]
 
 
 def test_what_one_must_know_to_change_a_decoder_keeps_to_its_lines():

@@ -58,11 +58,6 @@ def choose(names: Sequence[str], scenes: int, units: Units) -> dict[str, Chosen]
     """Measure the settings of these methods and choose; the fallback is the authors' settings.
 
     Questions are asked only under settings whose captions fulfil the rule; elsewhere no answer could change the choice.
-
-    Args:
-        names: of methods with a grid.
-        scenes: number of validation scenes.
-        units: keeps the texts.
     """
     greedy = load_method("greedy")
     subjects = [held_out(seed) for seed in VALIDATION_SEEDS[:scenes]]

@@ -17,10 +17,6 @@ def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[
     round.
 
     The first round only warms up. Captions are as long as the method makes them.
-
-    Args:
-        methods: the bundled model under each.
-        scenes: at least two.
     """
     ratios: dict[str, list[float]] = {name: [] for name in methods}
     for number, scene in enumerate(scenes):

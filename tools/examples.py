@@ -55,12 +55,7 @@ def captions(shown: Sequence[Scene]) -> dict[str, list[str]]:
 
 
 def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
-    """Return the text of `examples/README.md`.
-
-    Args:
-        shown: the scenes.
-        texts: by method, the caption of each.
-    """
+    """Return the text of `examples/README.md`."""
     rows = [
         f'| <img src="{name(scene)}" width="200"> | {scene.place}: {", ".join(sorted(scene.objects))} '
         f"| {marked(scene, greedy)} | {marked(scene, sira)} |"

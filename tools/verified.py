@@ -207,11 +207,6 @@ def caption_seconds(
     """Return the seconds of a caption with and without a second look, in turn, a scene a round.
 
     The first round only warms up.
-
-    Args:
-        methods: the bundled model under each.
-        scenes: at least two.
-        looks: second looks, each with the method under which it is taken.
     """
     ways: list[tuple[str, str, Verify | None]] = [(name, name, None) for name in methods]
     ways += [(looked(*look), *look) for look in looks]

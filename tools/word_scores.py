@@ -86,12 +86,7 @@ def doubt_table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def scored_captions(lvlm: Lvlm, batch: Sequence[Scene]) -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Return each scene's caption, and its words under the contrast and under the full stream alone.
-
-    Args:
-        lvlm: the bundled model under a decoder.
-        batch: to caption.
-    """
+    """Return each scene's caption, and its words under the contrast and under the full stream alone."""
     inputs = lvlm.prepare([render(scene)[0] for scene in batch], [lvlm.preset.prompts.caption] * len(batch))
     contrast, full = WordScores(lvlm.parser, lvlm.sira.alpha), WordScores(lvlm.parser, 0.0)
 
