@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,12 +38,6 @@ def test_caption_prints_the_text_and_nothing_else(sira, photos):
     assert out == load("demo", max_new_tokens=3).caption(photos["chelsea"]).text + "\n"
 
 
-def test_ask(sira, photos):
-    code, out, err = sira("ask", photos["chelsea"], "Is there a cat?", *FAST)
-    assert (code, without_notes(err)) == (0, "")
-    assert out == load("demo", max_new_tokens=3).ask(photos["chelsea"], "Is there a cat?").text + "\n"
-
-
 def test_several_pictures_are_named(sira, photos):
     code, out, _ = sira("caption", photos["chelsea"], photos["rocket"], *FAST)
     lvlm = load("demo", max_new_tokens=3)
@@ -58,15 +51,6 @@ def test_stdin(sira, photos):
     record = json.loads(out)
     assert record["file_name"] == "-"
     assert record["text"] == load("demo", max_new_tokens=3).caption(photos["coffee"]).text
-
-
-def test_json_records(sira, photos):
-    code, out, _ = sira("ask", photos["chelsea"], photos["coffee"], "Why?", *FAST, "--json")
-    records = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
-    assert [record["file_name"] for record in records] == [str(photos["chelsea"]), str(photos["coffee"])]
-    assert {record["schema"] for record in records} == {"sira.ask/1"}
-    assert {record["prompt"] for record in records} == {"Why?"}
 
 
 def test_one_bad_picture_does_not_end_the_run(sira, photos, tmp_path):
@@ -344,29 +328,6 @@ def test_a_terminal_gets_the_text_as_it_is_made(photos, home):
 
 
 @pytest.mark.slow
-def test_ctrl_c_exits_130(photos, home, tmp_path):
-    """SIGINT reaches the process while it decodes many captions."""
-    for number in range(400):
-        (tmp_path / f"{number}.jpg").symlink_to(photos["chelsea"])
-    environment = {**os.environ, "SIRA_HOME": str(home), "PYTHONUNBUFFERED": "1"}
-    command = [SIRA, "caption", str(tmp_path), "-p", "demo", "--max-new-tokens", "200", "-q"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        # A job in the background of a script inherits an ignored SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # the first caption is there, so decoding is under way
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
-
-
-@pytest.mark.slow
 def test_a_closed_pipe_is_no_error_message(photos, home):
     environment = {**os.environ, "SIRA_HOME": str(home)}
     command = f"{SIRA} caption {photos['chelsea']} {photos['coffee']} -p demo -q --json | true"
@@ -374,12 +335,8 @@ def test_a_closed_pipe_is_no_error_message(photos, home):
     assert run.stderr == b""
 
 
-@pytest.fixture
-def no_model(monkeypatch):
+def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(sira, photos, monkeypatch):
     monkeypatch.setattr("sira_cli.models.loading.load.load", None)
-
-
-def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(sira, photos, no_model):
     folder = photos["coffee"].parent
     code, _, err = sira("ask", folder, "-p", "demo")
     assert (code, err) == (2, f"sira: the question comes last, but {folder} is a folder: add the question in quotes\n")

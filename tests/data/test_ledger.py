@@ -256,17 +256,6 @@ def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
     assert (names(path), names(aside)) == (["a", "c"], ["b"])
 
 
-def test_records_can_be_read_after_they_were_put_in_order(path):
-    ledger = Ledger(path)
-    ledger.begin()
-    for name in "cab":
-        ledger.append(record(name))
-    ledger.finish("abc")
-    assert [one["file_name"] for one in ledger.records()] == ["a", "b", "c"]
-    assert ledger.record("b")["text"] == "A b."
-    ledger.close()
-
-
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     with pytest.raises(SiraError, match="cannot be opened for writing"):
         Ledger(tmp_path / "nowhere/captions.jsonl")
@@ -423,7 +412,7 @@ def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
 
 
 def test_a_failed_write_leaves_whole_records(path, monkeypatch):
-    """A short write and then none, as on a full disk; a real one is in test_batch_runs.py."""
+    """A short write and then none, as on a full disk; a real one is in tests/runs/test_command.py."""
     ledger = Ledger(path)
     ledger.begin()
     ledger.append(record("a.jpg"))

@@ -177,7 +177,6 @@ def test_what_is_wrong_with_a_table(folder, content, expected):
 
 
 def test_a_command_without_a_question(sira, folder):
-    assert sira("ask", "photos/0.png", "-p", "demo")[2].startswith("sira: the question comes last")
     code, _, err = sira("ask", "-p", "demo")
     assert (code, err) == (2, "sira: Missing argument 'QUESTION': the question to ask, or --questions FILE\n")
     code, _, err = sira("ask", "photos", "photos", "--questions", "q.jsonl", "-p", "demo")

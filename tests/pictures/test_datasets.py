@@ -158,9 +158,6 @@ def test_a_key_with_two_pictures(folder):
     assert errors("two.tar") == ["two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`"]
     assert [picture.read() for picture in find_pictures(["two.tar"], image_column="png")] == [b"x", picture]
     assert [picture.read() for picture in find_pictures(["two.tar"], image_column=".depth.png")] == [b"y"]
-    _, both = find_pictures(["two.tar"], image_column="depth.png,png")
-    assert [data for _, data in both.files(both.read())] == [b"y", picture]
-    assert errors("two.tar", image_column="jpg,depth.png")[0].startswith("two.tar/a: has 1 picture (jpg), expected one")
     write_tar(Path("dots.tar"), [("img.1.jpg", picture), ("img.2.jpg", picture)])
     assert errors("dots.tar")[0].startswith("dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one: choose")
 
@@ -257,15 +254,6 @@ def test_texts_of_other_types(folder, kind):
     """As polars and pandas write them."""
     feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
     assert [picture.read() for picture in find_pictures(["file.arrow"])] == PICTURES
-
-
-def test_several_pictures_of_a_row(folder):
-    made = pyarrow.table({"all": pyarrow.array([KINDS["struct"]], pyarrow.list_(STRUCT)), "n": [1]})
-    (picture,) = find_pictures([write(made, "list.parquet")])
-    assert [data for _, data in picture.files(picture.read())] == PICTURES
-    paths = pyarrow.table({"a": KINDS["paths"], "b": KINDS["paths"][::-1]})
-    pictures = find_pictures([write(paths, "two.csv")], image_column="a,b")
-    assert [data for _, data in pictures[0].files(pictures[0].read())] == [PICTURES[0], PICTURES[2]]
 
 
 def test_rows_in_any_order(folder):

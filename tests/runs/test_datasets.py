@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,6 @@ from sira_cli.models.loading.load import load
 from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import find_pictures
 from sira_cli.runs.ray_run import Captioner, Work
-from tests.support.helpers import SIRA
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
@@ -40,27 +35,6 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def without_time(path: Path) -> bytes:
-    return re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', path.read_bytes())
-
-
-def kill_soon(folder: Path, home: Path, output: Path, *command: object) -> None:
-    """Start the installed command, and kill it as soon as it has written something new."""
-
-    def written() -> int:
-        return sum(path.stat().st_size for path in output.rglob("*.jsonl")) if output.is_dir() else 0
-
-    before = written()
-    arguments = [SIRA, *map(str, command)]
-    with subprocess.Popen(
-        arguments, cwd=folder, env={**os.environ, "SIRA_HOME": str(home)}, stderr=subprocess.DEVNULL
-    ) as run:
-        while run.poll() is None and written() <= before:
-            time.sleep(0.01)
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-
-
 def test_texts_are_those_of_the_pictures_alone(sira, shards):
     code, out, err = sira("caption", "shards/cc-{000..001}.tar", *FAST, "-o", "captions.jsonl", "-b", 4)
     assert (code, out) == (3, "")
@@ -76,22 +50,6 @@ def test_texts_are_those_of_the_pictures_alone(sira, shards):
     again = sira("caption", "shards", *FAST, "-o", "captions.jsonl")
     assert again[0] == 3
     assert "5 of 6 pictures were done before" in again[2]
-
-
-@pytest.mark.slow
-def test_a_killed_run_over_shards_goes_on(sira, shards, home, tmp_path):
-    command = ("caption", "shards", *FAST)
-    assert sira(*command, "-o", "whole.jsonl")[0] == 3
-    (tmp_path / "killed").mkdir()
-    kill_soon(tmp_path, home, tmp_path / "killed", *command, "-o", "killed/captions.jsonl")
-    assert 1 <= len((tmp_path / "killed/captions.jsonl").read_bytes().splitlines()) < 6
-    assert sira(*command, "-o", "killed/captions.jsonl")[0] == 3
-    whole = without_time(tmp_path / "whole.jsonl")
-    names = [record["file_name"] for record in read(tmp_path / "killed/captions.jsonl")]
-    assert names == [f"../{record['file_name']}" for record in read(tmp_path / "whole.jsonl")]
-    assert [record["text"] for record in read(tmp_path / "killed/captions.jsonl")] == [
-        json.loads(line)["text"] for line in whole.splitlines()
-    ]
 
 
 def test_a_worker_of_ray_reads_the_shard_itself(shards):

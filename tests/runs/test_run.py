@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from dataclasses import dataclass
@@ -206,32 +205,6 @@ def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
         next(run_pictures(own, folder, task="ask", prompt="Is it?", choices=["Yes", "No"]))
     with pytest.raises(SettingsError, match="method backwards follows one text per picture"):
         own.under(Backwards(), own.preset.with_settings(num_beams=2))
-
-
-def test_an_output_that_is_cut_off_while_the_run_goes_on_ends_it(lvlm, folder):
-    output = folder / "cut.jsonl"
-    events = run_pictures(lvlm, folder, output=output)
-    assert kinds(itertools.islice(events, 4)) == ["Started", "Failed", "Finished", "Finished"]
-    output.write_bytes(b"")
-    with pytest.raises(SiraError, match=r"cut\.jsonl: another program has changed it: it has 0 bytes, expected \d+"):
-        next(events)
-    assert json.loads(output.with_suffix(".run.json").read_text())["state"] == "failed"
-    assert kinds(run_pictures(lvlm, folder, output=output)) == ["Started", "Failed", *["Finished"] * 3]
-
-
-def test_one_that_fails_fast_stops_there(lvlm, folder, tmp_path):
-    events = list(run_pictures(lvlm, folder, fail_fast=True, output=tmp_path / "captions.jsonl"))
-    assert kinds(events) == ["Started", "Failed"]
-    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "stopped"
-
-
-def test_an_output_that_is_removed_while_the_run_goes_on_is_complete_at_its_end(lvlm, folder):
-    output, alone = folder / "removed.jsonl", folder / "alone.jsonl"
-    list(run_pictures(lvlm, folder, output=alone))
-    for event in run_pictures(lvlm, folder, output=output):
-        if isinstance(event, Finished) and event.name == "1.png":
-            output.unlink()
-    assert without_time(output) == without_time(alone)
 
 
 @pytest.mark.parametrize("text", ["", " \n "])

@@ -18,11 +18,9 @@ from sira_cli.analysis.trace import SCHEMA
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.groups import listed_groups
 from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.sources import as_picture
 from sira_cli.runs.check_request import CheckRequest
-from sira_cli.runs.local_run import LocalRun
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.shards import EXAMPLES, write_tar
@@ -98,16 +96,6 @@ def test_a_group_that_is_longer_than_the_context_fails_alone(sira, folder):
         "1,024: give fewer pictures, or make them smaller",
         long["error"],
     )
-
-
-def test_a_replaced_picture_of_a_group_is_answered_again(sira, folder):
-    command = ("ask", "photos/0.png", "photos/1.png", "--together", QUESTION, *DEMO, "-o", "out.jsonl")
-    sira(*command)
-    (first,) = read("out.jsonl")
-    shutil.copy(EXAMPLES[7], "photos/1.png")
-    sira(*command)
-    (second,) = read("out.jsonl")
-    assert first["key"] != second["key"]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
@@ -213,30 +201,6 @@ def test_columns_of_a_table(sira, folder, demo):
     assert code == 0
     for number, row in enumerate(map(json.loads, out.splitlines())):
         assert row["text"] == demo.caption([f"photos/{number}.png", f"photos/{number + 1}.png"]).text
-
-
-def test_members_of_a_shard(sira, folder, demo):
-    files = [Path(f"photos/{number}.png").read_bytes() for number in range(4)]
-    members = [(f"{key}.{side}.png", files[key + more]) for key in range(3) for more, side in enumerate(("a", "b"))]
-    write_tar(folder / "pairs.tar", members)
-    options = ("--image-column", "a.png,b.png", *DEMO, "--json")
-    code, out, _ = sira("caption", "pairs.tar", *options)
-    assert code == 0
-    for key, row in enumerate(map(json.loads, out.splitlines())):
-        assert row["text"] == demo.caption([f"photos/{key}.png", f"photos/{key + 1}.png"]).text
-
-
-@pytest.mark.slow
-def test_texts_of_groups_in_a_batch(folder, demo):
-    """Groups of one, two and three pictures at once, each text as if decoded alone."""
-    rows = [[f"{(number + more) % 4}.png" for more in range(1 + number % 3)] for number in range(10)]
-    path = Path(write("photos/groups.jsonl", *({"images": row} for row in rows)))
-    run = LocalRun(demo, Request("caption", "Describe this image."), batch_size=4)
-    events = [*run.events((picture, picture.name_in(None)) for picture in listed_groups(path))]
-    assert len(events) > 4
-    for event in events:
-        names = [str(Path(part.location)) for part in event.picture.parts]
-        assert event.record.text == demo.caption(names, "Describe this image.").text
 
 
 def test_captions_of_groups_are_checked(sira, folder, demo):

@@ -53,9 +53,9 @@ def streamed(chunks: Any) -> list[str]:
 
 
 @contextmanager
-def streaming(address: str, picture=PICTURES[0], method: str = "sira") -> Iterator[Iterator[str]]:
+def streaming(address: str, picture=PICTURES[0]) -> Iterator[Iterator[str]]:
     """An endless text under way, whose first piece has come; yields the pieces that follow, the first included."""
-    body = {"messages": said(picture=picture), "max_tokens": LONG, "stream": True, "sira": {"method": method}}
+    body = {"messages": said(picture=picture), "max_tokens": LONG, "stream": True}
     with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
         lines = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
         pieces = (line["choices"][0]["delta"].get("content") or "" for line in lines)
@@ -68,6 +68,6 @@ def streaming(address: str, picture=PICTURES[0], method: str = "sira") -> Iterat
         yield all_pieces()
 
 
-def waiting(address: str, kind: str = "waiting") -> int:
+def waiting(address: str) -> int:
     text = httpx.get(f"{address}/metrics").text
-    return int(float(text.split(f"\nsira_{kind}_requests ")[1].split()[0]))
+    return int(float(text.split("\nsira_waiting_requests ")[1].split()[0]))

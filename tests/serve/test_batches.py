@@ -26,16 +26,6 @@ def single(lvlm, picture, tokens, method="sira", **settings):
     return lvlm.under(preset.method(method), preset).caption(picture, PROMPT).text
 
 
-def test_who_goes_makes_place(endless):
-    """A text whose client has gone ends, and the next one begins."""
-    expected = single(endless, PICTURES[2], 5)
-    with running(endless, limits=Limits(tokens=LONG)) as address:
-        with streaming(address) as pieces:
-            assert next(pieces)
-        later = ask(client_of(address), said(picture=PICTURES[2]), max_tokens=5)
-        assert later.choices[0].message.content == expected
-
-
 def test_whoever_waits_longest_begins_first(endless):
     """A method is not overtaken for ever by others."""
     done = []
@@ -60,8 +50,10 @@ def test_whoever_waits_longest_begins_first(endless):
 
 
 def test_all_kinds_of_requests_at_once(client, lvlm):
-    """Of other lengths, with stops, log-probabilities, seeds, second looks, streamed and not."""
+    """Of other lengths, with stops, log-probabilities, seeds, second looks, schemas, streamed and not."""
     whole = single(lvlm, PICTURES[0], 24)
+    few = {"type": "array", "items": {"enum": ["dog", "tree", "día"]}, "minItems": 1, "maxItems": 2}
+    values = {"response_format": {"type": "json_schema", "json_schema": {"name": "few", "schema": few}}}
     stop = whole.split()[5]
     kinds = [
         {"max_tokens": 5},
@@ -73,6 +65,9 @@ def test_all_kinds_of_requests_at_once(client, lvlm):
         {"sira": {"verify": "flag"}},
         {"sira": {"words": True}},
         {"sira": {"method": "greedy"}, "logprobs": True},
+        {"sira": {"method": "greedy", "verify": "guide"}},
+        values,
+        {"sira": {"method": "vcd"}, **values},
     ]
     before = [answered(ask(client, **kind)) for kind in kinds]
     assert before[0][0] == single(lvlm, PICTURES[0], 5)
@@ -81,6 +76,8 @@ def test_all_kinds_of_requests_at_once(client, lvlm):
     assert before[3][0] == before[6][0] == before[7][0] == whole
     assert before[4][0] == single(lvlm, PICTURES[0], 24, temperature=1.2, seed=3)
     assert before[5][0] == single(lvlm, PICTURES[0], 24, temperature=1.2, seed=4)
+    vcd = lvlm.under(lvlm.preset.method("vcd"))
+    assert before[-1][0] == vcd.caption(PICTURES[0], PROMPT, schema=few).text
     with ThreadPoolExecutor(len(kinds)) as pool:
         found = list(pool.map(lambda kind: answered(ask(client, **kind)), kinds))
     for (text, scores), (expected, expected_scores) in zip(found, before, strict=True):

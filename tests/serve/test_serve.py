@@ -11,7 +11,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import openai
@@ -107,7 +106,7 @@ def test_the_example_of_the_page(address, monkeypatch, capsys):
 def test_logprobs_are_those_of_the_contrast(client, lvlm):
     """Against a trace of the same text, whose rows hold both streams."""
     steps = []
-    inputs = lvlm.to_device(lvlm.prepare([open_rgb(PICTURES[0])], [PROMPT]))
+    inputs = lvlm.to_device(lvlm.prepare([Image.open(PICTURES[0]).convert("RGB")], [PROMPT]))
     lvlm.generate(inputs, on_tokens=lambda tokens, step: steps.append((tokens[0], step)))
     for stream in (False, True):
         answer = ask(client, logprobs=True, top_logprobs=3, stream=stream)
@@ -295,14 +294,6 @@ def test_bodies_that_are_no_requests(address, body):
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_page_of_another_site_cannot_use_the_server(address):
-    text = json.dumps({"messages": said()})
-    simple = httpx.post(f"{address}/v1/chat/completions", content=text, headers={"content-type": "text/plain"})
-    assert simple.status_code == 415
-    asked_before = httpx.options(f"{address}/v1/chat/completions", headers={"origin": "https://example.org"})
-    assert "access-control-allow-origin" not in asked_before.headers
-
-
 def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(lvlm, monkeypatch):
     with running(lvlm, allow_urls=True) as address:
         url = f"{address}/v1/chat/completions"
@@ -339,7 +330,7 @@ def test_a_picture_that_is_a_bomb(address):
 
 
 def test_prompts_that_are_too_long(lvlm):
-    """Their text, or text and pictures together; what is as long as it may be is answered. Reports, too."""
+    """Their text, or text and pictures together; what is as long as it may be is answered."""
     rest = {"max_tokens": 2, "sira": {"method": "greedy"}}
     usual = lvlm.prepare([Image.open(PICTURES[0])], [PROMPT])["input_ids"].shape[1]
     for most, status in ((usual, 200), (usual - 1, 413)):
@@ -350,10 +341,10 @@ def test_prompts_that_are_too_long(lvlm):
     assert error["code"] == "context_length_exceeded"
     assert f"the prompt has {usual} tokens; this server takes {usual - 1}, with its pictures" in error["message"]
     with running(lvlm) as address:  # as many as the model's config has positions
-        for path in ("v1/chat/completions",):
-            answer = httpx.post(f"{address}/{path}", json={"messages": said("a " * 400_000), **rest}, timeout=60)
-            assert answer.status_code == 413
-            assert "and more, without its pictures; this server takes 1,024" in answer.text
+        body = {"messages": said("a " * 400_000), **rest}
+        answer = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+        assert answer.status_code == 413
+        assert "and more, without its pictures; this server takes 1,024" in answer.text
 
 
 def test_a_key_is_demanded_where_one_is_set(lvlm):
@@ -366,17 +357,6 @@ def test_a_key_is_demanded_where_one_is_set(lvlm):
         assert httpx.get(f"{address}/health").json() == {"status": "ok"}
         with pytest.raises(openai.AuthenticationError):
             ask(openai.OpenAI(base_url=f"{address}/v1", api_key="guess", max_retries=0))
-
-
-def test_names_that_are_not_the_servers_are_refused(lvlm):
-    """A page whose name is rebound to this machine keeps its own name in Host."""
-    with running(lvlm, hosts=["127.0.0.1", "localhost"]) as address:
-        assert httpx.get(f"{address}/v1/models").status_code == 200
-        for host in ("rebound.example.org", "", "localhost.example.org", "[::1"):
-            answer = httpx.get(f"{address}/v1/models", headers={"Host": host})
-            assert (answer.status_code, answer.text) == (400, "Invalid host header")
-        for host in ("LOCALHOST", "localhost:1234"):
-            assert httpx.get(f"{address}/v1/models", headers={"Host": host}).status_code == 200
 
 
 def test_long_names_of_things_that_are_not_here_are_not_sent_back_whole(address):
@@ -407,7 +387,8 @@ def test_models(client, lvlm):
     ("sent", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
 def test_the_command_answers_and_ends_well(sent, code):
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     command = [SIRA, "serve", "-p", "demo", "--port", str(port), "--max-new-tokens", "200"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while "http://127.0.0.1" not in (line := process.stderr.readline()):
@@ -460,24 +441,8 @@ def test_other_machines_need_a_key(sira):
     assert "set --api-key" in err
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-def open_rgb(path: Path) -> Image.Image:
-    return Image.open(path).convert("RGB")
-
-
 class NONE:
     content = None
-
-
-def test_a_question_is_asked_as_by_sira_ask(client, lvlm):
-    question = "Is there a dog in the image?"
-    answer = ask(client, said(question), {"task": "ask"})
-    assert answer.choices[0].message.content == lvlm.ask(PICTURES[0], question).text
 
 
 def test_limits_are_for_all_pictures_of_a_conversation(lvlm):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
@@ -79,25 +78,12 @@ def test_the_things_of_a_text_that_a_stop_has_cut(client, lvlm):
     assert 0 < len(there) < len(whole.sira["objects"])
 
 
-def test_many_at_once_with_all_kinds_of_looks(client, lvlm):
-    looks = [None, "flag", "guide"]
-    texts = {mode: expected(lvlm, 1, mode).text for mode in looks}
-
-    def one(mode: str | None) -> str:
-        sira = {"method": "greedy"} | ({} if mode is None else {"verify": mode})
-        return ask(client, said(picture=SCENES[1]), sira, max_tokens=TOKENS).choices[0].message.content
-
-    with ThreadPoolExecutor(len(texts)) as pool:
-        assert list(pool.map(one, texts)) == [*texts.values()]
-
-
 @pytest.mark.parametrize(
     ("more", "sira", "words"),
     [
         ({"stop": "."}, {"verify": "guide"}, "stop: is about a text as it is decoded"),
         ({"logprobs": True}, {"verify": "guide"}, "logprobs: is about a text as it is decoded"),
         ({}, {"verify": "guide", "words": True}, "sira.words scores a text .*, but sira.verify guide changes it"),
-        ({}, {"verify": "guide", "method": "opera"}, "method opera cannot"),
         ({}, {"min_support": 0.5}, "sira.min_support"),
         ({}, {"verify": "mark"}, "sira.verify"),
     ],
