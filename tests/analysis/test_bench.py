@@ -325,18 +325,8 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
-    given = [
-        "-m",
-        checkpoint_of("Gemma 3"),
-        "--set",
-        "dtype=float32",
-        "--set",
-        "k=1",
-        "--max-new-tokens",
-        2,
-        "--runs",
-        1,
-    ]
+    given = ("-m", checkpoint_of("Gemma 3"), "--set", "dtype=float32", "--set", "k=1")
+    given += ("--max-new-tokens", 2, "--runs", 1)
     code, out, err = sira("bench", *given, "--method", "all", "--json")
     assert code == 0, err
     assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err

@@ -330,16 +330,6 @@ def test_made_once_it_is_found_by_the_model(sira, data, llava_folder, photos):
     assert "has no object level, only image" in err
 
 
-def test_a_preset_names_the_file(sira, data, llava_folder, photos):
-    given = ("calibrate", "ict", "-m", llava_folder, "--questions", data / "pope.json", "--images", data / "images")
-    file, preset = data / "own.safetensors", data / "own.yaml"
-    assert sira(*given, "-o", file, "--write-preset", preset)[0] == 0
-    assert presets.read(preset).methods["ict"] == {"calibration": str(file)}
-    ask = ("ask", photos["coffee"], "Hm?", "-p", preset, "--method", "ict", "--max-new-tokens", 3, "--json")
-    assert sira(*ask)[0] == 0
-    assert sira(*ask, "--set", "strength=0")[0] == 0
-
-
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [

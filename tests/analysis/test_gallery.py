@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.page.page import make_page
-from sira_cli.data.records.record import Result
 from sira_cli.errors import DataError, SettingsError
 from tests.support.browser import violations, wait, without_axe
+from tests.support.records import caption_record
 from tests.support.traces import make_trace, write_traces
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 \ud800"
@@ -22,8 +22,6 @@ HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 \ud800"
 
 def record(name: str, text: str, **supports: float) -> dict[str, Any]:
     """A record of a caption; with a second look, if it has supports."""
-    settings = {"model": "m", "revision": "r", "method": "sira", "k": 4, "layers": 8, "alpha": 0.5, "max_new_tokens": 9}
-    counts = {"image_tokens": 1, "prompt_tokens": 2, "output_tokens": 3, "duration_ms": 1.0}
     objects = [
         {
             "thing": thing,
@@ -34,13 +32,7 @@ def record(name: str, text: str, **supports: float) -> dict[str, Any]:
         for thing, support in supports.items()
     ]
     look = {"objects": objects, "verify": {"mode": "flag", "min_support": 0.8}} if supports else {}
-    result = Result(
-        schema="sira.caption/1", key=f"key of {name}", file_name=name, status="ok", text=text, error="",
-        prompt="Describe.", preset="demo", temperature=0.0, seed=0, finish_reason="stop", image_sha256="",
-        sira_version="0", **settings,
-        **counts, **look,
-    )  # fmt: skip
-    return result.to_record()
+    return caption_record(name, text, image_sha256="", **look)
 
 
 def write(path: Path, *records: dict[str, Any]) -> Path:

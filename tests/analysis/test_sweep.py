@@ -32,7 +32,6 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.wilson import wilson
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.load import load
 from sira_cli.models.lvlm import Lvlm
@@ -230,30 +229,6 @@ def test_figures_by_hand():
         made_up({}, questions, GRID)
 
 
-def test_the_interval_is_paired_and_over_pictures():
-    rng = np.random.default_rng(0)
-    greedy = rng.random(400) < 0.5
-    questions = [Question(str(number), "?", True, ("x",)) for number in range(400)]
-    better = greedy | (rng.random(400) < 0.2)
-    texts = {
-        number: ["Yes" if right else "No" for right in (greedy[number], greedy[number], better[number])]
-        for number in range(400)
-    }
-    same, other = made_up(texts, questions, Grid((1,), (0.5, 1.0))).rows[1:]
-    nothing = same.differences["mean accuracy"]  # equal answers about 400 pictures: others may still differ
-    assert (nothing.value, nothing.low) == (0, -nothing.high)
-    assert nothing.high == pytest.approx(100 * wilson(0, 400)[1], rel=1e-12)
-    change = other.differences["mean accuracy"]
-    width = 2 * 1.96 * 100 * np.sqrt(np.var(better.astype(float) - greedy) / 400)
-    assert change.high - change.low == pytest.approx(width, rel=0.2)
-    assert change.high - change.low < 0.8 * (other.figures["mean accuracy"].high - other.figures["mean accuracy"].low)
-    # Questions about one picture are drawn together.
-    doubled = [Question(str(number // 2), f"{number}", True, ("x",)) for number in range(800)]
-    twice = made_up({n: texts[n // 2] for n in range(800)}, doubled, Grid((1,), (0.5, 1.0))).rows[2]
-    again = twice.differences["mean accuracy"]
-    assert [again.value, again.low, again.high] == pytest.approx([change.value, change.low, change.high], rel=0.02)
-
-
 def figure(value: float) -> Figure:
     return Figure(value, value, value)
 
@@ -425,9 +400,6 @@ def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
     assert presets.read(preset).decisive() == expected.decisive()
     assert presets.read(preset).prompts == expected.prompts
 
-    code, out, err = sira("sweep", *options, *written)
-    assert (code, out) == (2, "")
-    assert f"--plot {figure}: exists: give another, or --overwrite" in err
     figure.unlink()
     code, out, err = sira("sweep", *options, *written)
     assert f"--write-preset {preset}: exists: give another, or --overwrite" in err
@@ -474,14 +446,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     assert sira("sweep", *options, "-o", file)[1] == at_once
     assert sum(asked[3:]) == questions - 4  # nothing is done again
 
-    code, out, err = sira("sweep", "-p", "demo", "--k", "1", "--alpha", "0.5,2", "--limit", 2, "-o", file)
-    assert (code, out) == (2, "")
-    assert "k is [1, 7] there and [1] now" in err
-    assert f"questions is {questions} there and" in err
-    code, out, _ = sira(
-        "sweep", *options[:2], "--k", "1", "--alpha", "2", "--limit", 1, "-o", file, "--overwrite", "--json"
-    )
-    assert (code, len(json.loads(out)["rows"])) == (0, 2)
+    code, _, err = sira("sweep", "-p", "demo", "--k", "1", "--alpha", "0.5,2", "--limit", 1, "-o", file)
+    assert (code, "k is [1, 7] there and [1] now" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -556,8 +522,7 @@ def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
 # --- the figure
 
 
-@pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_the_figure(ending):
+def test_the_figure():
     questions = [Question(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
     rng = np.random.default_rng(1)
     texts = {
@@ -565,14 +530,11 @@ def test_the_figure(ending):
         for number, asked in enumerate(questions)
     }
     report, file = made_up(texts, questions, GRID), io.BytesIO()
-    draw(report, file, ending)
-    if ending == ".svg":
-        assert b"<svg" in file.getvalue()
-    else:
-        with Image.open(file) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-        for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):  # a line for each split
-            assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
+    draw(report, file, ".png")
+    with Image.open(file) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):  # a line for each split
+        assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
 
 
 def test_the_figure_takes_the_nearest_setting_of_the_grid():

@@ -414,7 +414,6 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
         (["--force", " "], "--force: the text is empty"),
         (["--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
         (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
-        (["--set", "num_beams=2"], "sira trace follows one text: leave out --set num_beams"),
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, options, message):

@@ -113,11 +113,6 @@ def test_every_second_scene_is_broken():
     assert [held_out(seed).broken for seed in TEST_SEEDS[:4]] == [False, True, False, True]
 
 
-def sample(rng: np.random.Generator, size: int, share: float) -> Tally:
-    """Captions of `size` pictures, so many of which have a hallucination."""
-    return tally(rng.random(size) < share)
-
-
 def tally(wrong: np.ndarray) -> Tally:
     row = {"captions": 1, "mentions": 4, "objects": 5, "recalled objects": 4, "words": 9}
     rows = [row | {"hallucinated captions": int(one), "hallucinated mentions": int(one)} for one in wrong]
@@ -126,37 +121,6 @@ def tally(wrong: np.ndarray) -> Tally:
 
 def report_of(settings: dict | None = None, **tallies: Tally) -> SceneReport:
     return SceneReport.of({"captions": tallies}, settings or {})
-
-
-def test_the_interval_is_as_wide_as_a_binomials():
-    rng = np.random.default_rng(0)
-    figure = report_of(greedy=sample(rng, 1000, 0.3)).figures["greedy"]["CHAIRs"]
-    deviation = 100 * np.sqrt(0.3 * 0.7 / 1000)
-    assert figure.high - figure.low == pytest.approx(2 * 1.96 * deviation, rel=0.12)
-    assert figure.low < figure.value < figure.high
-
-
-def test_intervals_hold_the_truth_about_95_times_in_100():
-    hits = 0
-    for seed in range(200):
-        figure = report_of(greedy=sample(np.random.default_rng(seed), 120, 0.3)).figures["greedy"]["CHAIRs"]
-        hits += figure.low <= 30 <= figure.high
-    assert 180 <= hits <= 199
-
-
-def test_differences_are_paired():
-    wrong = np.random.default_rng(1).random(300) < 0.3
-    better = wrong.copy()
-    better[np.flatnonzero(wrong)[:10]] = False
-    report = report_of(greedy=tally(wrong), same=tally(wrong), sira=tally(better))
-    same = report.differences["same"]["CHAIRs"]
-    assert (same.value, same.low) == (0, -same.high)
-    assert 100 * 3 / 300 < same.high < 1.5  # not below the rule of three
-    difference = report.differences["sira"]["CHAIRs"]
-    assert difference.value == pytest.approx(-10 / 3)
-    alone = report.figures["greedy"]["CHAIRs"]
-    assert difference.low < difference.value < difference.high < 0
-    assert difference.high - difference.low < 0.5 * (alone.high - alone.low)
 
 
 def test_in_how_many_captions_fewer_absent_things_are_named():
@@ -190,7 +154,7 @@ def test_figures_are_written_as_they_are_read(tmp_path):
 
 
 def test_tables_and_json():
-    answers = sample(np.random.default_rng(1), 50, 0.3)
+    answers = tally(np.arange(50) % 3 == 0)
     report = report_of({"sira": {"k": 4}}, greedy=answers, sira=answers)
     assert SceneReport.from_json(json.loads(json.dumps(report.to_json()))) == report
     lines = report.captions_table().splitlines()

@@ -14,7 +14,6 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import METHODS
-from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.runs.events import Finished, Skipped
 
@@ -94,21 +93,6 @@ def test_methods_share_the_pictures_of_a_part(evaluation):
     with run.opened():
         greedy, sira = (runs[0].job.pictures for runs in run._runs.values())
     assert all(map(operator.is_, greedy, sira))
-
-
-def test_shards_together_are_the_whole(evaluation, lvlm, scenes, tmp_path):
-    whole = evaluation()
-    list(whole.events(lvlm))
-    for index in (1, 2, 3):
-        list(evaluation(output=tmp_path, shard=Shard(index, 3)).events(lvlm))
-    assert len([*tmp_path.glob("*-of-3.jsonl")]) == 6
-    records = [json.loads(line) for path in tmp_path.glob("sira-*.jsonl") for line in path.read_text().splitlines()]
-    (sira,) = (answers for answers in whole.answers if answers.name == "sira")
-    units = {
-        ask.unit: sira.texts["pope"][ask.id]
-        for ask in Pope([scenes / "pope" / "scenes_pope_random.json"]).parts[0].asks
-    }
-    assert {record["id"]: record["text"] for record in records} == units
 
 
 def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation, lvlm, scenes, tmp_path):

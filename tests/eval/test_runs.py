@@ -168,38 +168,6 @@ def test_a_prompt_with_a_placeholder_is_refused_before_anything_is_decoded(pope,
     assert "<image>' about scene_" in err
 
 
-def test_a_part_of_a_run_can_be_scored(pope, tmp_path):
-    for part in ("1/2", "2/2"):
-        assert pope("-o", tmp_path, "--limit", 6, "--shard", part)[0] == 0
-    code, report, _ = pope("--answers", tmp_path, "--limit", 6)
-    assert (code, report["rows"][0]["answered"]) == (0, 6)
-    elsewhere = [tmp_path / f"{split}.json" for split in SPLITS]
-    for path in elsewhere:
-        path.write_text('{"answer": "Yes"}')
-    code, _, err = pope("--answers", tmp_path, *elsewhere, "--limit", 6)
-    assert (code, "the file ends after 1 of 6 answers" in err) == (2, True)
-
-
-def test_an_interrupted_run_keeps_what_is_finished(pope, loaded, tmp_path, monkeypatch):
-    counted = Lvlm.answer
-
-    def interrupted(self, *args, **options):
-        if self.method == "sira":
-            raise KeyboardInterrupt
-        return counted(self, *args, **options)
-
-    monkeypatch.setattr(Lvlm, "answer", interrupted)
-    code, report, err = pope("--limit", 1)
-    assert (code, "finished work is kept" in err) == (130, False)  # nothing is, without -o
-    code, report, err = pope("-o", tmp_path, "--limit", 2)
-    assert (code, report) == (130, {})
-    assert "run the same command again to resume" in err
-    monkeypatch.setattr(Lvlm, "answer", counted)
-    loaded.clear()
-    code, report, _ = pope("-o", tmp_path, "--limit", 2)
-    assert (code, set(loaded)) == (0, {"sira"})
-
-
 def test_shards_make_the_whole(pope, whole, tmp_path):
     for part in ("1/2", "2/2"):
         code, report, err = pope("-o", tmp_path, "--shard", part)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sira_cli.core.config import SiraConfig
 from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
 from sira_cli.methods.ict import SHARE, Ict, slices_of
 from tests.support import reference_methods as slow
@@ -184,21 +183,3 @@ def test_what_would_change_other_positions_is_refused():
         decoded(Ict(), case, prefill_chunk_size=8)
     assert hooks(case.model) == before
     assert torch.equal(generate(case.model, case.inputs), plain)
-
-
-def test_an_error_inside_the_model_leaves_it_as_it_was():
-    case = case_of("LLaVA-1.5")
-    plain, before = generate(case.model, case.inputs), hooks(case.model)
-    with pytest.raises(ValueError, match="tokens"), attached(Ict(), case):
-        case.model.generate(**{**case.inputs, "pixel_values": torch.zeros(3, 3, 32, 32)}, max_new_tokens=2)
-    assert hooks(case.model) == before
-    assert torch.equal(generate(case.model, case.inputs), plain)
-
-
-def test_without_a_calibration_it_does_not_attach():
-    case = case_of("LLaVA-1.5")
-    with (
-        pytest.raises(SettingsError, match="set `calibration=` to a file made by `sira calibrate ict`"),
-        Ict().attach(case.model, SiraConfig(), torch.empty(0), {}),
-    ):
-        pass

@@ -106,10 +106,7 @@ def test_tags_are_text_files_as_trainers_expect_them(sira, tmp_path, monkeypatch
             "expected a file of a JSON schema, or alt+description, caption+tags, labels, tags",
         ),
         (["--tags", "--set", "max_sentences=2"], "which nothing changes: leave out --set max_sentences"),
-        (["--tags", "--set", "num_beams=2"], "--tags follows one text per picture: leave out --set num_beams"),
         (["--tags"], "sira: --tags: the bundled model cannot make lists: use another preset (sira doctor)"),
-        (["--schema", "caption+tags:3"], "sira: --schema: the bundled model cannot make lists: use another preset"),
-        (["--tags", "--method", "opera"], "--tags rules out tokens one by one, but method opera"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sira, options, message):

@@ -12,7 +12,6 @@ from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.language import mentions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.errors import SettingsError
 from sira_cli.language.introducing import introduction_before
 from sira_cli.language.things import WordList, shipped
 from sira_cli.models.answering.ruled_out import plain, uncut, without
@@ -277,13 +276,6 @@ def test_own_words_are_the_only_ones():
     result = lvlm.caption(render(held_out(SCENES[0]))[0], verify=Verify(mode="guide", words=words, min_support=0.5))
     assert [claim["thing"] for claim in result.candidates] == ["book"]
     assert result.text.count("book") == 1
-
-
-@pytest.mark.parametrize(("method", "settings"), [("opera", {}), ("greedy", {"num_beams": 2})])
-def test_what_follows_several_texts_is_refused_by_name(method, settings):
-    lvlm = load("demo", method=method, **settings)
-    with pytest.raises(SettingsError, match="`verify=` guide"):
-        lvlm.caption(render(held_out(SCENES[0]))[0], verify="guide")
 
 
 def test_a_cut_off_gives_way_to_what_may_be_named():

@@ -330,22 +330,6 @@ def test_without_the_extra_the_message_names_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "request_", "message"),
-    [
-        ("opera", {}, {}, "method opera has its own search"),
-        ("sira", {"num_beams": 2}, {}, "`num_beams=`"),
-        ("sira", {"suffix": "!"}, {}, "`suffix=`"),
-        ("sira", {}, {"words": True}, "`words=`"),
-        ("sira", {}, {"choices": ["Yes", "No"], "task": "ask", "prompt": "?"}, "`choices=`"),
-    ],
-)
-def test_what_does_not_go_with_a_schema_is_refused_by_name(demo, method, settings, request_, message):
-    lvlm = demo.under(demo.preset.method(method), demo.preset.with_settings(**settings))
-    with pytest.raises(SettingsError, match=message):
-        next(iter(run_pictures(lvlm, PICTURES[0], schema=SMALL, **request_)))
-
-
-@pytest.mark.parametrize(
     ("given", "text", "message"),
     [
         ({"type": "number"}, "1e999", "Out of range"),

@@ -200,11 +200,6 @@ def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path,
     assert output.read_bytes() == before
 
 
-def test_choices_are_not_finished(sira, tmp_path):
-    code, _, err = sira("ask", EXAMPLES[0], "Is there a dog?", *FAST, "--choices", "Yes,No", "--prefix", "x")
-    assert (code, "--choices prints one of the given answers: leave out --prefix" in err) == (2, True)
-
-
 def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
     preset = tmp_path / "mine.yaml"
     preset.write_text("model: bundled\nsira: {k: 7}\ntext: {prefix: 'ohwx, '}\n")
