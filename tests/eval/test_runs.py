@@ -168,6 +168,16 @@ def test_a_prompt_with_a_placeholder_is_refused_before_anything_is_decoded(pope,
     assert "<image>' about scene_" in err
 
 
+def test_an_interrupted_run_says_what_is_kept(pope, tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lvlm, "answer", interrupted)
+    for given, kept in (((), False), (("-o", tmp_path), True)):
+        code, report, err = pope("--limit", 1, *given)
+        assert (code, report, "finished work is kept: run the same command again to resume" in err) == (130, {}, kept)
+
+
 def test_shards_make_the_whole(pope, whole, tmp_path):
     for part in ("1/2", "2/2"):
         code, report, err = pope("-o", tmp_path, "--shard", part)
