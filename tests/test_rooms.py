@@ -34,7 +34,7 @@ LINES = {
     "cli": 5_770,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 47_000, "tests": 36_900, "tools": 3_500}
+WHOLE = {"sira_cli": 47_000, "tests": 36_000, "tools": 3_500}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
 DECODER_LINES = 22_850

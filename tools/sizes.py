@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.analysis.bench import random_models, shape_names
+from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import text_stack
 from sira_cli.models.inputs.processors import chat_inputs, load_processor
 from sira_cli.models.loading import presets
@@ -79,7 +80,7 @@ def _cache(model: Any, text: Any) -> tuple[int, int]:
     cache, columns = DynamicCache(config=text), 8
     try:
         with torch.device("meta"), torch.no_grad():
-            model.get_decoder()(input_ids=torch.ones(1, columns, dtype=torch.long), past_key_values=cache)
+            model.get_decoder()(input_ids=torch.ones(1, columns, dtype=torch.long), **{CACHE: cache})
     except RuntimeError:  # reads a value, which tensors without values do not have; its layers are all alike
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         return 2 * text.num_hidden_layers * text.num_key_value_heads * head, 0

@@ -60,7 +60,10 @@ def _expected(parameter: Any, problem: Any) -> str:
     if parameter.name in OPTIONS and problem["type"] != "value_error":
         from sira_cli.models.loading.preset import full_key, values_of
 
-        return f"expected {values_of(full_key(parameter.name)).removesuffix(', or none')}"
+        words = values_of(full_key(parameter.name)).removesuffix(", or none")
+        own = getattr(parameter, "max", None)  # an option of that name may take less than the key of a preset
+        if own is None or f" {own}" in words:
+            return f"expected {words}"
     if problem["type"] == "value_error":
         choices = tuple(re.findall("'([^']*)'", problem["msg"])[1:])
         return f"expected {Setting(str, '', choices=choices).values}"

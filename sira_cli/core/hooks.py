@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import transformers
-from torch import Tensor, nn
+from torch import nn
 
-from sira_cli.core.upstream import repeats_patches
+from sira_cli.core.census import MIXED_BEAMS
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
@@ -112,12 +112,11 @@ class _OneTokenPerPass:
             )
         names = ("num_beams", "num_return_sequences")
         beams = (options.get(name) or getattr(config, name, None) or 1 for name in names)
-        tensors = {name: value for name, value in options.items() if isinstance(value, Tensor)}
-        if max(beams) > 1 and repeats_patches(model, tensors):
+        version = ".".join(transformers.__version__.split(".")[:2])
+        if max(beams) > 1 and (model.config.model_type, version) in MIXED_BEAMS:
             raise UnsupportedModelError(
-                f"transformers {transformers.__version__} shuffles the patches of pictures for beams of a "
-                f"{type(model).__name__}, with or without a fork: install transformers 5.21 or newer, or leave out "
-                "num_beams and num_return_sequences"
+                f"transformers {version} mixes up the pictures of beams of a {type(model).__name__}, with or without a "
+                "fork: install transformers 5.21 or newer, or leave out num_beams and num_return_sequences"
             )
         return generate(*args, **options)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import GenerationConfig, cache_utils
 
@@ -45,22 +44,6 @@ def next_inputs(model: Any, output: Mapping[str, Any], inputs: Mapping[str, Any]
     """
     grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, inputs)
     return grown
-
-
-def repeats_patches(model: Any, inputs: Mapping[str, Any]) -> bool:
-    """Return whether `generate` repeats single patches for beams, not pictures: Qwen3.5 until transformers 5.20.
-
-    Args:
-        model: a Hugging Face LVLM.
-        inputs: those of `generate`.
-    """
-    ids, pixels = inputs.get("input_ids"), inputs.get("pixel_values")
-    if not isinstance(ids, Tensor) or not isinstance(pixels, Tensor) or inputs.get("image_grid_thw") is None:
-        return False
-    patches = torch.arange(len(pixels), device=ids.device)
-    given = {**inputs, "pixel_values": patches}
-    _, found = model._expand_inputs_for_generation(expand_size=2, is_encoder_decoder=False, **given)
-    return len(patches) > 1 and torch.equal(found["pixel_values"], patches.repeat_interleave(2))
 
 
 def last_logits_only(model: Any, rows: int = 1) -> dict[str, int]:

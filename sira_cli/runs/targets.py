@@ -69,7 +69,7 @@ class Targets:
         joined, apart = self._sidecars.joined, self._sidecars.apart
         example = next((place.name for place in apart.values()), "")
         return [
-            *([f"{joined} texts of several lines are one line (--set text.lines=keep)"] if joined else []),
+            *([f"{joined} texts of several lines are one line (setting `text.lines`: keep)"] if joined else []),
             *([f"{len(apart)} text files are named like {example}, next to another picture's"] if apart else []),
         ]
 

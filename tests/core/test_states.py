@@ -106,7 +106,7 @@ def test_beams_in_a_padded_batch(name: str):
     singles = family_prompts(name, case, 3)
     beams = {"num_beams": 3, "num_return_sequences": 2}
     if name == "Qwen3.5" and Version(transformers.__version__) < Version("5.21"):
-        with pytest.raises(UnsupportedModelError, match="shuffles the patches"), attach(case.model):
+        with pytest.raises(UnsupportedModelError, match="mixes up the pictures of beams"), attach(case.model):
             generate(case.model, singles[0], **beams)
         return
     for k in (1, 5):

@@ -346,7 +346,7 @@ def test_a_model_of_too_many_layers_is_refused_before_it_is_built(llava_folder, 
         ({"device": "gpu"}, "no device named 'gpu'"),
         ({"device": "meta"}, "device meta is not supported"),
         ({"device": "cuda:7"}, "device cuda:7 does not exist: torch sees 0 CUDA devices"),
-        ({"quantization": "3bit"}, "`load.quantization`: input should be '8bit' or '4bit', got '3bit'"),
+        ({"quantization": "3bit"}, "`quantization=` 3bit: expected 8bit or 4bit, or none"),
         ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
     ],
 )

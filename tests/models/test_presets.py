@@ -84,6 +84,8 @@ def test_everything_that_a_preset_may_say(tmp_path):
         "max_new_tokens": 7,
         "temperature": 0.5,
         "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
         "seed": 3,
         "num_beams": 2,
         "repetition_penalty": 1.1,
