@@ -62,38 +62,40 @@ def write_llava(folder: Path) -> Path:
     return folder
 
 
-def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "") -> Path:
+def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: int = 16) -> Path:
     """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off.
 
     Args:
         folder: to be made.
         version: of the family.
         thinking: the end of the template; by default that of the version.
+        head: width of an attention head of the decoder, in sixteens.
     """
     folder.mkdir(parents=True)
     ids = _write_qwen_tokenizer(folder, THOUGHTS if version.startswith("3") else [])
     family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]
     patch = 16 if version.startswith("3") else 14
+    sections = [head // 8, 3 * head // 16, 3 * head // 16]
     text: dict[str, Any] = {
         "vocab_size": len(ids),
-        "hidden_size": 64,
-        "intermediate_size": 128,
+        "hidden_size": 4 * head,
+        "intermediate_size": 8 * head,
         "num_hidden_layers": 6,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 4096,
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
-        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6},
+        "rope_parameters": {"rope_type": "default", "mrope_section": sections, "rope_theta": 1e6},
     }
     vision: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": patch, "spatial_merge_size": 2}
     if version == "2":
         vision.update(embed_dim=32, hidden_size=64, mlp_ratio=2)
     elif version == "2.5":
-        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=64, fullatt_block_indexes=[1])
+        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=4 * head, fullatt_block_indexes=[1])
     else:
-        text.update(head_dim=16, rope_parameters={**text["rope_parameters"], "mrope_interleaved": True})
-        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=64, num_position_embeddings=256)
+        text.update(head_dim=head, rope_parameters={**text["rope_parameters"], "mrope_interleaved": True})
+        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=4 * head, num_position_embeddings=256)
         if version == "3":
             vision.update(deepstack_visual_indexes=[0, 1])
         else:

@@ -1,0 +1,133 @@
+"""The plug-in that vLLM loads: with `additional_config={"sira": {...}}` it decodes with SIRA, else nothing changes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sira_cli._version import __version__
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.models.loading import presets
+
+KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
+SETTINGS = ("k", "k_fraction", "alpha", "beta")
+WORKERS = {
+    "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.worker.CPUWorker",
+    "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.worker.Worker",
+}
+
+
+def register() -> None:
+    """Let `EngineArgs` know the settings; vLLM calls this in each of its processes, maybe more than once."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    create = EngineArgs.create_engine_config
+    if hasattr(create, "__wrapped__"):
+        return
+
+    @functools.wraps(create)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if KEY not in (self.additional_config or {}):
+            return create(self, *args, **kwargs)
+        prepare(self)
+        config = create(self, *args, **kwargs)
+        adapt(config)
+        return config
+
+    EngineArgs.create_engine_config = create_engine_config
+
+
+def config_of(settings: Any) -> SiraConfig:
+    """Return the settings of the fork: those of a preset, if one is named, with single ones replaced.
+
+    Raises:
+        SettingsError: a name is unknown, a value is out of range, or the preset cannot be followed here.
+    """
+    if not isinstance(settings, Mapping):
+        raise SettingsError(f'additional_config: "{KEY}" must be a mapping such as {{"alpha": 0.5}}; got {settings!r}')
+    if unknown := set(settings) - {*SETTINGS, "preset", "version"}:
+        known = ", ".join(("preset", *SETTINGS))
+        raise SettingsError(f'additional_config: "{KEY}" has no {", ".join(sorted(unknown))}; it takes {known}')
+    given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    if name := settings.get("preset"):
+        preset = presets.find(str(name)).sira_config
+        if preset.image_tokens != ImageTokens():
+            raise SettingsError(f"preset {name}: `image_tokens` is vLLM's own here; give k, alpha and beta instead")
+        if "k" in given or "k_fraction" in given:
+            values = {"alpha": preset.alpha, "beta": preset.beta}
+        else:
+            values = {key: getattr(preset, key) for key in SETTINGS}
+        given = values | given
+    return SiraConfig(**given)
+
+
+def prepare(args: Any) -> None:
+    """Check the settings, and put into `EngineArgs` what must be known before vLLM makes its config of it."""
+    config = config_of(args.additional_config[KEY])
+    # The version is part of the key of vLLM's cache of compiled graphs, as all of this is.
+    resolved = {name: getattr(config, name) for name in SETTINGS} | {"version": __version__}
+    args.additional_config = {**args.additional_config, KEY: resolved}
+    if args.enable_prefix_caching is None:  # vLLM's default is on
+        args.enable_prefix_caching = False
+    if args.compilation_config.cudagraph_mode is None:
+        from vllm.config import CUDAGraphMode
+
+        args.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+    processor = "sira_cli.vllm.requests:AlphaOfRequest"
+    if processor not in (args.logits_processors or ()):
+        args.logits_processors = [*(args.logits_processors or ()), processor]
+
+
+def adapt(config: Any) -> None:
+    """Refuse what cannot be exact, and let our worker load the model.
+
+    Raises:
+        UnsupportedModelError: the engine is asked for something that two streams cannot follow.
+    """
+    if refused := "; ".join(f"{what}: {advice}" for what, advice in refusals(config)):
+        raise UnsupportedModelError(f"SIRA cannot decode exactly with {refused}")
+    config.parallel_config.worker_cls = WORKERS[config.parallel_config.worker_cls]
+    # Each scheduled row may be followed by a row of the contrast stream: both fit the buffers of the model.
+    scheduler = config.scheduler_config
+    scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
+
+
+def refusals(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield features that two streams cannot follow exactly, each with the change that helps."""
+    model, parallel, scheduler = config.model_config, config.parallel_config, config.scheduler_config
+    cache, compilation = config.cache_config, config.compilation_config
+    if model.runner_type != "generate" or not model.is_multimodal_model or model.is_encoder_decoder:
+        yield f"{model.model}", "SIRA needs a decoder that sees pictures and generates texts"
+    if model.is_mm_prefix_lm:
+        yield "attention in both directions between image tokens", "take another model, or `sira` without vLLM"
+    if cache.enable_prefix_caching:
+        yield "prefix caching", "leave out --enable-prefix-caching"
+    if config.speculative_config is not None:
+        yield "speculative decoding", "leave out --speculative-config"
+    if parallel.pipeline_parallel_size > 1:
+        yield "pipeline parallelism", "use --tensor-parallel-size instead of --pipeline-parallel-size"
+    if parallel.data_parallel_size > 1:
+        yield "data parallelism inside one server", "start one server for each instead of --data-parallel-size"
+    if max(parallel.decode_context_parallel_size, getattr(parallel, "prefill_context_parallel_size", 1)) > 1:
+        yield "context parallelism", "leave out --decode-context-parallel-size and --prefill-context-parallel-size"
+    if parallel.use_ubatching:
+        yield "overlapped batches", "leave out --enable-dbo and --ubatch-size"
+    if config.lora_config is not None:
+        yield "LoRA", "merge the adapter into the weights, and leave out --enable-lora"
+    if config.kv_transfer_config is not None:
+        yield "caches that are moved to other places", "leave out --kv-transfer-config"
+    if cache.cache_dtype not in ("auto", "bfloat16", "float16", "float32"):
+        yield f"a cache in {cache.cache_dtype}", "leave out --kv-cache-dtype"
+    if model.enable_prompt_embeds:
+        yield "prompts given as embeddings", "leave out --enable-prompt-embeds"
+    if not scheduler.enable_chunked_prefill or scheduler.disable_chunked_mm_input:
+        yield "whole prompts or pictures only", "leave out --no-enable-chunked-prefill and --disable-chunked-mm-input"
+    if parallel.worker_cls not in WORKERS:
+        yield f"the worker {parallel.worker_cls}", "use a CPU or an NVIDIA GPU, and leave out --worker-cls"
+    if config.use_v2_model_runner:
+        yield "vLLM's second model runner", "set VLLM_USE_V2_MODEL_RUNNER=0"
+    if compilation.cudagraph_mode.name != "NONE":
+        yield "CUDA graphs", 'leave out --compilation-config, or give it "cudagraph_mode": "NONE"'

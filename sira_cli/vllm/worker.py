@@ -1,0 +1,143 @@
+"""vLLM's workers, which give the model that they load two streams, and refuse to serve when these are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.forward_context import set_forward_context
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.worker.gpu_worker import Worker as GPUWorker
+
+from sira_cli.errors import UnsupportedModelError
+from sira_cli.vllm.plugin import KEY, SETTINGS, config_of
+from sira_cli.vllm.requests import AlphaOfRequest
+from sira_cli.vllm.streams import FIELDS, Streams, install
+
+IMAGE = slice(6, 14)  # of the rows of the prompt that is tried
+ROWS, CUT = 24, 10
+
+
+class _TwoStreamWorker:
+    """Mixed into a worker class of vLLM."""
+
+    vllm_config: Any
+    model_runner: Any
+    device: torch.device
+    _streams: Streams
+
+    def load_model(self, **options: Any) -> None:
+        """Load the model, and give it two streams."""
+        super().load_model(**options)  # type: ignore[misc]
+        settings = self.vllm_config.additional_config[KEY]
+        config = config_of({name: settings[name] for name in SETTINGS})
+        self._streams = install(self.model_runner.get_model(), self.vllm_config, config)
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Warm up as vLLM does, and try both streams."""
+        result = super().compile_or_warm_up_model()  # type: ignore[misc]
+        runner, streams = self.model_runner, self._streams
+        groups = [group for some in runner.attn_groups for group in some if streams.contrast[0] in group.layer_names]
+        if len(groups) != 1 or not {streams.full, *streams.contrast} <= set(groups[0].layer_names):
+            raise UnsupportedModelError("SIRA cannot decode exactly: the model's layers have caches of several kinds")
+        theirs = groups[0].get_metadata_builder()
+        builder = type(theirs)(theirs.kv_cache_spec, streams.contrast, self.vllm_config, self.device)
+        processors = [p for p in runner.input_batch.logitsprocs.all if isinstance(p, AlphaOfRequest)]
+        streams.ready(builder, runner.kv_cache_config.num_blocks, self.device, processors[0].of_row)
+        check(runner, streams, theirs)
+        return result
+
+
+def check(runner: Any, streams: Streams, builder: Any) -> None:
+    """Run a short prompt with an image in it: the streams must differ where they must, and be equal where they must.
+
+    Raises:
+        UnsupportedModelError: they do not, so the texts would not be SIRA's.
+    """
+    prompt = _Prompt(runner, streams, builder)
+    with_image, text_only = prompt.run([(0, ROWS)]), prompt.run([(0, ROWS)], image=False)
+    cut = prompt.run([(0, CUT), (CUT, ROWS - 1), (ROWS - 1, ROWS)])
+    full, contrast = with_image.chunk(2, dim=-1)
+    scale = float(full.abs().max())
+    tolerance = scale * {torch.float32: 1e-3, torch.float16: 2e-2}.get(runner.dtype, 1e-1)
+    found = {
+        "both streams are the same": bool((full - contrast).abs().max() > scale * 1e-5),
+        "the streams differ without an image": _close(text_only[: len(full)], text_only[len(full) :], tolerance),
+        "a prompt in pieces gives something else": _close(cut, with_image, tolerance),
+        "values are not finite": bool(with_image.isfinite().all()),
+    }
+    if failed := [what for what, holds in found.items() if not holds]:
+        raise UnsupportedModelError(
+            f"SIRA refuses to serve {type(runner.get_model()).__name__}: its two streams are not what they must be "
+            f"({'; '.join(failed)}). Try --enforce-eager, or a version of vLLM that docs/vllm.md names"
+        )
+
+
+def _close(left: Tensor, right: Tensor, tolerance: float) -> bool:
+    return bool((left - right).abs().max() <= tolerance)
+
+
+class _Prompt:
+    """A prompt of `ROWS` random tokens in the first blocks of the cache."""
+
+    def __init__(self, runner: Any, streams: Streams, builder: Any) -> None:
+        self.runner, self.streams, self.builder = runner, streams, builder
+        self.model = runner.get_model()
+        vocabulary = runner.model_config.get_vocab_size()
+        self.ids = torch.arange(ROWS).mul(7919).add(13).remainder(vocabulary).to(runner.device)
+
+    @torch.inference_mode()
+    def run(self, pieces: list[tuple[int, int]], image: bool = True) -> Tensor:
+        """Return the hidden states of the last row in both streams, `[2 d]` in float32."""
+        runner, size = self.runner, self.builder.kv_cache_spec.block_size
+        table = torch.arange(1, 2 + (ROWS - 1) // size, dtype=torch.int32, device=runner.device)  # block 0 is no one's
+        mask = torch.zeros(ROWS, dtype=torch.bool, device=runner.device)
+        mask[IMAGE] = image
+        last = torch.empty(0)
+        for start, end in pieces:
+            place = torch.arange(start, end, device=runner.device)
+            starts = torch.tensor([0, end - start], dtype=torch.int32)
+            common = CommonAttentionMetadata(
+                query_start_loc=starts.to(runner.device),
+                query_start_loc_cpu=starts,
+                seq_lens=torch.tensor([end], dtype=torch.int32, device=runner.device),
+                num_reqs=1,
+                num_actual_tokens=end - start,
+                max_query_len=end - start,
+                max_seq_len=end,
+                block_table_tensor=table[None],
+                slot_mapping=table[place // size].long() * size + place % size,
+            )
+            metadata = self.builder.build(0, common)
+            if missing := [name for name in FIELDS if not hasattr(metadata, name)]:
+                raise UnsupportedModelError(
+                    f"SIRA cannot use the attention backend of {type(metadata).__name__} (it has no "
+                    f"{', '.join(missing)}): choose another, such as --attention-backend FLASH_ATTN"
+                )
+            names = self.runner.compilation_config.static_forward_context
+            layers, slots = dict.fromkeys(names, metadata), dict.fromkeys(names, common.slot_mapping)
+            embedded = self.model.embed_input_ids(self.ids[start:end])
+            self.streams.image = mask[start:end]
+            positions = place.expand(_axes(runner), -1) if _axes(runner) else place
+            with set_forward_context(layers, runner.vllm_config, num_tokens=end - start, slot_mapping=slots):
+                last = self.model(None, positions, None, embedded)[-1]
+        return last.float()
+
+
+def _axes(runner: Any) -> int:
+    """Return how many positions a row has; 0: one, as a plain number."""
+    return 3 if runner.uses_mrope else int(getattr(runner, "uses_xdrope_dim", 0) or 0)
+
+
+class Worker(_TwoStreamWorker, GPUWorker):  # type: ignore[misc]
+    """On GPUs."""
+
+
+def __getattr__(name: str) -> Any:
+    """Make the class of CPUs, whose module only builds of vLLM for CPUs can import."""
+    if name != "CPUWorker":
+        raise AttributeError(name)
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    return type(name, (_TwoStreamWorker, CPUWorker), {"__module__": __name__})

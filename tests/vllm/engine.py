@@ -1,0 +1,80 @@
+"""A vLLM engine in a process of its own: `python -m tests.vllm.engine JOB.json OUT.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+
+ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, "enforce_eager": True}
+ENGINE |= {"limit_mm_per_prompt": {"image": 2}, "generation_config": "vllm"}
+
+
+def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each batch on the same engine: the token ids of its requests, which are all there at once."""
+    from PIL import Image
+    from vllm import LLM, SamplingParams
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    preempt, preempted = Scheduler._preempt_request, []
+
+    def counted(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        preempted.append(request.request_id)
+        return preempt(self, request, *args, **kwargs)
+
+    Scheduler._preempt_request = counted
+    engine = LLM(model=model, **ENGINE | options).llm_engine
+    answers = []
+    for number, batch in enumerate(batches):
+        texts: dict[str, Any] = {}
+        for index, request in enumerate(batch["requests"]):
+            prompt: dict[str, Any] = {"prompt": request["prompt"]}
+            if pictures := [Image.open(path).convert("RGB") for path in request["images"]]:
+                prompt["multi_modal_data"] = {"image": pictures}
+            given = request.get("sira")
+            params = SamplingParams(
+                temperature=0,
+                max_tokens=request["tokens"],
+                ignore_eos=True,
+                extra_args=None if given is None else {"sira": given},
+            )
+            try:
+                engine.add_request(f"{number}-{index}", prompt, params)
+            except Exception as error:  # vLLM's own, of which the server makes a 400
+                texts[f"{number}-{index}"] = f"{type(error).__name__}: {error}"
+        steps = 0
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    ids = [list(output.prompt_token_ids), list(output.outputs[0].token_ids)]
+                    texts["-".join(output.request_id.split("-")[:2])] = ids  # vLLM adds a part to the name
+            steps += 1
+            for index in batch.get("abort", {}).get(str(steps), []):
+                engine.abort_request([f"{number}-{index}"])
+        answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
+    return {"answers": answers, "preempted": len(preempted)}
+
+
+def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
+    """What each set of options is refused with; an empty text without a refusal."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    found = []
+    for more in options:
+        try:
+            EngineArgs(model=model, **ENGINE | more).create_engine_config()
+            found.append("")
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+if __name__ == "__main__":
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    result: Any = {"decode": decode, "refusals": refusals}[job.pop("do")](**job)
+    Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")

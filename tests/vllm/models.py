@@ -1,0 +1,115 @@
+"""Tiny checkpoints whose heads are as wide as vLLM's CPU attention takes them, and what `attach` says with them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from sira_cli import SiraConfig, attach
+from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from tests.support.checkpoints import write_qwen
+from tests.support.checkpoints_other import DESCRIPTIONS, write_checkpoint
+from tools import checkpoint
+
+HEAD = 32
+RELEASED = (  # names of weights in released LLaVA checkpoints, which vLLM knows, for those that transformers 5 saves
+    (r"^model\.language_model\.", "language_model.model."),
+    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision_tower.vision_model."),
+    (r"^model\.multi_modal_projector\.", "multi_modal_projector."),
+    (r"^lm_head\.", "language_model.lm_head."),
+)
+
+
+def write_llava(folder: Path) -> None:
+    """LLaVA-1.5."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
+    config = checkpoint.make_model(tokenizer, seed=0).config
+    config.text_config.update({"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": HEAD})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = hf.LlavaForConditionalGeneration(config)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(6.0)
+    checkpoint.save(model, tokenizer, folder, torch.float32)
+    weights = load_file(folder / "model.safetensors")
+    for new, old in RELEASED:
+        weights = {re.sub(new, old, name): weight.contiguous() for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def described(key: str) -> Callable[[Path], None]:
+    """What writes a checkpoint of tests/data/checkpoints.yaml with wider heads."""
+
+    def write(folder: Path) -> None:
+        description = copy.deepcopy(DESCRIPTIONS[key])
+        sizes = {"hidden_size": 4 * HEAD, "intermediate_size": 8 * HEAD, "head_dim": HEAD}
+        description["config"]["text_config"].update(sizes)
+        write_checkpoint(folder, **description)
+
+    return write
+
+
+def write_qwen2_5(folder: Path) -> None:
+    """Qwen2.5-VL."""
+    write_qwen(folder, "2.5", head=HEAD)
+
+
+def write_qwen3(folder: Path) -> None:
+    """Qwen3-VL."""
+    write_qwen(folder, "3", head=HEAD)
+
+
+CHATML = "<|im_start|>user\n{}Describe {}.<|im_end|>\n<|im_start|>assistant\n"
+QWEN = ("<|vision_start|><|image_pad|><|vision_end|>", CHATML)
+# Of each family: what writes it, the text of a picture, and of a prompt.
+FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "llava": (write_llava, "<image>\n", "USER: {}Describe {}. ASSISTANT:"),
+    "qwen2.5-vl": (write_qwen2_5, *QWEN),
+    "qwen3-vl": (write_qwen3, *QWEN),
+    "internvl": (described("internvl"), "<IMG_CONTEXT>\n", CHATML),
+    "smolvlm": (described("smolvlm"), "<image>", "<|im_start|>User:{}Describe {}.<end_of_utterance>\nAssistant:"),
+    "pixtral": (described("pixtral"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
+    "mistral3": (described("mistral3"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
+}
+
+
+def request(
+    family: str, images: list[str], about: str = "the picture", tokens: int = 24, **more: Any
+) -> dict[str, Any]:
+    """A request to the engine: a prompt with pictures."""
+    _, picture, text = FAMILIES[family]
+    return {"prompt": text.format(picture * len(images), about), "images": images, "tokens": tokens, **more}
+
+
+@functools.cache
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """The model and the processor."""
+    model = hf.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None  # as vLLM is asked to
+    return model, hf.AutoProcessor.from_pretrained(folder)
+
+
+def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5) -> list[list[int]]:
+    """The ids of the prompt, and those that `attach` and `generate` decode; without pictures, greedily."""
+    model, processor = loaded(folder)
+    pictures = [Image.open(path).convert("RGB") for path in asked["images"]]
+    inputs = processor(text=asked["prompt"], images=pictures or None, return_tensors="pt")
+    layers = model.config.get_text_config().num_hidden_layers
+    tokens = asked["tokens"]
+    if hasattr(model.model, "rope_deltas"):
+        model.model.rope_deltas = None  # Qwen's code keeps them for the next prompt, if that has no pictures
+    with attach(model, SiraConfig(k=layers // 2, alpha=alpha)) if pictures and alpha else nullcontext():
+        out = model.generate(**inputs, do_sample=False, max_new_tokens=tokens, repetition_penalty=1.0)
+    prompt = inputs["input_ids"].shape[1]
+    return [out[0, :prompt].tolist(), out[0, prompt:].tolist()]

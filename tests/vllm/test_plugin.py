@@ -1,0 +1,167 @@
+"""SIRA inside vLLM, against `attach`: the same tokens in every situation that vLLM puts requests in."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.vllm.models import FAMILIES, by_attach, request
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+ROOT = Path(__file__).parents[2]
+SIRA = {"additional_config": {"sira": {"alpha": 0.5}}}
+COMPILED = {"enforce_eager": False}
+LENGTHS = (3, 31, 8, 24, 1, 16, 12, 40, 5, 9, 22, 2, 14, 28, 6, 18)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Sixteen pictures of four sizes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    paths = []
+    for index, source in enumerate(sorted((ROOT / "examples").glob("scene-*.png"))[:16]):
+        paths.append(str(folder / f"{index}.png"))
+        Image.open(source).convert("RGB").resize((84 + 28 * (index % 4), 112)).save(paths[-1])
+    return paths * (16 // len(paths))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a family, made once."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            path = tmp_path_factory.mktemp("checkpoints") / family
+            FAMILIES[family][0](path)
+            made[family] = path
+        return made[family]
+
+    return make
+
+
+def run(tmp_path: Path, **job: Any) -> Any:
+    """Run an engine in a process of its own; return what it wrote, or the end of its log as an error."""
+    asked, out, log = (tmp_path / name for name in ("job.json", "out.json", "log.txt"))
+    asked.write_text(json.dumps(job, default=str), encoding="utf-8")
+    command = [sys.executable, "-m", "tests.vllm.engine", str(asked), str(out)]
+    with log.open("w", encoding="utf-8") as file:
+        code = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=os.environ, timeout=600
+        ).returncode
+    if code:
+        raise RuntimeError(log.read_text(encoding="utf-8")[-3000:])
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def check(folder: Path, batches: list[dict[str, Any]], answers: list[list[Any]]) -> None:
+    """Each answer has the prompt and the tokens that `attach` gives, with the request's alpha."""
+    for batch, found in zip(batches, answers, strict=True):
+        gone = {index for several in batch.get("abort", {}).values() for index in several}
+        for index, (asked, answer) in enumerate(zip(batch["requests"], found, strict=True)):
+            if index not in gone:
+                given = asked.get("sira") or {}
+                if isinstance(given, str):
+                    given = json.loads(given)
+                assert answer == by_attach(folder, asked, given.get("alpha", 0.5)), asked
+
+
+def mixed(family: str, pictures: list[str]) -> list[dict[str, Any]]:
+    """One picture alone; then sixteen requests at once: two pictures, none, and alpha of their own among them."""
+    many = [request(family, [picture], f"part {i}", LENGTHS[i]) for i, picture in enumerate(pictures)]
+    many[3] = request(family, pictures[:2], tokens=24)
+    many[5] = request(family, [], "a red house", tokens=16)
+    for index in (2, 3, 9, 13):
+        many[index]["sira"] = {"alpha": 0}
+    many[7]["sira"] = '{"alpha": 1.5}'  # as it comes over HTTP
+    return [{"requests": [request(family, pictures[:1])]}, {"requests": many}]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family(family, folder, pictures, tmp_path):
+    batches = mixed(family, pictures)
+    found = run(tmp_path, do="decode", model=folder(family), options=SIRA, batches=batches)
+    check(folder(family), batches, found["answers"])
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl", "qwen3-vl"])
+@pytest.mark.parametrize("chunk", [16, 32])
+def test_compiled_in_chunks_that_cut_pictures(family, chunk, folder, pictures, tmp_path):
+    """The budget of rows is that of both streams."""
+    batches = mixed(family, pictures)
+    options = {**SIRA, **COMPILED, "max_num_batched_tokens": 2 * chunk}
+    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches)
+    check(folder(family), batches, found["answers"])
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
+def test_preempted_and_aborted_requests(family, folder, pictures, tmp_path):
+    """A cache that is too small for all: requests lose their place, start again, and others take their blocks."""
+    many = [request(family, [picture], f"part {i}", 90) for i, picture in enumerate(pictures[:12])]
+    many.append(request(family, [], "a red house", 90))
+    many[4]["sira"] = {"alpha": 0}
+    batches = [{"requests": many, "abort": {"5": [1], "30": [6, 2]}}, {"requests": many[:2]}]
+    options = {**SIRA, "num_gpu_blocks_override": 14, "block_size": 32, "max_model_len": 256}
+    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches)
+    assert found["preempted"] > 3
+    assert found["answers"][0][1] is None
+    check(folder(family), batches, found["answers"])
+
+
+def test_settings_of_the_server_and_of_requests(folder, pictures, tmp_path):
+    """K and beta are taken; a wrong alpha is refused with a sentence, and the others go on."""
+    asked = request("llava", pictures[:1])
+    wrong = [{"alpha": -1}, {"alpha": "much"}, {"beta": 0.1}, 0.5, "alpha"]
+    batch = {"requests": [asked, *({**asked, "sira": value} for value in wrong)]}
+    options = {"additional_config": {"sira": {"k": 2, "alpha": 0.5, "beta": 0.5}}}
+    found = run(tmp_path, do="decode", model=folder("llava"), options=options, batches=[batch])["answers"][0]
+    assert found[0][1] != by_attach(folder("llava"), asked)[1]  # which is K = L / 2
+    assert all(answer.startswith("VLLMValidationError") for answer in found[1:])
+    assert "alpha must be 0 or more; got -1" in found[1]
+    assert "alpha must be a number 0 or more; got 'much'" in found[2]
+    assert '"sira" of a request takes {"alpha": NUMBER}' in found[3]
+
+
+def test_without_the_key_vllm_is_as_before(folder, pictures, tmp_path):
+    batch = {"requests": [request("llava", pictures[:1]), request("llava", pictures[:2])]}
+    found = run(tmp_path, do="decode", model=folder("llava"), options={}, batches=[batch])["answers"][0]
+    assert found == [by_attach(folder("llava"), asked, 0) for asked in batch["requests"]]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"enable_prefix_caching": True}, "prefix caching: leave out --enable-prefix-caching"),
+    ({"pipeline_parallel_size": 2}, "pipeline parallelism: use --tensor-parallel-size"),
+    ({"enable_lora": True}, "LoRA: merge the adapter"),
+    (
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
+        "speculative decoding: leave out --speculative-config",
+    ),
+    ({"kv_cache_dtype": "fp8"}, "a cache in fp8"),
+    ({"enable_prompt_embeds": True}, "prompts given as embeddings"),
+    ({"disable_chunked_mm_input": True}, "leave out --no-enable-chunked-prefill and --disable-chunked-mm-input"),
+    ({"additional_config": {"sira": {"alpha": -1}}}, "alpha must be 0 or more; got -1"),
+    ({"additional_config": {"sira": {"alhpa": 1}}}, '"sira" has no alhpa; it takes preset, k, k_fraction, alpha, beta'),
+    ({"additional_config": {"sira": 0.5}}, '"sira" must be a mapping such as {"alpha": 0.5}; got 0.5'),
+    ({"additional_config": {"sira": {"preset": "llava-1.5"}}}, "no preset named 'llava-1.5'"),
+    ({"additional_config": {"sira": {"preset": "llava-1.5-7b", "alpha": 1}}}, ""),
+]
+
+
+def test_what_cannot_be_exact_is_refused_by_name(folder, tmp_path):
+    options = [{**SIRA, **more} for more, _ in REFUSED]
+    found = run(tmp_path, do="refusals", model=folder("llava"), options=options)
+    for (_, expected), text in zip(REFUSED, found, strict=True):
+        assert expected in text
+        assert bool(expected) == bool(text)
