@@ -14,6 +14,7 @@ from sira_cli.models.loading import presets
 
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
+CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.worker.CPUWorker",
     "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.worker.Worker",
@@ -25,7 +26,7 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     create = EngineArgs.create_engine_config
-    if hasattr(create, "__wrapped__"):
+    if hasattr(create, KEY):
         return
 
     @functools.wraps(create)
@@ -37,6 +38,7 @@ def register() -> None:
         adapt(config)
         return config
 
+    setattr(create_engine_config, KEY, True)
     EngineArgs.create_engine_config = create_engine_config
 
 
@@ -119,7 +121,7 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield "LoRA", "merge the adapter into the weights, and leave out --enable-lora"
     if config.kv_transfer_config is not None:
         yield "caches that are moved to other places", "leave out --kv-transfer-config"
-    if cache.cache_dtype not in ("auto", "bfloat16", "float16", "float32"):
+    if cache.cache_dtype not in CACHES:
         yield f"a cache in {cache.cache_dtype}", "leave out --kv-cache-dtype"
     if model.enable_prompt_embeds:
         yield "prompts given as embeddings", "leave out --enable-prompt-embeds"

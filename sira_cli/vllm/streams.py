@@ -26,6 +26,7 @@ from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.vllm.plugin import CACHES
 
 Metadata = Any  # of one of vLLM's attention backends
 FIELDS = ("num_actual_tokens", "query_start_loc", "seq_lens", "block_table", "slot_mapping")  # that are read here
@@ -78,6 +79,10 @@ class Streams:
                 context.attn_metadata[name] = contrast
                 context.slot_mapping[name] = contrast.slot_mapping
 
+    def text_so_far(self, first: Tensor, fresh: Tensor) -> Tensor:
+        """Return how many text rows requests have in the cache: their first blocks, and which have none, `[R]`."""
+        return self._text_rows[first].masked_fill(fresh, 0)
+
     def _metadata(self, full: Metadata, text: Tensor) -> Metadata:
         """Return the contrast stream's metadata: for R requests, their text rows so far and in this forward."""
         starts = full.query_start_loc.long()  # [R + 1]
@@ -85,7 +90,7 @@ class Streams:
         counts = before.diff()  # [R]: text rows in this forward
         first = full.block_table[:, 0].long()  # [R]: names the request as long as it runs
         fresh = full.seq_lens.long() == starts.diff()  # [R]: nothing is cached: it is new, or was preempted
-        so_far = self._text_rows[first].masked_fill(fresh, 0)  # [R]
+        so_far = self.text_so_far(first, fresh)  # [R]
         total = so_far + counts  # [R]
         self._text_rows[first] = total
         having = counts.nonzero().squeeze(1)  # requests with text rows in this forward; backends expect no others
@@ -169,7 +174,13 @@ class TwoStreamModel:
         inputs_embeds: Tensor | None = None,
         **more: Any,
     ) -> Tensor:
-        """Run both streams: positions `[N]` or `[3, N]` -> the last hidden states of both, `[N, 2 d]`."""
+        """Run both streams: positions `[N]` or `[3, N]` -> the last hidden states of both, `[N, 2 d]`.
+
+        Raises:
+            UnsupportedModelError: vLLM gives the model something else, of which the second stream's rows are not known.
+        """
+        if more:
+            raise UnsupportedModelError(f"SIRA cannot decode exactly with a model that takes {', '.join(more)} in vLLM")
         if inputs_embeds is None:
             assert input_ids is not None
             inputs_embeds = self.embed_input_ids(input_ids)
@@ -178,7 +189,8 @@ class TwoStreamModel:
         rows = streams.rows
         packed = torch.cat([inputs_embeds, inputs_embeds[rows]])  # [N + M, d]
         where = torch.cat([positions, positions[..., rows]], dim=-1)
-        hidden: Tensor = super().forward(None, where, None, packed, **more)  # type: ignore[misc]  # [N + M, d]
+        ids = None if input_ids is None else torch.cat([input_ids, input_ids[rows]])
+        hidden: Tensor = super().forward(ids, where, None, packed)  # type: ignore[misc]  # [N + M, d]
         contrast = torch.zeros_like(hidden[:n])  # image rows have none, and no token is decoded from them
         contrast[rows] = hidden[n : n + len(rows)]
         return torch.cat([hidden[:n], contrast], dim=-1)
@@ -257,6 +269,10 @@ def _unfit(names: list[str], layers: dict[str, Any], holders: dict[str, Any], la
             found.setdefault("shares the keys of another layer", name)
         elif layer.sliding_window is not None and name in late:
             found.setdefault("has a sliding window after the fork", name)
+        elif getattr(layer.impl, "alibi_slopes", None) is not None:
+            found.setdefault("has biases of positions (ALiBi)", name)
+        elif layer.kv_cache_dtype not in CACHES:
+            found.setdefault(f"has a cache in {layer.kv_cache_dtype}", name)
         elif name not in holders:
             found.setdefault("is called in a way that is not known", name)
     if len(names) < 2 or len({extract_layer_index(name) for name in names}) < len(names):

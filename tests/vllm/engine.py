@@ -11,7 +11,7 @@ from typing import Any
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
-ENGINE = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, "enforce_eager": True}
+ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 16, "enforce_eager": True}
 ENGINE |= {"limit_mm_per_prompt": {"image": 2}, "generation_config": "vllm"}
 
 
@@ -42,6 +42,7 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]]) -
                 max_tokens=request["tokens"],
                 ignore_eos=True,
                 extra_args=None if given is None else {"sira": given},
+                **request.get("params", {}),
             )
             try:
                 engine.add_request(f"{number}-{index}", prompt, params)
@@ -60,6 +61,39 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]]) -
     return {"answers": answers, "preempted": len(preempted)}
 
 
+def refused(model: str, options: dict[str, Any], broken: str) -> str:
+    """Why an engine does not start; an empty text if it does. `broken`: what is wrong with its streams."""
+    from vllm import LLM
+
+    from sira_cli.vllm import streams
+
+    contrast, attend, metadata = streams.contrast, streams.TwoStreams.attend, streams.CommonAttentionMetadata
+    mutants: dict[str, Any] = {
+        "": lambda: None,
+        "one stream": lambda: setattr(streams.TwoStreams, "attend", lambda self, *rows: attend(_without(self), *rows)),
+        "slots off by one": lambda: setattr(
+            streams,
+            "CommonAttentionMetadata",
+            lambda **values: metadata(**{**values, "slot_mapping": values["slot_mapping"] + 1}),
+        ),
+        "counts not reset": lambda: setattr(
+            streams.Streams, "text_so_far", lambda self, first, fresh: self._text_rows[first]
+        ),
+        "the wrong stream first": lambda: setattr(streams, "contrast", lambda z, other, a: contrast(other, z, a)),
+    }
+    mutants[broken]()
+    try:
+        LLM(model=model, **ENGINE | options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _without(layer: Any) -> Any:
+    layer.contrast = None
+    return layer
+
+
 def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
     """What each set of options is refused with; an empty text without a refusal."""
     from vllm.engine.arg_utils import EngineArgs
@@ -76,5 +110,5 @@ def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
 
 if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    result: Any = {"decode": decode, "refusals": refusals}[job.pop("do")](**job)
+    result: Any = {"decode": decode, "refusals": refusals, "refused": refused}[job.pop("do")](**job)
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")

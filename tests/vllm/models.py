@@ -48,13 +48,13 @@ def write_llava(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def described(key: str) -> Callable[[Path], None]:
-    """What writes a checkpoint of tests/data/checkpoints.yaml with wider heads."""
+def described(key: str, **text: Any) -> Callable[[Path], None]:
+    """What writes a checkpoint of tests/data/checkpoints.yaml with wider heads, and more settings of its decoder."""
 
     def write(folder: Path) -> None:
         description = copy.deepcopy(DESCRIPTIONS[key])
         sizes = {"hidden_size": 4 * HEAD, "intermediate_size": 8 * HEAD, "head_dim": HEAD}
-        description["config"]["text_config"].update(sizes)
+        description["config"]["text_config"].update(sizes | text)
         write_checkpoint(folder, **description)
 
     return write
@@ -79,8 +79,10 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "qwen3-vl": (write_qwen3, *QWEN),
     "internvl": (described("internvl"), "<IMG_CONTEXT>\n", CHATML),
     "smolvlm": (described("smolvlm"), "<image>", "<|im_start|>User:{}Describe {}.<end_of_utterance>\nAssistant:"),
+    "idefics3": (described("idefics3"), "<image>", "User:{}Describe {}.<end_of_utterance>\nAssistant:"),
     "pixtral": (described("pixtral"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
     "mistral3": (described("mistral3"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
+    "llava-next": (described("llava_next"), "<image>\n", "[INST] {}Describe {}. [/INST]"),
 }
 
 

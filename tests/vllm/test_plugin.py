@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.vllm.models import FAMILIES, by_attach, request
+from tests.vllm.models import FAMILIES, by_attach, described, request
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
@@ -125,12 +125,14 @@ def test_settings_of_the_server_and_of_requests(folder, pictures, tmp_path):
     asked = request("llava", pictures[:1])
     wrong = [{"alpha": -1}, {"alpha": "much"}, {"beta": 0.1}, 0.5, "alpha"]
     batch = {"requests": [asked, *({**asked, "sira": value} for value in wrong)]}
+    batch["requests"].append({**asked, "params": {"prompt_logprobs": 1}})
     options = {"additional_config": {"sira": {"k": 2, "alpha": 0.5, "beta": 0.5}}}
     found = run(tmp_path, do="decode", model=folder("llava"), options=options, batches=[batch])["answers"][0]
     assert found[0][1] != by_attach(folder("llava"), asked)[1]  # which is K = L / 2
     assert all(answer.startswith("VLLMValidationError") for answer in found[1:])
     assert "alpha must be 0 or more; got -1" in found[1]
     assert "alpha must be a number 0 or more; got 'much'" in found[2]
+    assert "prompt_logprobs are not defined under SIRA" in found[-1]
     assert '"sira" of a request takes {"alpha": NUMBER}' in found[3]
 
 
@@ -138,6 +140,35 @@ def test_without_the_key_vllm_is_as_before(folder, pictures, tmp_path):
     batch = {"requests": [request("llava", pictures[:1]), request("llava", pictures[:2])]}
     found = run(tmp_path, do="decode", model=folder("llava"), options={}, batches=[batch])["answers"][0]
     assert found == [by_attach(folder("llava"), asked, 0) for asked in batch["requests"]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_engine_without_two_streams_does_not_start(compiled, folder, tmp_path):
+    options = {**SIRA, "enforce_eager": not compiled}
+    found = run(tmp_path, do="refused", model=folder("llava"), options=options, broken="one stream")
+    assert found.startswith("UnsupportedModelError: SIRA refuses to serve SiraLlavaForConditionalGeneration")
+    assert "both streams are the same" in found
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ("slots off by one", "the streams differ without an image"),
+        ("counts not reset", "the streams differ without an image"),
+        ("the wrong stream first", "its logits are not the contrast of both"),
+    ],
+)
+def test_a_broken_stream_does_not_start(broken, why, folder, tmp_path):
+    found = run(tmp_path, do="refused", model=folder("llava"), options=SIRA, broken=broken)
+    assert found.startswith("UnsupportedModelError")
+    assert why in found
+
+
+def test_a_sliding_window_after_the_fork_is_refused_by_name(tmp_path):
+    described("pixtral", sliding_window=16)(tmp_path / "checkpoint")
+    found = run(tmp_path, do="refused", model=tmp_path / "checkpoint", options=SIRA, broken="")
+    assert found.startswith("UnsupportedModelError: SIRA cannot decode")
+    assert "attn has a sliding window after the fork" in found
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
