@@ -17,7 +17,7 @@ FAILED = {"status": "error", "error": "no picture", "finish_reason": "error", "t
 
 
 def written(path: Path, *records: dict) -> Path:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -108,11 +108,11 @@ def test_what_is_no_correction_is_refused(folder):
 )
 def test_nothing_is_replaced_unasked(options, message, folder, sira, monkeypatch):
     monkeypatch.chdir(folder)
-    Path("args").write_text("mine")
+    Path("args").write_text("mine", encoding="utf-8")
     code, _, err = sira("export", "captions.jsonl", *options)
     assert code == 2
     assert message in err
-    assert Path("args").read_text() == "mine"
+    assert Path("args").read_text(encoding="utf-8") == "mine"
 
 
 def test_arguments_for_exiftool_name_pictures_that_are_there(folder, sira):

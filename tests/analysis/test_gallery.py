@@ -36,7 +36,7 @@ def record(name: str, text: str, **supports: float) -> dict[str, Any]:
 
 
 def write(path: Path, *records: dict[str, Any]) -> Path:
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in records), encoding="utf-8")
     return path
 
 

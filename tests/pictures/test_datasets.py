@@ -130,7 +130,7 @@ def test_pictures_beside_shards_come_without_them(folder):
 def test_tables_about_shards_are_no_pictures(folder):
     """Img2dataset writes these beside each shard."""
     Path("shards/cc-00000.parquet").write_bytes(b"urls")
-    Path("shards/cc-00000_stats.json").write_text("{}")
+    Path("shards/cc-00000_stats.json").write_text("{}", encoding="utf-8")
     assert len(names("shards", "./shards/", "./shards/cc-00000.tar")) == 6
 
 
@@ -144,7 +144,7 @@ def test_a_truncated_shard_gives_what_is_whole(folder):
 
 
 def test_what_is_no_tar_file(folder):
-    Path("page.tar").write_text("<html>" * 1000)
+    Path("page.tar").write_text("<html>" * 1000, encoding="utf-8")
     Path("cut.tar.gz").write_bytes(gzip.compress(Path("shards/cc-00000.tar").read_bytes())[:-2000])
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
     *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
@@ -215,7 +215,9 @@ def write(made: pyarrow.Table, name: str) -> str:
         made.to_pandas().to_csv(name, sep="\t" if name.endswith("tsv") else ",", index=False)
     else:
         rows = made.to_pylist()
-        Path(name).write_text("\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows))
+        Path(name).write_text(
+            "\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows), encoding="utf-8"
+        )
     return name
 
 
