@@ -109,8 +109,8 @@ OF_THE_COMMAND_LINE = {
     "methods/settings.py",
     "core/families.py",
 }
-# The model of lmms-eval has options of that command, and arguments for ExifTool are those of ExifTool.
-OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", "analysis/exiftool.py"}
+# lmms-eval, vLLM and ExifTool have options of their own.
+OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", "vllm/plugin.py", "vllm/worker.py", "analysis/exiftool.py"}
 
 
 def test_the_library_names_parameters_and_the_command_line_options(sira):

@@ -174,7 +174,7 @@ def test_extras_name_what_is_missing(monkeypatch):
     if not found:
         pytest.skip("sira-cli is not installed as a package")
     assert "dev" not in found
-    assert found["parquet"] == []
+    assert found["data"] == []
     monkeypatch.setattr(
         "sira_cli.analysis.doctor.machine._installed", lambda requirement: requirement.name != "matplotlib"
     )

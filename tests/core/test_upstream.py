@@ -22,7 +22,6 @@ SOURCE = Path(upstream.__file__)
 PRIVATE = {
     "_prepare_position_ids_for_generation": GenerationMixin,
     "_update_model_kwargs_for_generation": GenerationMixin,
-    "_expand_inputs_for_generation": GenerationMixin,
     "_supports_logits_to_keep": GenerationMixin,
     "_attn_implementation": PreTrainedConfig(),
     "_eos_token_tensor": None,  # set by `generate`
