@@ -83,9 +83,10 @@ class _OneTokenPerPass:
         self._changed: list[tuple[Any, str]] = []
         parts: list[Any] = [*model.modules()]
         for part in parts:
-            if hasattr(part, "init_continuous_batching"):
+            kind = type(part)  # a module without the name would raise and catch an error, and a model has thousands
+            if hasattr(kind, "init_continuous_batching"):
                 self._replace(part, "init_continuous_batching", self._refuse_batching)
-            if hasattr(part, "generation_config") and hasattr(part, "generate"):
+            if hasattr(kind, "generate") and hasattr(part, "generation_config"):
                 self._replace(part, "generate", partial(self._generate, part, part.generate))
 
     def _replace(self, part: Any, name: str, function: Callable[..., Any]) -> None:
