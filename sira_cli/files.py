@@ -31,10 +31,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Readers see the old file or the new one, never a part of it, even if the process is killed. A link stays, and its
     target is replaced; mode and owner stay. Other hard links of the old file keep its content.
-
-    Raises:
-        SettingsError: the file is write-protected.
-        SiraError: the file cannot be written.
     """
     check_unprotected(path)
     with writing(path):
@@ -66,11 +62,7 @@ def _take_over(path: Path, file: BinaryIO) -> None:
 
 
 def check_unprotected(path: Path) -> None:
-    """Check that a file, or the one that a link names, may be replaced; root has to ask for it as all others.
-
-    Raises:
-        SettingsError: it is write-protected.
-    """
+    """Check that a file, or the one that a link names, may be replaced; root has to ask for it as all others."""
     try:
         protected = not path.stat().st_mode & 0o222 or not _may(path, os.W_OK)
     except OSError:  # it does not exist, or `writing` says what is wrong
@@ -118,12 +110,7 @@ def _is_ours(file: BinaryIO, path: Path) -> bool:
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:
-    """Write a file. Without `overwrite` an existing file of other content is left alone.
-
-    Raises:
-        SettingsError: a file with other content exists.
-        SiraError: the file cannot be written.
-    """
+    """Write a file. Without `overwrite` an existing file of other content is left alone."""
     if not overwrite and path.exists():
         if path.is_file() and path.read_bytes() == data:
             return
@@ -134,11 +121,7 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of a block that writes to `path` into messages.
-
-    Raises:
-        SiraError: the system refused the write.
-    """
+    """Turn errors of a block that writes to `path` into messages."""
     try:
         yield
     except OSError as error:
@@ -146,15 +129,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """Check that files can be made in a folder, or the folder in its parents.
-
-    Args:
-        folder: which may not exist yet.
-        advice: what to do if they cannot.
-
-    Raises:
-        SettingsError: it is read-only.
-    """
+    """Check that files can be made in a folder, or the folder in its parents."""
     folder = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
     if folder.is_dir() and not _may(folder, os.W_OK | os.X_OK):
         raise SettingsError(f"{folder}: is read-only: {advice}")
@@ -165,12 +140,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, unless it exists.
-
-    Raises:
-        SettingsError: something else has its name.
-        SiraError: the folder cannot be made.
-    """
+    """Make a folder and its parents, unless it exists."""
     with writing(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -186,11 +156,7 @@ def encoding_of(beginning: bytes) -> str:
 
 
 def text_in(data: bytes, shown: str) -> str:
-    """Return the text of a file's bytes.
-
-    Raises:
-        DataError: they are in another encoding than `encoding_of`.
-    """
+    """Return the text of a file's bytes."""
     try:
         return data.decode(encoding_of(data))
     except UnicodeDecodeError:
@@ -237,11 +203,7 @@ def length_on_windows(path: str | Path) -> str:
 
 
 def from_home(path: str | Path) -> Path:
-    """Return a path with `~` or `~user` expanded.
-
-    Raises:
-        SettingsError: the user does not exist.
-    """
+    """Return a path with `~` or `~user` expanded."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

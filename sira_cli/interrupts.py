@@ -20,11 +20,7 @@ def happened() -> bool:
 
 
 def check() -> None:
-    """Raise an interrupt again that a library has swallowed. Long loops call this in each iteration.
-
-    Raises:
-        KeyboardInterrupt: a signal arrived.
-    """
+    """Raise an interrupt again that a library has swallowed. Long loops call this in each iteration."""
     if _happened:
         raise KeyboardInterrupt
 

@@ -191,11 +191,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def by_picture(a: Path, b: Path, schemas: tuple[str, ...] = SCHEMAS) -> tuple[dict[int, Record], dict[int, Record]]:
-    """Return the newest record of each picture in two files, under keys that the same picture has in both.
-
-    Raises:
-        DataError: as `compare`.
-    """
+    """Return the newest record of each picture in two files, under keys that the same picture has in both."""
     first, second = RecordFile(a, schemas), RecordFile(b, schemas)
     known = [(_newest(first, identity), _newest(second, identity)) for identity in ("name", "path", "image")]
     numbers_a, numbers_b = max(known, key=lambda each: len(each[0].keys() & each[1].keys()))

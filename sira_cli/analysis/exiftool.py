@@ -84,14 +84,7 @@ def is_namable(picture: Path) -> bool:
 def arguments(
     picture: Path, record: Mapping[str, Any], before: Mapping[str, Any] | None = None, *, replace: bool = False
 ) -> list[str]:
-    """Return the lines that write a record into the sidecar of its picture.
-
-    Args:
-        picture: its file.
-        record: of `sira caption`, `ask` or `check`, with a text.
-        before: the record before somebody corrected it. What was written of it is replaced.
-        replace: replace descriptions and alternative texts that exist.
-    """
+    """Return the lines that write a record into the sidecar of its picture."""
     text, alternative, keywords = _content(record)
     commands: list[Sequence[str]] = []
     if before is not None:

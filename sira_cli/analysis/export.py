@@ -61,15 +61,7 @@ class Export:
     """The newest record of each picture in a file, in order. The texts stay on disk."""
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
-        """Scan the file.
-
-        Args:
-            path: of records of `sira caption`, `ask` or `check`.
-            corrections: a file of corrected texts, see `read_corrections`.
-
-        Raises:
-            DataError: a file is of another kind, or a correction is of no record.
-        """
+        """Scan the file."""
         self.path = path
         self._file = RecordFile(path, WITH_CHECKS)
         self._numbers = self._file.newest("name")[1]
@@ -100,20 +92,11 @@ class Export:
             yield recorded(item.record["file_name"], self.path.parent), item
 
     def write_table(self, path: Path) -> None:
-        """Write all records as a table, .csv or .parquet.
-
-        Raises:
-            SettingsError: pyarrow is missing.
-            SiraError: the file cannot be written.
-        """
+        """Write all records as a table, .csv or .parquet."""
         write_table((item.record for item in self), path, self.keys)
 
     def write_records(self, path: Path) -> None:
-        """Write all records as lines; names of pictures are relative to the file's folder.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write all records as lines; names of pictures are relative to the file's folder."""
         folder = path.parent.resolve()
         moved = folder != self.path.parent.resolve()
         with replacing(path) as file:
@@ -123,15 +106,7 @@ class Export:
                 file.write(as_line(item.record | {"file_name": name} | ({"images": images} if images else {})))
 
     def write_sidecars(self, extension: str, output_dir: Path | None = None, *, overwrite: bool = False) -> Written:
-        """Write text files as a run does. One that holds the text before a correction is replaced.
-
-        Args:
-            extension, output_dir, overwrite: as for `Sidecars`.
-
-        Raises:
-            SettingsError: as `Sidecars`.
-            SiraError: a file cannot be written.
-        """
+        """Write text files as a run does. One that holds the text before a correction is replaced."""
         written = Written()
         found = [picture for picture, item in self.pictures() if not _without_text(item.record)]
         kept = Sidecars(found, extension=extension, output_dir=output_dir, overwrite=overwrite)
@@ -150,15 +125,7 @@ class Export:
         return written
 
     def write_arguments(self, path: Path, *, replace: bool = False) -> Written:
-        """Write an argument file for ExifTool.
-
-        Args:
-            path: the file.
-            replace: as for `arguments`.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write an argument file for ExifTool."""
         written = Written()
         with replacing(path) as file:
             for picture, (record, before) in self.pictures():
@@ -175,9 +142,6 @@ def read_corrections(path: Path) -> dict[str, Correction]:
     """Return corrected texts by the key of their records; the last one of a picture counts.
 
     Each line is `{"schema": "sira.correction/1", "file_name": ..., "key": ..., "text": ...}`.
-
-    Raises:
-        DataError: a line is something else.
     """
     found: dict[str, Correction] = {}
     for where, row in read_rows(path):
@@ -193,9 +157,6 @@ def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
 
     An object stays, at its new places, if the new text has one of the words that named it. The other objects and all
     scores of words leave, and the support of a check is that of the objects that stay.
-
-    Raises:
-        DataError: the text has to follow a schema, and is not JSON.
     """
     new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
     new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}

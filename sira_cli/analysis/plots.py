@@ -17,11 +17,7 @@ FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_format(path: Path) -> None:
-    """Check that a figure can be drawn to a path.
-
-    Raises:
-        SettingsError: the name does not end in .png, .pdf or .svg, or matplotlib is missing.
-    """
+    """Check that a figure can be drawn to a path."""
     if path.suffix.lower() not in FORMATS:
         raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:

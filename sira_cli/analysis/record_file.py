@@ -27,15 +27,7 @@ class RecordFile:
     """Records of runs; a torn last line, of a run that was killed, is left out."""
 
     def __init__(self, path: Path, schemas: tuple[str, ...] = SCHEMAS) -> None:
-        """Scan the file.
-
-        Args:
-            path: the file.
-            schemas: the beginnings of the schemas that it may hold.
-
-        Raises:
-            DataError: the file is not a file of records.
-        """
+        """Scan the file."""
         try:
             self._file = _seekable(path)
         except OSError as error:
@@ -67,11 +59,7 @@ class RecordFile:
         return self._file.readline()
 
     def newest(self, identity: str) -> tuple[Numbers, Numbers]:
-        """Return the pictures, in the order in which they come first, and the number of the last record of each.
-
-        Args:
-            identity: `name`, `path`, or `image` for the content: pictures are the same if their hashes of it are.
-        """
+        """Return the pictures, in the order in which they come first, and the number of the last record of each."""
         keys = self._index.numbers(identity)
         _, first = np.unique(keys, return_index=True)
         found, last = np.unique(keys[::-1], return_index=True)
@@ -91,11 +79,7 @@ def _commands(schemas: tuple[str, ...]) -> str:
 
 
 def _record(line: bytes, schemas: tuple[str, ...]) -> Record:
-    """Return the record in a line.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: the line is not a record.
-    """
+    """Return the record in a line."""
     record = _parsed(line)
     if not record["schema"].startswith(schemas) or not isinstance(record["text"], str):
         raise ValueError

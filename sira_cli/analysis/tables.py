@@ -21,17 +21,7 @@ ROWS = 10_000  # in a Parquet row group
 
 
 def write_table(records: Iterable[dict[str, Any]], path: Path, keys: Container[str]) -> None:
-    """Write records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON.
-
-    Args:
-        records: of a run.
-        path: of the table.
-        keys: all keys of the records.
-
-    Raises:
-        SettingsError: Parquet needs pyarrow, which is missing.
-        SiraError: the file cannot be written.
-    """
+    """Write records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON."""
     is_parquet = path.suffix.lower() == ".parquet"
     if is_parquet and importlib.util.find_spec("pyarrow") is None:
         raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[data]', or write .csv")

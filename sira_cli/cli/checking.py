@@ -22,12 +22,7 @@ class CheckTerminal:
     """Listens to a run of checks."""
 
     def __init__(self, job: Job, *, as_json: bool) -> None:
-        """Prepare to listen.
-
-        Args:
-            job: the run.
-            as_json: print records instead of a table.
-        """
+        """Prepare to listen."""
         from sira_cli.analysis.check.summary import Summary
 
         self._targets, self._json = job.targets, as_json

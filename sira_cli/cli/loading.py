@@ -29,12 +29,7 @@ def load_model(
     method: str | Method,
     pictures: Iterable[Picture] | None = None,
 ) -> Lvlm:
-    """Load the model of a preset; `pictures`: its input.
-
-    Raises:
-        SettingsError: a value is wrong.
-        ModelNotFoundError: the weights are neither cached nor can be fetched.
-    """
+    """Load the model of a preset; `pictures`: its input."""
     from sira_cli.models.loading import presets
 
     if preset.model != presets.BUNDLED:

@@ -42,10 +42,6 @@ def run_pictures(
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
     `said` is the prompt of a caption (None: the preset's), or the question of an ask.
-
-    Raises:
-        typer.Exit: with 3 if some pictures failed, 130 if interrupted.
-        SiraError: the run could not start or continue.
     """
     model, decoding, engine, output = options.model, options.decoding, options.engine, options.output
     set_verbosity(output.quiet, output.verbose)
@@ -117,11 +113,7 @@ class _Terminal:
         return self._show if shown else None
 
     def listen(self, run: PictureRun) -> None:
-        """Run to the end, and show it.
-
-        Raises:
-            typer.Exit: with 130 if interrupted.
-        """
+        """Run to the end, and show it."""
         total = run.counts.total
         silent = nullcontext(Progress("", total, silent=True))
         with (

@@ -133,11 +133,7 @@ def check(
 
 
 def _check_structure(file: str, preset: Preset) -> None:
-    """Check K against the layers of a model whose config.json is on this machine.
-
-    Raises:
-        SiraError: as `check_structure`.
-    """
+    """Check K against the layers of a model whose config.json is on this machine."""
     from sira_cli.models.loading import presets
     from sira_cli.models.loading.hub import find_config
 

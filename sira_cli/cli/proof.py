@@ -18,12 +18,7 @@ SCENE = 1  # seed of the drawn scene
 
 
 def check_model(model: ResearchModelOptions, exact: bool, as_json: bool) -> bool:
-    """Make the proof and print it; return whether the model is exact.
-
-    Raises:
-        SettingsError: the preset runs the checkpoint's own code.
-        SiraError: as `prove`.
-    """
+    """Make the proof and print it; return whether the model is exact."""
     preset = choose_preset(model)
     if preset.load.trust_remote_code:
         raise SettingsError("code of a checkpoint cannot be proven: leave out `trust_remote_code=`")

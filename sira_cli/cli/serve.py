@@ -157,11 +157,7 @@ def serve(
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        SettingsError: the port is taken, or the address cannot be used.
-    """
+    """Return a socket that listens."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((host, port), family=family)

@@ -20,11 +20,7 @@ SEVERAL = "images"
 
 
 def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
-    """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field.
-
-    Raises:
-        DataError: the value is something else, or empty.
-    """
+    """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field."""
     value = row.get(field)
     if value is None or value == "":
         return None
@@ -40,27 +36,13 @@ def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[s
 
 
 def picture_below(base: str, name: str) -> Picture:
-    """Return the picture of a name that starts from a folder or a URI.
-
-    Args:
-        base: the folder or the URI.
-        name: a path, or a URI of its own.
-    """
+    """Return the picture of a name that starts from a folder or a URI."""
     path = f"{base}/{name}" if stores.is_uri(base) else str(Path(base, name))
     return located(name if stores.is_uri(name) else path, name)
 
 
 def listed_groups(file: Path, *, shard: Shard | None = None, limit: int | None = None) -> list[Picture]:
-    """Return the groups of a file, each once, in order. A row's other fields can fill prompts.
-
-    Args:
-        file: JSON lines or one JSON array, with `images`, or `image` (or `file_name`) for one picture. Names start from
-            the file's folder.
-        shard, limit: as for `find_pictures`.
-
-    Raises:
-        DataError: the file cannot be read, or a row names no picture.
-    """
+    """Return the groups of a file, each once, in order. A row's other fields can fill prompts."""
     found: dict[str, Picture] = {}
     any_row = False
     for names, row in _named(file):

@@ -24,12 +24,7 @@ class Kept(Generic[T]):
         return type(self), (self._most,)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`; if another thread is making it, wait for it.
-
-        Args:
-            key: identifies the result.
-            make: called if the result is missing; an error that it raises is also kept.
-        """
+        """Return the result of `make`; if another thread is making it, wait for it."""
         with self._lock:
             waiting = self._kept.get(key)
             if first := waiting is None:

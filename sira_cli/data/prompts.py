@@ -20,9 +20,6 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     """Return whether a prompt must be filled: it has `{names}`, and the pictures have columns.
 
     For pictures in files, columns are text or JSON files next to them. Without columns, braces stay.
-
-    Raises:
-        SettingsError: the data set has no such column; the message names the others.
     """
     names = set(_names(prompt))
     if not names:
@@ -40,15 +37,7 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
 
 
 def filled(prompt: str, picture: Picture) -> str:
-    """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults.
-
-    Args:
-        prompt: with `{names}`.
-        picture: that it is about.
-
-    Raises:
-        PictureError: the picture has no such column, or its text cannot be read.
-    """
+    """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults."""
     names = _names(prompt)
     values = picture.columns(names) if names else {}
     missing = [name for name in names if name not in values]

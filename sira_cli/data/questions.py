@@ -39,15 +39,7 @@ class QuestionPicture(WrappedPicture):
 
     @classmethod
     def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
-        """Return a question about a picture.
-
-        Args:
-            picture: the picture itself.
-            question: as the file has it.
-            prompt: as the model is asked.
-            number: the question's id.
-            reads: see the attribute.
-        """
+        """Return a question about a picture."""
         return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
 
     @property
@@ -85,20 +77,7 @@ def question_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
 ) -> list[Picture]:
-    """Return the questions of a file, in order, each with its picture.
-
-    Args:
-        file: JSON lines, one JSON array, .csv, .tsv or .parquet, with `image` (or `file_name`), `question` (or `text`),
-            and perhaps `question_id` (or `id`); `images` instead of `image` is a list that is shown together.
-        asking: returns the prompt of a question.
-        images: the folder or URI that the names of pictures start from; None: the file's folder.
-        shard: keep the questions about this part of the pictures.
-        limit: keep at most this many questions.
-
-    Raises:
-        DataError: the file cannot be read, or a row lacks something.
-        SettingsError: Parquet needs pyarrow, which is missing.
-    """
+    """Return the questions of a file, in order, each with its picture."""
     base = str(file.parent) if images is None else images.rstrip("/")
     reads, found = Kept[bytes](KEPT), dict[str, Picture]()
     where = ""

@@ -25,12 +25,7 @@ class Report:
         return self.as_json()
 
     def as_json(self, first: Mapping[str, Any] | None = None, **changed: Any) -> str:
-        """Return the report as one JSON object, between its schema and sira's version.
-
-        Args:
-            first: what is no field, and stands before them.
-            **changed: fields that JSON holds in another form, and more of them; None leaves a field out.
-        """
+        """Return the report as one JSON object, between its schema and sira's version."""
         fields = asdict(self) | changed  # type: ignore[call-overload]
         record = {"schema": self.schema, **(first or {}), **fields, "sira_version": __version__}
         left_out = {name for name, value in changed.items() if value is None}

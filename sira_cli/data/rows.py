@@ -18,11 +18,7 @@ _PIECE = 2**20  # characters
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place of every row, such as `file: line 3`, and its object.
-
-    Raises:
-        DataError: the file cannot be read, or a row is not a JSON object.
-    """
+    """Yield the place of every row, such as `file: line 3`, and its object."""
     lines, begun = enumerate(_lines(path), start=1), False
     for number, line in lines:
         if not begun and line.lstrip().startswith("["):
@@ -64,11 +60,7 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def _cells(path: Path) -> Iterator[list[str]]:
-    """Yield the rows of a CSV or (by its name) TSV file, including the header.
-
-    Raises:
-        DataError: the file cannot be read, or a quoted cell does not end where its quotes do.
-    """
+    """Yield the rows of a CSV or (by its name) TSV file, including the header."""
     lines = _lines(path)
     header = next(lines, "")
     usual = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")  # as spreadsheets save them
@@ -88,9 +80,6 @@ def read_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[st
     """Return the columns of a CSV or TSV file, and its rows one by one, each with its place.
 
     Rows without cells are skipped; a row with fewer cells than the header lacks the last columns.
-
-    Raises:
-        DataError: the file cannot be read, two columns have the same name, or a row has more cells than the header.
     """
     cells = _cells(path)
     columns = tuple(next(cells, ()))
@@ -113,20 +102,12 @@ def _table_rows(
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        DataError: the file cannot be read, or is not JSON.
-    """
+    """Return the content of a JSON file."""
     return parse_json(path, read_text(path))
 
 
 def parse_json(path: Path, text: str, line: int = 1) -> Any:
-    """Parse JSON from a file; its text begins at `line`.
-
-    Raises:
-        DataError: it is not JSON; the message names the file and the line.
-    """
+    """Parse JSON from a file; its text begins at `line`."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
@@ -139,20 +120,12 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file.
-
-    Raises:
-        DataError: the file cannot be read, or is not text.
-    """
+    """Return the content of a text file."""
     return "".join(_pieces(path))
 
 
 def entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the text of every entry of a list: one per line, or a JSON array.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Yield the place and the text of every entry of a list: one per line, or a JSON array."""
     content = read_text(path)
     if content.lstrip().startswith("["):
         for number, entry in enumerate(parse_json(path, content), start=1):
@@ -164,11 +137,7 @@ def entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def text_of(where: str, row: dict[str, Any], *names: str) -> str:
-    """Return the text of the first of some fields that a row has.
-
-    Raises:
-        DataError: the row has no such field, or its value is not text.
-    """
+    """Return the text of the first of some fields that a row has."""
     for name in names:
         if name in row:
             if not isinstance(row[name], str):
@@ -180,11 +149,7 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
 
 
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
-    """Return the first of some fields that a row has, as a whole number; `"7"` also counts.
-
-    Raises:
-        DataError: the row has no such field, or its value is not a whole number.
-    """
+    """Return the first of some fields that a row has, as a whole number; `"7"` also counts."""
     for name in names:
         if name in row:
             value = row[name]

@@ -43,16 +43,7 @@ class Selection:
     id_column: str | None = None
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
-        """Return the pictures. Missing ones are found before a model is loaded.
-
-        Args:
-            asking: returns the prompt of a question.
-
-        Raises:
-            SettingsError: options that exclude each other, or one has a wrong value.
-            DataError: a file of questions, groups or paths cannot be read.
-            PictureError: none of the pictures exists.
-        """
+        """Return the pictures. Missing ones are found before a model is loaded."""
         if self.questions is not None or (self.files_from or "").endswith(".jsonl"):
             found = Pictures(self._listed(asking))
             check_any_exists(found)
@@ -82,12 +73,7 @@ class Selection:
         return Pictures([Together.of(named)], named.left_out)
 
     def all_paths(self) -> list[str]:
-        """Return the paths, and those that `files_from` adds.
-
-        Raises:
-            SettingsError: the list cannot be read, or names nothing.
-            DataError: it is not a list.
-        """
+        """Return the paths, and those that `files_from` adds."""
         if self.files_from is None:
             return list(self.paths)
         if self.files_from == STDIN:

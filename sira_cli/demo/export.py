@@ -40,18 +40,7 @@ def export(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write scenes of different seeds in the formats of the benchmarks.
-
-    Args:
-        scenes: to write.
-        folder: made if missing.
-        on_progress: called with the number of drawn pictures.
-        overwrite: replace existing files of other content, such as those of an export of other scenes.
-
-    Raises:
-        SettingsError: such files exist, and `overwrite` is off.
-        SiraError: a file cannot be written.
-    """
+    """Write scenes of different seeds in the formats of the benchmarks."""
     annotations = folder / "coco/annotations"
     for place in (folder / "images", folder / "pope", annotations):
         make_folder(place)
@@ -111,10 +100,6 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
 
 def _repope(pope: Mapping[str, Sequence[dict[str, Any]]], scenes: Mapping[str, Scene]) -> dict[str, str]:
     """Return RePOPE's files: POPE's questions without those about faint objects. Labels of scenes need no correction.
-
-    Args:
-        pope: the questions of each split.
-        scenes: by the name of their picture.
     """
     files = {}
     for split, rows in pope.items():
@@ -130,12 +115,7 @@ def _faint(scene: Scene, question: str) -> bool:
 
 
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
-    """Return the boxes of objects that have a COCO category. CHAIR cannot count others.
-
-    Args:
-        scenes: to write.
-        areas: by seed, the number of visible pixels of each object.
-    """
+    """Return the boxes of objects that have a COCO category. CHAIR cannot count others."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
     things = [
         (scene, thing, area)

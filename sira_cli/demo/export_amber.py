@@ -19,12 +19,7 @@ Row = tuple[str, str, bool]  # AMBER's type of question, its text, whether yes i
 
 
 def amber(scenes: Sequence[Scene], file_name: Callable[[Scene], str]) -> dict[str, str]:
-    """Return the text of each file, by its path in the data folder.
-
-    Args:
-        scenes: to write.
-        file_name: of a scene's picture; AMBER's own are called AMBER_1.jpg and so on.
-    """
+    """Return the text of each file, by its path in the data folder."""
     annotations: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
     for number, scene in enumerate(scenes, start=1):

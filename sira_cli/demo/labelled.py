@@ -16,9 +16,6 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, scene_picture
 def labelled_questions(limit: int) -> LabelledQuestions:
     """Return the first questions about validation scenes: yes and no alternate, and each no is from the next POPE
     split.
-
-    Args:
-        limit: maximum number.
     """
     asked = [*islice(_asked(), limit)]
     scenes = {str(scene.seed): scene for scene, _, _ in asked}

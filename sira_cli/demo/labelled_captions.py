@@ -19,13 +19,7 @@ BATCH = 25
 
 
 def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> SupportReport:
-    """Find the threshold of support on the model's captions of the first validation scenes.
-
-    Args:
-        lvlm: the bundled model under the decoder that writes the captions.
-        count: number of scenes.
-        on_progress: called with the number of scenes that are done.
-    """
+    """Find the threshold of support on the model's captions of the first validation scenes."""
     look = SecondLook(lvlm)
     verify = Verify().settings(lvlm.preset)
     del verify["min_support"]

@@ -49,15 +49,7 @@ def measure(
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units | None = None,
 ) -> SceneReport:
-    """Compare decoders on the same scenes.
-
-    Args:
-        methods: the bundled model under each; the others are compared with the first.
-        scenes: scenes to caption and to ask about.
-        questions: questions to ask; None: only captions are measured.
-        on_progress: called with the number of scenes that are done.
-        units: opened file of texts; texts in it are not decoded again.
-    """
+    """Compare decoders on the same scenes."""
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
     kept, done = Units() if units is None else units, 0  # an empty one is falsy

@@ -104,11 +104,7 @@ def validation_pictures() -> Iterator[ScenePicture]:
 
 
 def validation_questions(limit: int | None = None) -> QuestionSet:
-    """Return the questions about the first validation scenes, for a sweep.
-
-    Args:
-        limit: number of scenes, instead of SWEPT.
-    """
+    """Return the questions about the first validation scenes, for a sweep."""
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}
     about = Questions().about
     questions = (

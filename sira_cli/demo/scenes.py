@@ -87,12 +87,7 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
 
 
 def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
-    """Draw a scene.
-
-    Returns:
-        An RGB image of SIDE x SIDE pixels, and the object at each pixel: int16 `[SIDE, SIDE]`, 0 for the background,
-        else 1 + the index of an object in `scene.things`.
-    """
+    """Draw a scene."""
     rng = np.random.default_rng([scene.seed, scene.broken, 1])
     place = PLACES[scene.place]
     image = Image.new("RGB", (SIDE, SIDE), _jitter(rng, place.above))

@@ -49,15 +49,7 @@ class PartFile(RecordFile):
         self.ledger.append(record)
 
     def configure(self, lvlm: Lvlm, job: Job) -> dict[str, Any]:
-        """Check that answers of a loaded model, to these prompts, belong in the file, and return `settings_in` them.
-
-        Args:
-            lvlm: the model, with the part's settings.
-            job: the part's.
-
-        Raises:
-            SettingsError: the file holds answers of other settings.
-        """
+        """Check that answers of a loaded model, to these prompts, belong in the file, and return `settings_in` them."""
         self.settings = EvalSettings.of(lvlm)
         now = LocalRun(lvlm, job.request).blank().configuration() | asdict(self.settings)
         del now["prompt"]
@@ -93,16 +85,7 @@ class PartRun:
         retry_errors: bool = False,
         verify: Verify | None = None,
     ) -> None:
-        """Prepare the run.
-
-        Args:
-            part: of the benchmark.
-            preset, method: with the part's settings.
-            pictures: from `part_pictures`.
-            ledger: the open file of records.
-            retry_errors: ask again where an earlier run failed.
-            verify: look at each text a second time.
-        """
+        """Prepare the run."""
         self.part, self.file = part, PartFile(ledger, part)
         targets = Targets(self.file, retry_errors=retry_errors)
         self.job = Job(pictures, Request(part.task, "", verify=verify), preset, method, targets)
@@ -110,25 +93,13 @@ class PartRun:
         self._settings: dict[str, Any] = {}
 
     def take(self, lvlm: Lvlm) -> None:
-        """Use a loaded model, under any method; the runs of an evaluation share its weights.
-
-        Raises:
-            SettingsError: the file holds answers of other settings, or a prompt cannot be asked.
-        """
+        """Use a loaded model, under any method; the runs of an evaluation share its weights."""
         self._lvlm = lvlm.under(self.job.method, self.job.preset)
         self._lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
         self._settings = self.file.configure(self._lvlm, self.job)
 
     def events(self, batch_size: BatchSize | None = None) -> Generator[PictureEvent | Halved, None, None]:
-        """Ask, and yield events. Asks that are answered in the file already are skipped.
-
-        Args:
-            batch_size: pictures decoded together, as for `Runner`.
-
-        Raises:
-            SettingsError: without a model, something is left to do.
-            SiraError: about the model or the settings, or the file cannot be written.
-        """
+        """Ask, and yield events. Asks that are answered in the file already are skipped."""
         if self._lvlm is None and not all_named(self.job):
             raise SettingsError(f"{self.file.path}: has no answer to some questions: a model is needed")
         engine: LocalRun | NothingLeft = NothingLeft({})

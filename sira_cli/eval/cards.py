@@ -99,11 +99,7 @@ class Card:
     note: str = ""
 
     def files_in(self, paths: Sequence[Path]) -> list[Path]:
-        """Return the data of a benchmark with several files: a folder stands for its .json files.
-
-        Raises:
-            SettingsError: the folder has no such files, or a benchmark with one folder is given none or several.
-        """
+        """Return the data of a benchmark with several files: a folder stands for its .json files."""
         if not self.several:
             if len(paths) != 1:
                 raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
@@ -119,16 +115,7 @@ class Card:
         return files
 
     def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
-        """Read the benchmark's files.
-
-        Args:
-            paths: from `files_in`.
-            asking: how it is asked; `options` are checked (`options_of_each`).
-
-        Raises:
-            SettingsError: an option does not fit, or a file is missing.
-            DataError: a file cannot be read.
-        """
+        """Read the benchmark's files."""
         return self.read(paths if self.several else paths[0], asking)
 
 
@@ -315,11 +302,7 @@ CARDS = {
 
 
 def find_cards(names: Sequence[str]) -> list[Card]:
-    """Return the cards of benchmarks.
-
-    Raises:
-        SettingsError: no such benchmark, or it is named twice.
-    """
+    """Return the cards of benchmarks."""
     for number, name in enumerate(names):
         if name not in CARDS:
             raise SettingsError(f"{name}: no benchmark has this name: expected {', '.join(CARDS)}")
@@ -331,16 +314,7 @@ def find_cards(names: Sequence[str]) -> list[Card]:
 def options_of_each(
     cards: Sequence[Card], given: Sequence[str], *, answered: bool = False
 ) -> dict[str, dict[str, str]]:
-    """Return the options of every benchmark, by its name.
-
-    Args:
-        cards: of the benchmarks.
-        given: `NAME=VALUE` for all that have this option, or `BENCHMARK.NAME=VALUE` for one.
-        answered: whether answers in files are scored, instead of asking a model.
-
-    Raises:
-        SettingsError: no such option, no such value, or an option is given twice.
-    """
+    """Return the options of every benchmark, by its name."""
     found: dict[str, dict[str, str]] = {card.name: {} for card in cards}
     for text in given:
         target, equals, value = text.partition("=")

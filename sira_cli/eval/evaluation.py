@@ -74,12 +74,7 @@ def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> d
 
 
 def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:
-    """Return a benchmark's pictures in a folder, each once.
-
-    Raises:
-        SettingsError: it is not a folder.
-        PictureError: none of the pictures is there.
-    """
+    """Return a benchmark's pictures in a folder, each once."""
     names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
     check_images(Path(images), names)
     return [located(str(Path(images) / name)) for name in names]

@@ -26,14 +26,7 @@ AUTHORS = "by its authors"
 
 
 def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
-    """Return the paper's figures in percent; None if it has none.
-
-    Args:
-        preset_or_model: a preset's name, or the Hugging Face id of its model.
-        benchmark: `pope`, `chair` or `amber`.
-        group: such as `coco random` (see `pope_group`), `64 tokens` or `generative`.
-        method: its name in `sira_cli.methods.METHODS`, which has all methods of the paper.
-    """
+    """Return the paper's figures in percent; None if it has none."""
     figures = _row(_results()["models"], preset_or_model, benchmark, group, method)
     return None if figures is None else {name: value for name, value in figures.items() if name != MARK}
 
@@ -66,12 +59,7 @@ def _row(results: dict[str, Any], preset_or_model: str, *keys: str) -> dict[str,
 
 
 def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
-    """Return the groups of which the paper has figures, each with its methods.
-
-    Args:
-        model: the name of its preset.
-        benchmark: as for `paper_row`.
-    """
+    """Return the groups of which the paper has figures, each with its methods."""
     return {group: tuple(methods) for group, methods in _results()["models"].get(model, {}).get(benchmark, {}).items()}
 
 
@@ -95,11 +83,7 @@ def paper_models() -> dict[str, str]:
 
 
 def find_model(names: Sequence[str]) -> str:
-    """Return the paper's model for one of some names: a preset's name or a Hugging Face id.
-
-    Raises:
-        SettingsError: the paper has none of them.
-    """
+    """Return the paper's model for one of some names: a preset's name or a Hugging Face id."""
     models = paper_models()
     for name in names:
         if (found := models.get(name, name)) in models.values():

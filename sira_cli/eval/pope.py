@@ -24,11 +24,7 @@ FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's 
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file.
-
-    Raises:
-        SettingsError: two would have the same name.
-    """
+    """Return a name for each file."""
     names = [pope_group(path.stem) for path in paths]
     for number, name in enumerate(names):
         if name in names[:number]:

@@ -20,11 +20,7 @@ class PopeQuestion:
 
 
 def read_questions(path: Path) -> list[PopeQuestion]:
-    """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`.
-
-    Raises:
-        DataError: the file cannot be read, has no questions, or a row is not a question.
-    """
+    """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`."""
     questions: dict[int, PopeQuestion] = {}
     for where, row in read_rows(path):
         label = text_of(where, row, "label").strip().lower()

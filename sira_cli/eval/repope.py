@@ -21,16 +21,7 @@ def group_of(split: str) -> str:
 
 
 def relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
-    """Return each split's questions with the labels of RePOPE's files, in any order of the files.
-
-    Args:
-        paths: RePOPE's files, at most one per split.
-        splits: POPE's questions.
-
-    Raises:
-        SettingsError: two files are of one split.
-        DataError: a file cannot be read, or has a question that no split has.
-    """
+    """Return each split's questions with the labels of RePOPE's files, in any order of the files."""
     found: dict[str, list[PopeQuestion]] = {}
     for path in paths:
         questions = read_questions(path)

@@ -94,13 +94,7 @@ class EvalReport(Report):
 
     @classmethod
     def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "") -> EvalReport:
-        """Make the report of some answers.
-
-        Args:
-            benchmark: with its ground truth.
-            answers: of each method, the first method's first.
-            paper: as in the class.
-        """
+        """Make the report of some answers."""
         rows: list[MethodRow] = []
         tests: list[McNemarTest] = []
         for part in benchmark.parts:

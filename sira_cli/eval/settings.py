@@ -55,12 +55,7 @@ SAME = (
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
-    """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling.
-
-    Args:
-        name: the method's, or a label that the user gave.
-        settings: those that decided its answers, as far as they are known.
-    """
+    """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling."""
     temperature, top_p, beams = (_number(settings.get(key)) for key in ("temperature", "top_p", "num_beams"))
     if temperature:
         how = [f"T={temperature:g}", f"top-p={top_p:g}" if 0 < top_p < 1 else ""]

@@ -72,15 +72,7 @@ class Language(Protocol):
 
 
 def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> Language:
-    """Return the language for some methods.
-
-    Args:
-        choice: `nltk`, `fallback`, or `auto`: NLTK where it is installed with its data, else the fallback.
-        needs: the methods that will be called; only their needs have to be installed.
-
-    Raises:
-        SettingsError: no such choice, or `nltk` was chosen and a part of it is missing.
-    """
+    """Return the language for some methods."""
     if choice not in CHOICES:
         raise SettingsError(f"`language=` {choice!r}: expected {', '.join(CHOICES)}")
     if choice == "fallback":
@@ -100,14 +92,7 @@ class Nltk:
     official = True
 
     def __init__(self, needs: Collection[Need]) -> None:
-        """Load all data that some methods need.
-
-        Args:
-            needs: the methods' names.
-
-        Raises:
-            SettingsError: NLTK, textblob or data are missing or too old; the message names the command to get them.
-        """
+        """Load all data that some methods need."""
         self._versions = {"nltk": _nltk_version()}
         if "singulars" in needs:
             self._versions["textblob"] = _textblob_version()
@@ -143,11 +128,7 @@ class Fallback:
     official = False
 
     def __init__(self, why: str) -> None:
-        """Note why NLTK is not used.
-
-        Args:
-            why: the reason, for the record.
-        """
+        """Note why NLTK is not used."""
         self._why = why
 
     def lemmas(self, text: str) -> list[str]:

@@ -30,12 +30,7 @@ class Asked(Words):
         return f"{_REQUEST}\n\n{text}"
 
     def found(self, answer: str, text: str) -> list[Thing]:
-        """Return the objects in the model's answer that the text really names, in the order of their first mentions.
-
-        Args:
-            answer: a list, one object per line or between commas.
-            text: the text that was asked about.
-        """
+        """Return the objects in the model's answer that the text really names, in the order of their first mentions."""
         parts = re.split(r"[\n,;\uff0c\u3001\uff1b]", answer)
         names = [" ".join(_BULLET.sub("", part).strip(_QUOTES).lower().split()) for part in parts]
         names = [re.sub(r"^(?:an?|the) ", "", name) for name in names]

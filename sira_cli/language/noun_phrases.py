@@ -45,14 +45,7 @@ class NounPhrases(Words):
     """
 
     def __init__(self, pipeline: str | None = None) -> None:
-        """Load the data.
-
-        Args:
-            pipeline: of spaCy, with a tagger and a parser: its name or folder; None: en_core_web_sm.
-
-        Raises:
-            SettingsError: spaCy, NLTK or their data are missing; the message names the command to get them.
-        """
+        """Load the data."""
         self._pipeline = pipeline or PIPELINE
         nlp, wordnet = _spacy(self._pipeline), _wordnet()
         if "parser" not in nlp.pipe_names:
@@ -162,16 +155,7 @@ def _wordnet() -> Any:
 
 
 def find_words(choice: str | None) -> Words | None:
-    """Return the finder of the objects that a text names; None: the bundled list.
-
-    Args:
-        choice: `spacy`: noun phrases; `ask`: the model finds them; else the file of one's own list (a file of such a
-            name is `./spacy`).
-
-    Raises:
-        SettingsError: a requirement of noun phrases is missing.
-        DataError: the file cannot be read, or names nothing.
-    """
+    """Return the finder of the objects that a text names; None: the bundled list."""
     if choice is None:
         return None
     if choice == ASK:

@@ -75,12 +75,7 @@ class Words(Protocol):
         return ""
 
     def is_doubtful(self, name: str, *, introduced: bool) -> bool:
-        """Return whether a name is often another part of speech at its place.
-
-        Args:
-            name: the name.
-            introduced: whether it stands right after an article or a number.
-        """
+        """Return whether a name is often another part of speech at its place."""
         return False
 
     def compounds(self) -> Iterable[str]:
@@ -96,24 +91,14 @@ class WordList(Words):
     """
 
     def __init__(self, groups: Mapping[str, str], name: str, guarded: frozenset[str] = frozenset()) -> None:
-        """Take a list.
-
-        Args:
-            groups: every word in the singular and lower case, with the head of its synonyms.
-            name: which list it is.
-            guarded: words that count only where a noun is likely.
-        """
+        """Take a list."""
         self.name = name
         self._groups, self._guarded = groups, guarded
         self._dull = lists()["compounds_of_no_thing"] - set(groups)
 
     @classmethod
     def of(cls, lines: Iterable[str], name: str) -> WordList:
-        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a comment.
-
-        Raises:
-            DataError: it has no objects.
-        """
+        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a comment."""
         groups: dict[str, str] = {}
         for line in lines:
             words = [unicodedata.normalize("NFC", word.strip()).lower() for word in line.partition("#")[0].split(",")]
@@ -226,11 +211,7 @@ def shipped() -> WordList:
 
 
 def read(path: Path) -> WordList:
-    """Read a user's list from a file (`WordList.of`).
-
-    Raises:
-        DataError: the file cannot be read, or has no objects.
-    """
+    """Read a user's list from a file (`WordList.of`)."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -59,16 +59,7 @@ def check(
     schema: Schema | None = None,
     streams: str = "",
 ) -> None:
-    """Check that the features of a run can be combined.
-
-    Args:
-        preset, method: with the settings in force.
-        task, words, choices, verify, schema: as in a `Request`.
-        streams: what looks at both streams at each step, if anything does.
-
-    Raises:
-        SettingsError: two of them cannot; the message names both, and says what to do.
-    """
+    """Check that the features of a run can be combined."""
     generation, named = preset.generation, f"method {method.name}"
     tags = schema is not None and schema.as_tags
     changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]

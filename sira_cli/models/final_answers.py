@@ -27,17 +27,7 @@ class FinalAnswers:
     """
 
     def __init__(self, lvlm: AnsweringModel, verify: Verify | None = None, *, words: bool = False) -> None:
-        """Prepare to answer.
-
-        Args:
-            lvlm: the model.
-            verify: look at each answer a second time; None: do not.
-            words: score the words of answers.
-
-        Raises:
-            SettingsError: the second look does not fit the method or the settings.
-            UnsupportedModelError: the tokenizer has no token for yes or no.
-        """
+        """Prepare to answer."""
         self._lvlm, self.settings = lvlm, dict[str, Any]()
         self._guided: GuidedCaptions | None = None
         self._verify = verify
@@ -65,14 +55,7 @@ class FinalAnswers:
         task: str,
         schema: Schema | None = None,
     ) -> list[Answer]:
-        """Decode each row of prepared inputs.
-
-        Args:
-            images: B pictures or groups, RGB; without a second look they are not needed.
-            inputs, seeds, words, task: as for `AnsweringModel.answer`; guided texts need seeds.
-            on_text: as for `AnsweringModel.answer`; only without a second look.
-            schema: schema that all texts follow.
-        """
+        """Decode each row of prepared inputs."""
         lvlm = self._lvlm
         inputs = lvlm.to_device(inputs)
         schemas = None if schema is None else [schema] * len(inputs["input_ids"])
@@ -89,13 +72,7 @@ class FinalAnswers:
         return [self._seen(look, answer, schema) for look, answer in zip(looks, answers, strict=True)]
 
     def finished(self, answer: Answer, image: Callable[[], Shown], schema: Schema | None = None) -> Answer:
-        """Return a decoded answer in its final form, without decoding again.
-
-        Args:
-            answer: from `AnsweringModel.answer`.
-            image: returns the picture of the answer, for the second look.
-            schema: schema that the text has followed.
-        """
+        """Return a decoded answer in its final form, without decoding again."""
         if self._look is None:
             return self._lvlm.preset.text.finished(answer)
         return self._seen(PictureLook(self._look, image()), answer, schema)

@@ -43,16 +43,7 @@ class Keys:
 
     @classmethod
     def of(cls, preset: Preset, method: Method, revision: str, server: str = "") -> Keys:
-        """Return the keys under a preset and a method.
-
-        Args:
-            preset, method: with the settings in force.
-            revision: `Checkpoint.revision` of the model's files.
-            server: address of the model's server, as two may have different models of one name; empty: it runs here.
-
-        Raises:
-            SettingsError: the method lacks its calibration of this model.
-        """
+        """Return the keys under a preset and a method."""
         method = calibrated(method, preset.model, revision)
         settings = {"method": method.name, "revision": revision, "quantization": preset.load.quantization}
         if server:
@@ -68,13 +59,7 @@ class Keys:
         verify: Mapping[str, Any] | None = None,
         json_schema: str | None = None,
     ) -> str:
-        """Return a hash of everything that decides a picture's text.
-
-        Args:
-            task, file_name, image_sha256, prompt: fields of the record.
-            verify: settings of the second look (`Verify.settings`); part of the key if it decides texts.
-            json_schema: field of the record.
-        """
+        """Return a hash of everything that decides a picture's text."""
         more: dict[str, Any] = {"draws": "per picture and prompt"} if self.draws else {}
         if verify is not None and verify["mode"] != "flag":
             more["verify"] = dict(verify)
@@ -86,15 +71,7 @@ class Keys:
     def result(
         self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any
     ) -> Result:
-        """Return the record of a picture.
-
-        Args:
-            asked: the picture and the prompt.
-            answer: about the picture.
-            milliseconds: duration in milliseconds.
-            warnings: about the picture.
-            **more: facts of a loaded model (K, L, alpha, other settings), and fields of groups.
-        """
+        """Return the record of a picture."""
         preset = self.preset
         return Result(
             schema=f"sira.{asked.task}/1",

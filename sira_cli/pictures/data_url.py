@@ -19,13 +19,6 @@ def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
 
     The file's own bytes are kept if every server decodes them as `decode_picture` does: an upright JPEG or PNG in RGB
     or grey.
-
-    Args:
-        name: of the picture, for messages.
-        data: of its file.
-
-    Raises:
-        PictureError: as `decode_picture`.
     """
     image, warnings = decode_picture(name, data)
     with Image.open(io.BytesIO(data)) as file:

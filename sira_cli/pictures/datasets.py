@@ -197,10 +197,6 @@ class DataFile:
 
     def pictures(self) -> Iterator[SamplePicture]:
         """Yield the pictures inside, in order. Whatever cannot be read becomes one that raises its error when opened.
-
-        Raises:
-            DataError: a table has no such column.
-            SettingsError: the extra `data`, or the package of a store, is missing.
         """
         if not stores.is_uri(self.location) and not os.path.lexists(self.location):
             yield self._broken("", _MISSING)
@@ -285,16 +281,7 @@ def _ending(name: str) -> str:
 
 
 def picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
-    """Return the column with the pictures, or those whose pictures are shown together.
-
-    Args:
-        shown: the table's name, for messages.
-        kinds: kind of each column: `picture` (the Hub's), `plain` (text or bytes), `list of ...`, or another.
-        name: the column, if it is known; several as `a,b`.
-
-    Raises:
-        DataError: no such column, or more than one; the message lists the columns.
-    """
+    """Return the column with the pictures, or those whose pictures are shown together."""
     if name is not None:
         names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
         for each in names:
@@ -332,11 +319,7 @@ class _Pass:
         self._end: tuple[int, Exception] | None = None  # the sample that cannot be read, and why
 
     def sample(self, number: int) -> Sample:
-        """Return a sample.
-
-        Raises:
-            Exception: of the library that reads it, for this sample and all after it.
-        """
+        """Return a sample."""
         with self._lock:
             if self._end is not None and number >= self._end[0]:
                 raise self._end[1]
@@ -403,9 +386,6 @@ def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
 
 def _content(name: str, file: Any, *, keep: bool) -> bytes:
     """Read a member to its end, since tarfile itself would pass over an end that is missing; return its bytes, or none.
-
-    Raises:
-        ValueError: it has too many: the header of a member can claim any number, of zeros that are not stored.
     """
     pieces, size = [], 0
     while piece := file.read(2**20):

@@ -35,11 +35,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read `I/N`.
-
-        Raises:
-            SettingsError: the text is not of this form, or I is not in 1..N.
-        """
+        """Read `I/N`."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise SettingsError(f"`shard=` {text}: expected I/N with I from 1 to N, such as 1/8")
@@ -119,11 +115,7 @@ def _but(left_out: Counter[str]) -> str:
 
 
 def check_any_exists(pictures: Sequence[Picture]) -> None:
-    """Check that not all of some pictures are missing, before a model is loaded.
-
-    Raises:
-        PictureError: all are missing; the message names the first.
-    """
+    """Check that not all of some pictures are missing, before a model is loaded."""
     if pictures and all(picture.is_missing() for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
         first = next(part for part in pictures[0].parts if part.is_missing())
@@ -131,16 +123,7 @@ def check_any_exists(pictures: Sequence[Picture]) -> None:
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:
-    """Check that a folder holds any of a benchmark's pictures, before a model is loaded.
-
-    Args:
-        folder: of the option --images.
-        names: the pictures' names, each once, at least one.
-
-    Raises:
-        SettingsError: it is not a folder.
-        PictureError: it holds none of them.
-    """
+    """Check that a folder holds any of a benchmark's pictures, before a model is loaded."""
     if not folder.is_dir():
         raise SettingsError(f"`images=` {folder}: is not a folder")
     if not any(os.path.lexists(on_disk(str(folder / name))) for name in names):
@@ -174,11 +157,7 @@ def _places(
 
 
 def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the files that a path stands for, each with its path below the folder that was given.
-
-    Raises:
-        SettingsError: a store does not answer. If the path is not `alone`, this is left to be the picture's error.
-    """
+    """Yield the files that a path stands for, each with its path below the folder that was given."""
     if path == STDIN:
         yield STDIN, STDIN
     elif has_scheme(path):
@@ -266,11 +245,7 @@ def _counts(name: str, left_out: Counter[str]) -> bool:
 
 
 def _expand_ranges(path: str) -> Iterator[str]:
-    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path as it is.
-
-    Raises:
-        SettingsError: a range ends before it begins.
-    """
+    """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path as it is."""
     match = _RANGE.search(path)
     if match is None or os.path.lexists(path):
         yield path

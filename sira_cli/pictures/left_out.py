@@ -35,12 +35,7 @@ class Pictures(list[Picture]):
 
 
 def count(left_out: Counter[str], name: str) -> None:
-    """Count a file that is not read, if it is a picture or a video by its name.
-
-    Args:
-        left_out: numbers by ending, which are changed.
-        name: of the file.
-    """
+    """Count a file that is not read, if it is a picture or a video by its name."""
     ending = PurePath(name).suffix.lower()
     if ending in KNOWN and ending not in endings():
         left_out[ending] += 1

@@ -18,14 +18,6 @@ def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
     """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`).
 
     A byte order mark is not part of the first path; with that of UTF-16, the list is in UTF-16.
-
-    Args:
-        file: open for reading.
-        shown: its name, for messages.
-
-    Raises:
-        DataError: the file is not a list of paths: a line is too long, or has no end.
-        OSError: the file cannot be read.
     """
     chunk = file.read(_CHUNK)
     decoded = _decoder(chunk)

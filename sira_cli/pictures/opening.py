@@ -35,14 +35,6 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
     animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit.
-
-    Args:
-        name: of the picture, for messages.
-        data: of its file.
-        side: pixels of the longest side that are enough: a larger JPEG is decoded smaller at once; None: all.
-
-    Raises:
-        PictureError: the bytes are not a picture, or a damaged one; one line that names it.
     """
 
     needed = _needed(opened_header(name, data)) + len(data)
@@ -77,11 +69,7 @@ def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tup
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:
-    """Return width and height as stored, from the header alone.
-
-    Raises:
-        PictureError: as `decode_picture`.
-    """
+    """Return width and height as stored, from the header alone."""
     return opened_header(name, data).size
 
 
@@ -116,11 +104,7 @@ def _needed(image: Image.Image) -> int:
 
 
 def opened_header(name: str, data: bytes) -> Image.Image:
-    """Open a picture, and read only its header.
-
-    Raises:
-        PictureError: the file is not a picture, or decoding would take more memory than allowed.
-    """
+    """Open a picture, and read only its header."""
     shown = one_line(name)
     if not data:
         raise PictureError(f"{shown}: is empty (0 bytes)")
@@ -155,11 +139,7 @@ def opened_header(name: str, data: bytes) -> Image.Image:
 
 
 def check_no_video(name: str) -> None:
-    """Check, by its name, that a file is not a video.
-
-    Raises:
-        PictureError: it is; the message says how to make pictures of it.
-    """
+    """Check, by its name, that a file is not a video."""
     if PurePath(name).suffix.lower() in VIDEOS:
         raise PictureError(
             f"{one_line(name)}: is a video, expected a picture: write its frames into a folder with ffmpeg, then "

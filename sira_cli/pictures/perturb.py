@@ -12,17 +12,7 @@ from sira_cli.errors import SettingsError
 
 @dataclass(frozen=True)
 class Perturbations:
-    """Strengths of picture perturbations. The paper names both ways, but no strengths.
-
-    Args:
-        blur: standard deviation of the Gaussian, as a share of the picture's shorter side, so that it means the same
-            at every resolution; 0: no blur.
-        patches: the picture is cut into a grid of `patches` x `patches`; 1: no shuffle.
-        seed: of the permutation of the patches, which is the same for every picture.
-
-    Raises:
-        SettingsError: a value is out of range.
-    """
+    """Strengths of picture perturbations. The paper names both ways, but no strengths."""
 
     blur: float = 0.05
     patches: int = 8
@@ -43,14 +33,7 @@ def blur(image: Image.Image, share: float) -> Image.Image:
 
 
 def shuffle_patches(image: Image.Image, patches: int, seed: int) -> Image.Image:
-    """Put the patches of a grid in random order.
-
-    Args:
-        image: RGB, H x W.
-        patches: P: a grid of P x P patches of (H // P) x (W // P) pixels, from the top left corner. The rest at the
-            right and at the bottom stays where it is.
-        seed: of the permutation.
-    """
+    """Put the patches of a grid in random order."""
     pixels = np.array(image)  # [H, W, 3]
     height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # pixels of a patch
     grid = pixels[: patches * height, : patches * width]  # shares memory with the result

@@ -113,19 +113,11 @@ class Picture(ABC):
         return False
 
     def column_names(self) -> list[str]:
-        """Return the names of its columns: texts about the picture.
-
-        Raises:
-            PictureError: they cannot be read.
-        """
+        """Return the names of its columns: texts about the picture."""
         return []
 
     def columns(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return the given columns, as far as it has them.
-
-        Raises:
-            PictureError: they cannot be read.
-        """
+        """Return the given columns, as far as it has them."""
         return {}
 
     def is_missing(self) -> bool:
@@ -137,35 +129,19 @@ class Picture(ABC):
         return False
 
     def name_in(self, folder: Path | None) -> str:
-        """Return the picture's name in a record.
-
-        Args:
-            folder: the folder of the record's file, without symbolic links; None: the record is not in a file.
-        """
+        """Return the picture's name in a record."""
         return as_text(self.location)
 
     def images(self, name: str) -> list[str] | None:
-        """Return the names of a group's pictures in a record; None if there is only one picture.
-
-        Args:
-            name: name of the group in the record.
-        """
+        """Return the names of a group's pictures in a record; None if there is only one picture."""
         return None
 
     def text_file(self, extension: str) -> Path:
-        """Return the text file next to it, with an extension such as `.txt`.
-
-        Raises:
-            SettingsError: text files cannot be written next to it.
-        """
+        """Return the text file next to it, with an extension such as `.txt`."""
         raise SettingsError(f"{self.shown}: no text file can be written next to it")
 
     def text_next_to(self, extension: str) -> str | None:
-        """Return the text in the text file next to it; None without one.
-
-        Raises:
-            DataError: the file is in an unknown encoding.
-        """
+        """Return the text in the text file next to it; None without one."""
         try:
             own = self.text_file(f"{Path(self.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
             file = own if own.is_file() else self.text_file(extension)
@@ -174,11 +150,7 @@ class Picture(ABC):
             return None
 
     def mirrored(self, extension: str) -> Path:
-        """Return the relative path of its text file in a tree that mirrors the pictures' folders.
-
-        Raises:
-            SettingsError: the picture has no path.
-        """
+        """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
         path = Path(self.relative)
         inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
         return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
@@ -192,18 +164,10 @@ class Picture(ABC):
 
     @abstractmethod
     def read(self) -> bytes:
-        """Return the bytes of its file. Safe in threads.
-
-        Raises:
-            PictureError: it does not exist, or cannot be read.
-        """
+        """Return the bytes of its file. Safe in threads."""
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return each picture's name in messages, and its file: one, unless several are shown together.
-
-        Args:
-            data: from `read`.
-        """
+        """Return each picture's name in messages, and its file: one, unless several are shown together."""
         return [(self.shown, data)]
 
     def digest(self, data: bytes) -> str:
@@ -211,20 +175,11 @@ class Picture(ABC):
         return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
 
     def sizes(self, data: bytes) -> list[tuple[int, int]]:
-        """Return each picture's width and height, from the headers alone.
-
-        Raises:
-            PictureError: a file is not a picture.
-        """
+        """Return each picture's width and height, from the headers alone."""
         return [picture_size(*file) for file in self.files(data)]
 
     def pixels(self, data: bytes) -> int:
-        """Return the number of pixels to decode, from the headers alone.
-
-        Raises:
-            PictureError: a file is not a picture.
-            HugePictureError: several pictures together have too many.
-        """
+        """Return the number of pixels to decode, from the headers alone."""
         sizes = self.sizes(data)
         total = sum(min(width * height, BOUND) for width, height in sizes)
         if len(sizes) > 1 and total > MOST_PIXELS:
@@ -235,25 +190,14 @@ class Picture(ABC):
         return total
 
     def opened(self, data: bytes) -> OpenedPicture:
-        """Decode it.
-
-        Args:
-            data: from `read`.
-
-        Raises:
-            PictureError: the bytes are not a picture; one line that names it.
-        """
+        """Decode it."""
         found = [decode_picture(*file) for file in self.files(data)]
         image, *more = (image for image, _ in found)
         suspicions = tuple(warning for _, warnings in found for warning in warnings)
         return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
 
     def open(self) -> OpenedPicture:
-        """Read and decode it.
-
-        Raises:
-            PictureError: the picture cannot be read, or is not a picture; one line that names it.
-        """
+        """Read and decode it."""
         data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
@@ -266,15 +210,7 @@ def digest_of(hashes: Sequence[str]) -> str:
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the columns that text files hold: the names of JSON objects; other files are named by extension.
-
-    Args:
-        shown: the picture's name, for messages.
-        texts: the files' bytes, by extension.
-
-    Raises:
-        PictureError: a JSON file holds anything but an object.
-    """
+    """Return the columns that text files hold: the names of JSON objects; other files are named by extension."""
     columns: dict[str, Any] = {}
     for extension, data in texts.items():
         if extension.rpartition(".")[2] != "json":

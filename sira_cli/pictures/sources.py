@@ -52,15 +52,7 @@ PictureSource = SingleSource | list[Any] | tuple[Any, ...]  # a list of `SingleS
 
 
 def as_picture(source: PictureSource) -> Picture:
-    """Return a picture for a source that a program gives.
-
-    Args:
-        source: a path, a URI, a file's bytes, a binary stream, a PIL image, a picture, or an array of samples: uint8,
-            `[H, W]` grey or `[H, W, 3]` RGB; a list of these is shown together.
-
-    Raises:
-        PictureError: the source is something else.
-    """
+    """Return a picture for a source that a program gives."""
     if isinstance(source, Picture):
         return source
     if isinstance(source, list | tuple):
@@ -103,12 +95,7 @@ def has_scheme(location: str) -> bool:
 
 
 def located(location: str, below: str | None = None) -> Picture:
-    """Return the picture at a path, URI or URL.
-
-    Args:
-        location: path, URI or URL.
-        below: its path below the folder that was given.
-    """
+    """Return the picture at a path, URI or URL."""
     if has_scheme(location):
         scheme = location.partition("://")[0].lower()
         return SCHEMES[scheme](location, location if below is None else below)
@@ -120,10 +107,6 @@ def recorded(name: str, folder: Path) -> Picture:
     """Return the picture that a file in `folder` names.
 
     A name written by another program may look escaped, or like a group's name, without being one.
-
-    Args:
-        name: the name in the file.
-        folder: folder that names are relative to.
     """
     if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
         return Together.of(recorded(each, folder) for each in names)
@@ -138,8 +121,5 @@ def open_picture(source: PictureSource) -> OpenedPicture:
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
     animation the first frame is taken.
-
-    Raises:
-        PictureError: one line that names the picture and its fault.
     """
     return as_picture(source).open()

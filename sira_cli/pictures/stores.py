@@ -33,23 +33,14 @@ def without_password(uri: str) -> str:
 
 
 def read(uri: str) -> bytes:
-    """Return all bytes of an object.
-
-    Raises:
-        OSError: it does not exist, or cannot be read.
-        SettingsError: no such kind of store, or its package is missing.
-    """
+    """Return all bytes of an object."""
     with opened(uri) as file:
         return file.read()
 
 
 @contextmanager
 def opened(uri: str) -> Iterator[BinaryIO]:
-    """Open an object, or a local path, for random access.
-
-    Raises:
-        OSError, SettingsError: as `read`.
-    """
+    """Open an object, or a local path, for random access."""
     with _connected(uri):
         filesystem, path = _located(uri)
         with filesystem.open(path, "rb") as file:
@@ -61,9 +52,6 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
 
     A `*` in the last part of a URI stands for any characters, unless an object has that name. The order is that
     of a local folder: a folder's files by name, then its subfolders.
-
-    Raises:
-        SettingsError: there is no such kind of store, or it does not answer.
     """
     try:
         with _connected(uri):
@@ -86,11 +74,7 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
 
 
 def check_kind(uri: str) -> None:
-    """Check that a URI is of a kind of store that can be read here.
-
-    Raises:
-        SettingsError: it is not, or the store's package is missing.
-    """
+    """Check that a URI is of a kind of store that can be read here."""
     _located(uri)
 
 

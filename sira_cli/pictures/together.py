@@ -30,11 +30,7 @@ class Together(Picture):
 
     @classmethod
     def of(cls, pictures: Iterable[Picture], fields: Mapping[str, Any] | None = None) -> Self:
-        """Put pictures together.
-
-        Raises:
-            PictureError: the group is empty.
-        """
+        """Put pictures together."""
         group = tuple(pictures)
         if not group:
             raise PictureError("a group of pictures is empty: expected one picture or more")

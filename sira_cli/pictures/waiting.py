@@ -14,17 +14,7 @@ T = TypeVar("T")
 
 
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
-
-    Args:
-        work: may hang.
-        seconds: limit in time.
-        look: called repeatedly; raises if the result is not wanted any more.
-
-    Raises:
-        TimeoutError: the function took longer.
-        BaseException: any error of `work` or `look`.
-    """
+    """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on."""
     end, found = time.monotonic() + seconds, Future[T]()
 
     def run() -> None:

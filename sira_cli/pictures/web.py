@@ -64,11 +64,7 @@ class WebPicture(Picture):
         raise SettingsError(f"{self.shown}: texts are not written to the web: give `output=` or `output_dir=`")
 
     def read(self) -> bytes:
-        """Download it.
-
-        Raises:
-            KeyboardInterrupt: the command was interrupted.
-        """
+        """Download it."""
         return self._checked(_in_time)
 
     def read_here(self) -> bytes:
@@ -211,10 +207,6 @@ def _in_time(url: str) -> bytes:
 
     A separate thread waits for the network, so that the caller can stop waiting: the thread itself cannot be stopped
     while it looks up a name.
-
-    Raises:
-        _DownloadError: the download failed, or took too long.
-        KeyboardInterrupt: the command was interrupted.
     """
     interrupts.check()
     try:

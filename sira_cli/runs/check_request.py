@@ -28,15 +28,7 @@ class CheckRequest(Request):
 
     @classmethod
     def under(cls, preset: Preset, verify: Verify | None) -> tuple[Self, Preset, Method]:
-        """Return the request, and the preset and the method that take part: greedy decoding of the unchanged model.
-
-        Args:
-            preset: the usual one.
-            verify: how to look; None: as in the preset.
-
-        Raises:
-            SettingsError: the look guides captions, and these exist already.
-        """
+        """Return the request, and the preset and the method that take part: greedy decoding of the unchanged model."""
         verify = verify or Verify()
         # Nothing is sampled, reasoned or changed.
         preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
@@ -64,13 +56,7 @@ class CheckRequest(Request):
 
 
 def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any]) -> Result:
-    """Return the record of a check, with the caption.
-
-    Args:
-        result: result with the objects.
-        caption: the picture with its caption; None: the record of no picture.
-        how: `Verify.settings`.
-    """
+    """Return the record of a check, with the caption."""
     ok, text = result.status == "ok", "" if caption is None else caption.text
     objects = result.objects or []
     support = min((one["support"] for one in objects if one["spans"]), default=1.0)

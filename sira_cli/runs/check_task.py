@@ -26,12 +26,7 @@ class CheckTask(PictureTask):
     """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s."""
 
     def __init__(self, lvlm: Lvlm, request: CheckRequest, done: Callable[[str], str]) -> None:
-        """Prepare the task.
-
-        Args:
-            lvlm: under the preset and the method of `CheckRequest.under`.
-            request, done: as for `PictureTask`.
-        """
+        """Prepare the task."""
         super().__init__(lvlm, request, done)
         self.streams = False
         self._how = request.how.settings(lvlm.preset)

@@ -58,16 +58,7 @@ class Endpoint:
     """
 
     def __init__(self, address: str, model: str | None = None) -> None:
-        """Prepare to ask.
-
-        Args:
-            address: of the protocol, usually with `/v1` at its end.
-            model: its name there; None: the only one.
-
-        Raises:
-            SettingsError: the address is invalid, `openai` is not installed, or the server has several models.
-            SiraError: the server is away, or refuses the key.
-        """
+        """Prepare to ask."""
         place = urlsplit(address)
         if place.scheme not in ("http", "https") or not place.hostname or place.query:
             raise SettingsError("`endpoint=` is not an address: expected one such as http://localhost:11434/v1")
@@ -80,14 +71,7 @@ class Endpoint:
         self.model = model or self._only_model()
 
     def begin(self, question: str) -> str:
-        """Ask about an empty picture, to learn how the server answers.
-
-        Returns:
-            `logprobs`: the server tells probabilities; `answer`: it says yes or no, which count as 1 and 0.
-
-        Raises:
-            SiraError: the server is away, refuses, or does not know the model.
-        """
+        """Ask about an empty picture, to learn how the server answers."""
         owners = dict(self._models())
         self._more = _OWN_WORDS.get(owners.get(self.model, next(iter(owners.values()), "")), {})
         picture = encoded(Image.new("RGB", (64, 64), "grey"))
@@ -104,17 +88,7 @@ class Endpoint:
         return "logprobs" if self._told else "answer"
 
     def support(self, picture: str, question: str, answers: Sequence[Sequence[str]]) -> tuple[float, float]:
-        """Return the probability of yes against no, and that of any other answer.
-
-        Args:
-            picture: as a data URL.
-            question: in its final wording.
-            answers: the spellings of yes, and those of no.
-
-        Raises:
-            NoAnswerError: the reply is neither.
-            SiraError: the server is gone, or refuses any question.
-        """
+        """Return the probability of yes against no, and that of any other answer."""
         reply = self.reply(picture, question)
         words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top]
         found = read_answers(words or [(_first_word(reply.text), 0.0)], answers)
@@ -127,17 +101,7 @@ class Endpoint:
         return found
 
     def reply(self, picture: str, text: str, max_tokens: int = 1) -> Reply:
-        """Return the likeliest answer.
-
-        Args:
-            picture: as a data URL.
-            text: the question or prompt.
-            max_tokens: length limit of the answer.
-
-        Raises:
-            NoAnswerError: the server gave no answer, or none of the probabilities that it gave before.
-            SiraError: as `support`.
-        """
+        """Return the likeliest answer."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
         scores = {"logprobs": True, "top_logprobs": self._top} if self._top else {}
@@ -231,12 +195,7 @@ class Endpoint:
 
 
 def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[str]]) -> tuple[float, float] | None:
-    """Return the probability of the first answer against both, and that of any other word; None if it has neither.
-
-    Args:
-        words: the likeliest first tokens, with their log-probabilities.
-        answers: the spellings of two answers; a token that only begins one counts only if no token is a whole one.
-    """
+    """Return the probability of the first answer against both, and that of any other word; None if it has neither."""
     whole: tuple[list[float], list[float]] = ([], [])
     begun: tuple[list[float], list[float]] = ([], [])
     for word, logprob in words:

@@ -31,15 +31,7 @@ class Engines:
     _lvlm: Lvlm | None = field(default=None, init=False)
 
     def of(self, job: Job, on_text: Callable[[Picture, str], None] | None = None) -> Engine:
-        """Return the engine of a job; without a model if nothing is left to do.
-
-        Args:
-            job: the run.
-            on_text: as for `Runner`, on this machine.
-
-        Raises:
-            SiraError: the model cannot be loaded, or the workers cannot be used.
-        """
+        """Return the engine of a job; without a model if nothing is left to do."""
         if (left := nothing_left(job)) is not None:
             return left
         if self.workers is not None:

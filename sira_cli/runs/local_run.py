@@ -34,17 +34,7 @@ class LocalRun:
         done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
-        """Prepare a run.
-
-        Args:
-            lvlm: the model under its method.
-            request: about each picture.
-            batch_size, on_text: as for `Runner`.
-            done: as for `PictureTask`.
-
-        Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture, or `batch_size` is invalid.
-        """
+        """Prepare a run."""
         self._task = TASKS[request.task](lvlm, request, done)
         self._runner = Runner(self._task, batch_size, on_text)
 
@@ -76,14 +66,7 @@ class LocalRun:
         return event(item)
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, in order.
-
-        Args:
-            pictures: each with its name in the record.
-
-        Raises:
-            SiraError: about the model or the settings: no picture would do better.
-        """
+        """Yield the event of every picture, in order."""
         items = self._runner.run(self._task.item(picture, name) for picture, name in pictures)
         try:
             for item in items:

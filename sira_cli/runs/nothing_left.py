@@ -50,11 +50,6 @@ def nothing_left(job: Job, *, revision: str | None = None, server: str = "") -> 
     """Return the engine of a run in which nothing is left to do; None if something is, so that a model is needed.
 
     Pictures are read only if the targets have all of them by name.
-
-    Args:
-        job: the run.
-        revision: of the model; None: of its files here.
-        server: as for `Keys.of`.
     """
     targets, request, named = job.targets, job.request, _named(job)
     if not _have(targets, named):

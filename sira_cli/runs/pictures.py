@@ -40,22 +40,7 @@ def opened_jobs(
     schema: SchemaSource | None = None,
     **targets: Any,
 ) -> Iterator[list[Job]]:
-    """Find the pictures, and open a job for each method: everything is checked before a model is loaded.
-
-    Args:
-        selection: the pictures, or the questions about them.
-        chosen: preset and method by the method's name. Each of several has its own output: captions-greedy.jsonl.
-        task: `caption` or `ask`; an `ask` needs a `prompt`, the question.
-        prompt: instead of the preset's.
-        words, choices, verify: as for `Request`.
-        schema: as for `Schema.of`.
-        **targets: as for `Job.opened`.
-
-    Raises:
-        SettingsError: a setting is wrong, or a file holds records of another configuration.
-        PictureError: none of the pictures exists.
-        SiraError: a file cannot be read or written.
-    """
+    """Find the pictures, and open a job for each method: everything is checked before a model is loaded."""
     asked: dict[str, Any] = {"words": words, "choices": tuple(choices), "verify": verify, "schema": schema}
     asked["needs_text"] = True
     requests = {}

@@ -69,18 +69,7 @@ class RayRun:
         done: Callable[[str], str] = lambda name: "",
         quiet: bool = True,
     ) -> None:
-        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine.
-
-        Args:
-            work: the job.
-            workers: number of loaded models; None: one per GPU, or one without GPUs.
-            done: as for `LocalRun`.
-            quiet: leave the messages of Ray and the workers in their log files.
-
-        Raises:
-            SettingsError: Ray is not installed, the cluster is too small for the workers, or they would have to find a
-                batch size in shared memory.
-        """
+        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine."""
         self._work, self._done = work, done
         self._facts: dict[str, Any] = {}
         self._ray = _connect(workers, quiet)
@@ -95,14 +84,7 @@ class RayRun:
         return {"workers": self._needs["workers"], **self._facts}
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
-        """Yield the event of every picture, in the order in which they become ready.
-
-        Args:
-            pictures: each with its name in the record.
-
-        Raises:
-            SiraError: about the model or the settings, or Ray gave up.
-        """
+        """Yield the event of every picture, in the order in which they become ready."""
         self._pictures = list(pictures)
         rows = {
             number: {

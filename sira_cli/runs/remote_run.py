@@ -42,12 +42,7 @@ class RemoteRun:
     """Questions about the objects that captions name, to a model on a server."""
 
     def __init__(self, endpoint: Endpoint, job: Job) -> None:
-        """Prepare a run.
-
-        Args:
-            endpoint: the server.
-            job: with a `CheckRequest`; `preset.model` is the model's name on the server.
-        """
+        """Prepare a run."""
         request, preset = cast(CheckRequest, job.request), job.preset
         self._endpoint, self._request = endpoint, request
         self._done: Callable[[str], str] = job.targets.done
@@ -56,11 +51,7 @@ class RemoteRun:
         self._keys = Keys.of(preset, find("greedy"), REVISION, endpoint.shown)
 
     def blank(self) -> Result:
-        """Return a result without a picture, after a first question to the server.
-
-        Raises:
-            SiraError: the server is away, refuses, or does not know the model.
-        """
+        """Return a result without a picture, after a first question to the server."""
         try:
             self._how["source"] = self._endpoint.begin(self._finder.question(Thing("dog", (), "dog")))
         except BaseException:
@@ -74,14 +65,7 @@ class RemoteRun:
         return {"model": {"revision": REVISION}, "device": self._endpoint.shown, "batch_size": CONCURRENCY}
 
     def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
-        """Yield the event of every picture, in order.
-
-        Args:
-            pictures: `CaptionedPicture`s, each with its name in the record.
-
-        Raises:
-            SiraError: the server is gone, or refuses every question.
-        """
+        """Yield the event of every picture, in order."""
         pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
         try:
             yield from ahead(pool, self._work, _ready(pictures), 2 * CONCURRENCY)

@@ -58,11 +58,7 @@ class Job:
         method: Method,
         targets: Targets,
     ) -> None:
-        """Combine the parts, and check that earlier results in the targets were made with the same settings.
-
-        Raises:
-            SettingsError: earlier results were made with other settings.
-        """
+        """Combine the parts, and check that earlier results in the targets were made with the same settings."""
         self.pictures, self.request, self.targets = list(pictures), request, targets
         self.left_out = pictures.left_out if isinstance(pictures, Pictures) else {}
         self.preset, self.method = preset, method
@@ -84,17 +80,7 @@ class Job:
         output: str | Path | None = None,
         **targets: Any,
     ) -> Self:
-        """Check everything that can be checked before the model is loaded, and open the files.
-
-        Args:
-            pictures, request, preset, method: the attributes.
-            output: the file of records, or a folder for it; None: none.
-            **targets: of `targets_for`: sidecar, output_dir, overwrite, retry_errors, ...
-
-        Raises:
-            SettingsError: a setting is wrong, or the file holds records of another configuration.
-            SiraError: a file cannot be read or written.
-        """
+        """Check everything that can be checked before the model is loaded, and open the files."""
         request.check(preset, method)
         request = request.about(pictures)
         place = None if output is None else Path(output)
@@ -118,13 +104,7 @@ class PictureRun:
     """
 
     def __init__(self, job: Job, engine: Engine, *, fail_fast: bool = False) -> None:
-        """Prepare a run.
-
-        Args:
-            job: pictures, request and targets.
-            engine: decodes the pictures.
-            fail_fast: stop at the first picture that fails.
-        """
+        """Prepare a run."""
         self._pictures, self._targets, self._settings = job.pictures, job.targets, job.settings
         self._engine, self._fail_fast, self._left_out = engine, fail_fast, job.left_out
         self.counts = Counts(len(self._pictures))
@@ -139,11 +119,7 @@ class PictureRun:
         return time.monotonic() - self._began
 
     def events(self) -> Generator[Event, None, None]:
-        """Run, and yield events. Closing the generator interrupts the run; finished pictures are kept.
-
-        Raises:
-            SiraError: about the model, the settings or the files: the run cannot go on.
-        """
+        """Run, and yield events. Closing the generator interrupts the run; finished pictures are kept."""
         try:
             if (blank := self._engine.blank()) is not None:
                 self._begin(blank)

@@ -66,17 +66,7 @@ def run_record(
     left_out: Mapping[str, int],
     before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the report of a run, ready for JSON.
-
-    Args:
-        state: running, finished, stopped (--fail-fast), interrupted or failed.
-        settings: everything that decides the texts.
-        facts: the engine's, about the model, the device and the memory.
-        counts: numbers of pictures by result.
-        seconds: since the start.
-        left_out: numbers of files that are not read, by ending.
-        before: the report of the earlier run that this one continues; its times stay if it worked on more pictures.
-    """
+    """Return the report of a run, ready for JSON."""
     times = {
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
         "seconds": round(seconds, 3),

@@ -23,13 +23,7 @@ class RecordFile:
     """
 
     def __init__(self, ledger: Ledger, *, report: bool = True, repeated: bool = True) -> None:
-        """Wrap an open ledger.
-
-        Args:
-            ledger: the file.
-            report: whether the run has a report next to it.
-            repeated: whether captions that many pictures share get a warning.
-        """
+        """Wrap an open ledger."""
         self.ledger, self.path, self._repeated = ledger, ledger.path, repeated
         self.report = ledger.path.with_suffix(".run.json") if report else None
         self._folder = ledger.path.parent.resolve()
@@ -47,12 +41,6 @@ class RecordFile:
         """Check, before the model is loaded, that existing records were made with the same settings.
 
         Without a report, most settings are known from the records.
-
-        Args:
-            settings: from `Request.settings`.
-
-        Raises:
-            SettingsError: they were not; the message names the differences.
         """
         there = read_report(self.report).get("settings") if len(self.ledger) else None
         if isinstance(there, dict):
@@ -72,30 +60,18 @@ class RecordFile:
         return self.ledger.record(name)
 
     def begin(self, like: Result | None) -> None:
-        """Get ready for results like this one; None: for none.
-
-        Raises:
-            SettingsError: existing records have another configuration.
-        """
+        """Get ready for results like this one; None: for none."""
         if like is not None:
             self.ledger.check(like.configuration())
         self.ledger.begin()
 
     def append(self, picture: Picture, result: Result) -> None:
-        """Add a record.
-
-        Raises:
-            SiraError: the file cannot be written; it holds what it held before.
-        """
+        """Add a record."""
         record = result.to_record()
         self.ledger.append({"schema": record["schema"], "id": picture.id, **record} if picture.id else record)
 
     def finish(self, pictures: Sequence[Picture]) -> None:
-        """Put the records in the order of the pictures.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Put the records in the order of the pictures."""
         self.ledger.finish((picture.id or self.name(picture) for picture in pictures), repeated=self._repeated)
 
     def close(self) -> None:

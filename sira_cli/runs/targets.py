@@ -37,14 +37,7 @@ class Targets:
         task: str = "caption",
         retry_errors: bool = False,
     ) -> None:
-        """Combine records and text files; see `targets_for`.
-
-        Args:
-            store: the records.
-            sidecars: the text files; None: none are written.
-            task: `caption`, `ask` or `check`.
-            retry_errors: try again the pictures that failed in an earlier run.
-        """
+        """Combine records and text files; see `targets_for`."""
         self.store, self._sidecars, self._task, self._retry_errors = store, sidecars, task, retry_errors
 
     def close(self) -> None:
@@ -96,14 +89,7 @@ class Targets:
         return picture.name_in(None) if self.store is None else self.store.name(picture)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Check, before the model is loaded, that existing records were made with the same settings.
-
-        Args:
-            settings: from `Request.settings`.
-
-        Raises:
-            SettingsError: they were not; the message names the differences.
-        """
+        """Check, before the model is loaded, that existing records were made with the same settings."""
         if self.store is not None:
             self.store.check(settings)
 
@@ -138,52 +124,31 @@ class Targets:
         return self.store is None and self._sidecars is not None and self._sidecars.keeps(picture)
 
     def begin(self, like: Result | None) -> None:
-        """Get ready to write results like this one.
-
-        Raises:
-            SettingsError: existing records have another configuration.
-        """
+        """Get ready to write results like this one."""
         if self.store is not None:
             self.store.begin(like)
 
     def write(self, picture: Picture, result: Result) -> None:
-        """Keep a result.
-
-        Raises:
-            SettingsError: existing records have another configuration.
-            SiraError: a file cannot be written.
-        """
+        """Keep a result."""
         if self.store is not None:
             self.store.append(picture, result)
         if self._sidecars is not None and result.status == "ok":
             self._sidecars.write(picture, result.text)
 
     def complete(self, picture: Picture, name: str) -> None:
-        """Write the missing text file of a picture that an earlier run has done.
-
-        Raises:
-            SiraError: a file cannot be written.
-        """
+        """Write the missing text file of a picture that an earlier run has done."""
         if self.store is None or self._sidecars is None or self.store.is_error(name):
             return
         record = self.store.record
         self._sidecars.complete(picture, lambda: str(record(name)["text"]))
 
     def finish(self, pictures: Sequence[Picture]) -> None:
-        """Put the records in order.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Put the records in order."""
         if self.store is not None:
             self.store.finish(pictures)
 
     def write_report(self, report: dict[str, Any]) -> None:
-        """Write the report on how the records were made.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write the report on how the records were made."""
         if self._report is not None:
             with replacing(self._report) as file:
                 file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -203,26 +168,7 @@ def targets_for(
     of_method: str = "",
     keep_lines: bool = False,
 ) -> Targets:
-    """Check and open the files of a run.
-
-    Args:
-        pictures: all of the run.
-        task: `caption`, `ask` or `check`; names the file of records where `output` is a folder.
-        output: records (.jsonl). Without an ending it is a folder, made if need be.
-        sidecar: write a text file next to each picture.
-        caption_extension: of the text files.
-        output_dir: a tree for the text files, instead of next to the pictures.
-        overwrite: start again; replace text files.
-        retry_errors: try again the pictures that failed in an earlier run.
-        same_prompt: whether all pictures have the same prompt.
-        of_method: one of several methods: captions-greedy.jsonl and photo.greedy.txt are its.
-        keep_lines: as for `Sidecars`.
-
-    Raises:
-        SettingsError: a setting cannot be followed, or a file is in use.
-        DataError: a file of records is not one of sira's.
-        SiraError: a file cannot be opened.
-    """
+    """Check and open the files of a run."""
     sidecars = None
     if sidecar or output_dir is not None:
         extension = f".{of_method}" * bool(of_method) + f".{caption_extension.removeprefix('.')}"

@@ -38,17 +38,7 @@ class Answering:
         model: str,
         metrics: Metrics,
     ) -> None:
-        """Begin to wait.
-
-        Args:
-            request: its client's connection is checked.
-            job: the decoder's job.
-            pieces: the decoder's output.
-            until: deadline of the answer, by `time.monotonic`.
-            chat: the request's content.
-            model: the name that the answer shows if the client gave none.
-            metrics: the server's counters.
-        """
+        """Begin to wait."""
         self._request, self._job, self._pieces, self._until = request, job, pieces, until
         self._chat, self._metrics, self._began = chat, metrics, time.monotonic()
         self._looked, self._streaming = self._began, False
@@ -59,11 +49,7 @@ class Answering:
         }
 
     async def next(self) -> TextPiece | Reply:
-        """Wait for the next piece.
-
-        Raises:
-            RequestError: the request failed, took too long, or its client has gone.
-        """
+        """Wait for the next piece."""
         try:
             while True:
                 left = self._until - time.monotonic()

@@ -72,17 +72,7 @@ class Server:
         hosts: list[str] | None = None,
         allow_urls: bool = False,
     ) -> None:
-        """Make a server; its thread starts when the app does.
-
-        Args:
-            lvlm: the loaded model, under the default method.
-            batch_size: maximum number of texts decoded together.
-            most_waiting: maximum number of waiting requests; further ones get 429.
-            limits: of one request.
-            api_key: key that clients must send; None: no key.
-            hosts: accepted names in `Host`, as it exposes a page whose name was rebound to this machine; None: any.
-            allow_urls: download pictures at URLs in requests, from public addresses only.
-        """
+        """Make a server; its thread starts when the app does."""
         self._lvlm, self._limits, self._api_key = lvlm, limits or Limits(), api_key
         self._batch_size, self._most_waiting, self._allow_urls = batch_size, most_waiting, allow_urls
         self._reading = 0  # requests that are not at the decoder yet
@@ -172,11 +162,7 @@ class Server:
         return JSONResponse(asked.loaded())
 
     async def _read(self, kind: type[_Request], request: Request) -> _Request:
-        """Return the request in a body.
-
-        Raises:
-            RequestError: the key is wrong, or the body malformed or too large.
-        """
+        """Return the request in a body."""
         self._check_key(request)
         if not (says_json(request.headers) or _is_ollama_client(request)):
             message = "expected a body of type application/json: send the header Content-Type: application/json"
@@ -190,11 +176,7 @@ class Server:
         return await asyncio.to_thread(kind.read, bytes(body))
 
     async def _begin(self, chat: ChatRequest, request: Request, until: float) -> Answering:
-        """Queue a request.
-
-        Raises:
-            SiraError: the request is wrong.
-        """
+        """Queue a request."""
         self._served.check(chat.model)
         preset, method, prompt, schema = await asyncio.to_thread(self._settled, chat)
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
@@ -222,11 +204,7 @@ class Server:
         return Answering(request, job, pieces, until, chat, self._served.names[0], self._metrics)
 
     def _settled(self, chat: ChatRequest) -> tuple[Preset, Method, Prompt, Schema | None]:
-        """Return the settings that decide the text of a request, without its pictures.
-
-        Raises:
-            SiraError: the request is wrong.
-        """
+        """Return the settings that decide the text of a request, without its pictures."""
         check_length(chat, self._lvlm.vocabulary, self._longest_prompt)
         preset, method = settings_of(chat, self._lvlm.preset, self._lvlm.method, self._limits.tokens, self._lvlm.layers)
         prompt = prompt_of(chat, preset.prompts)
@@ -236,12 +214,7 @@ class Server:
         return preset, method, prompt, schema
 
     async def _pictures(self, urls: Sequence[str]) -> Pictures:
-        """Return the pictures of a request; those at URLs are downloaded.
-
-        Raises:
-            RequestError: they are too many, too large, damaged, or not accessible.
-            PictureError: one cannot be downloaded, or is not a picture.
-        """
+        """Return the pictures of a request; those at URLs are downloaded."""
         if len(urls) > self._limits.pictures:
             raise too_large(f"{len(urls)} pictures; this server takes {self._limits.pictures} in one conversation")
         downloaded: dict[str, bytes] = {}

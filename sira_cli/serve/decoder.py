@@ -23,14 +23,7 @@ class Decoder:
     """A loaded model and the requests that wait for it."""
 
     def __init__(self, lvlm: Lvlm, batch_size: int, most_pixels: int, metrics: Metrics) -> None:
-        """Begin to wait for requests.
-
-        Args:
-            lvlm: the loaded model.
-            batch_size: maximum number of texts decoded together.
-            most_pixels: maximum for the pictures of a batch; a single request may exceed it.
-            metrics: the server's counters.
-        """
+        """Begin to wait for requests."""
         self._lvlm, self._batch_size, self._most_pixels, self._metrics = lvlm, batch_size, most_pixels, metrics
         self._under: OrderedDict[str, Prepared] = OrderedDict()
         self._waiting: list[Job] = []
@@ -104,11 +97,7 @@ class Decoder:
                 self._decode([job])
 
     def _prepared(self, job: Job) -> Prepared:
-        """Return the model under the job's method and settings.
-
-        Raises:
-            SiraError: the model cannot decode under these settings.
-        """
+        """Return the model under the job's method and settings."""
         if job.key not in self._under:
             self._under[job.key] = Prepared(self._lvlm.under(job.method, job.preset), job)
         self._under.move_to_end(job.key)

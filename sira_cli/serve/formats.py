@@ -41,14 +41,7 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_of_text(self, most: int) -> Schema | None:
-        """Return the schema that the text must follow; None for plain text.
-
-        Args:
-            most: characters of a schema.
-
-        Raises:
-            SettingsError: the schema cannot be followed.
-        """
+        """Return the schema that the text must follow; None for plain text."""
         if self.type == "text":
             return None
         given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)

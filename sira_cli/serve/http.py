@@ -25,19 +25,12 @@ _POLICY = {
 
 def page_policy(changes: Mapping[str, str]) -> str:
     """Return a page's content security policy: scripts, styles, pictures and answers of its own server, nothing else.
-
-    Args:
-        changes: other sources, by directive; directives that are new come last.
     """
     return "; ".join(f"{directive} {sources}" for directive, sources in {**_POLICY, **changes}.items())
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key in a request's `Authorization: Bearer KEY`, the scheme in any case; "" without one.
-
-    Args:
-        headers: of the request, with names in lower case.
-    """
+    """Return the key in a request's `Authorization: Bearer KEY`, the scheme in any case; "" without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         return ""
@@ -53,9 +46,5 @@ def is_key(given: str, key: str) -> bool:
 
 
 def says_json(headers: Mapping[str, str]) -> bool:
-    """Return whether a request declares its body JSON, which other sites cannot send unless a server allows it.
-
-    Args:
-        headers: of the request, with names in lower case.
-    """
+    """Return whether a request declares its body JSON, which other sites cannot send unless a server allows it."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"

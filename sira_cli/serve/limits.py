@@ -39,11 +39,7 @@ class Limits:
 
 
 def check_parts(body: bytes | bytearray, most: int) -> None:
-    """Check the number of parts of a body, before it is parsed.
-
-    Raises:
-        RequestError: the body has too many.
-    """
+    """Check the number of parts of a body, before it is parsed."""
     if sum(map(body.count, (b",", b"[", b"{"))) > most:
         raise too_large(f"the body has more than {most:,} commas and brackets", param=None)
 
@@ -55,14 +51,6 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
 
     Messages and settings (`role`) are counted in pieces, up to the limit: this overcounts at borders of pieces, and
     leaves out the tokens of pictures and template.
-
-    Args:
-        chat: the request's content.
-        vocabulary: the model's.
-        most: tokens of a prompt.
-
-    Raises:
-        RequestError: the text is too long.
     """
     count = 0
     settings = [value for value in chat.sira.settings().values() if isinstance(value, str)]

@@ -83,11 +83,7 @@ class OllamaRequest(Options):
     _began: int = PrivateAttr(default_factory=time.monotonic_ns)
 
     def chat(self) -> ChatRequest:
-        """Return the request as a chat, which takes over the pictures.
-
-        Raises:
-            RequestError: this server cannot answer it as asked.
-        """
+        """Return the request as a chat, which takes over the pictures."""
         chat = {
             **self.options.chat(),
             "model": short_name(self.model),
@@ -139,11 +135,7 @@ class OllamaRequest(Options):
                 ended = chunk
 
     def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the messages, and forget them.
-
-        Raises:
-            RequestError: this server cannot render them as asked.
-        """
+        """Return the messages, and forget them."""
         raise NotImplementedError
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
@@ -224,11 +216,7 @@ class OllamaGenerate(OllamaRequest):
         return not self.prompt and not self.images
 
     def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the system message, if any, and the prompt with its pictures, and forget them.
-
-        Raises:
-            RequestError: the prompt is not meant for the model's template.
-        """
+        """Return the system message, if any, and the prompt with its pictures, and forget them."""
         for name in ("suffix", "template", "raw", "context"):
             if getattr(self, name):
                 raise RequestError(f"{name}: not supported here; send turns to /api/chat, or leave it out", param=name)

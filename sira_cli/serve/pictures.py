@@ -31,26 +31,12 @@ class Pictures:
     pixels: int
 
     def open(self) -> list[Image]:
-        """Decode the pictures in RGB, in order.
-
-        Raises:
-            PictureError: one is damaged.
-        """
+        """Decode the pictures in RGB, in order."""
         return [decode_picture(name, data)[0] for name, data in self.files.items()]
 
 
 def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]) -> Pictures:
-    """Return pictures of which only the headers have been read.
-
-    Args:
-        urls: `data:image/...;base64,...`, one for each picture.
-        limits: of a request.
-        downloaded: the files at those URLs that are on the web.
-
-    Raises:
-        RequestError: the pictures are too large, or one is damaged or not accessible.
-        PictureError: one is not a picture.
-    """
+    """Return pictures of which only the headers have been read."""
     names = ["the picture"] if len(urls) == 1 else [f"picture {number}" for number in range(1, len(urls) + 1)]
     files = {name: picture_data(url, limits.data, downloaded) for name, url in zip(names, urls, strict=True)}
     try:
@@ -66,16 +52,7 @@ def receive(urls: Sequence[str], limits: Limits, downloaded: Mapping[str, bytes]
 
 
 def picture_data(url: str, most_bytes: int, downloaded: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a picture in a request.
-
-    Args:
-        url: `data:image/...;base64,...`.
-        most_bytes: larger pictures are refused.
-        downloaded: the files at URLs of the web.
-
-    Raises:
-        RequestError: the picture is not accessible, damaged, or too large.
-    """
+    """Return the bytes of a picture in a request."""
     if url in downloaded:
         if len(downloaded[url]) > most_bytes:
             raise too_large(f"image_url: larger than {most_bytes:,} bytes")

@@ -44,23 +44,14 @@ class Prepared:
     """The model under one method and one set of settings."""
 
     def __init__(self, lvlm: Lvlm, job: Job) -> None:
-        """Prepare to answer jobs with the key of this one.
-
-        Raises:
-            SiraError: the method or the settings do not support the request.
-        """
+        """Prepare to answer jobs with the key of this one."""
         self._lvlm = lvlm
         if job.top_logprobs is not None or job.words:
             require(lvlm.decoder, Ability.TRACES, "logprobs and words")
         self._answering = FinalAnswers(lvlm, job.verify, words=job.words)
 
     def answer(self, jobs: Sequence[Job]) -> None:
-        """Decode some jobs together, and report to each.
-
-        Raises:
-            ClientsGoneError: all clients are gone.
-            SiraError: the jobs cannot be decoded.
-        """
+        """Decode some jobs together, and report to each."""
         with _while_wanted(self._lvlm.model, jobs):
             for part in [list(jobs)] if self._lvlm.batches else [[job] for job in jobs]:
                 images = [job.pictures.open() for job in part]
@@ -78,12 +69,7 @@ class Prepared:
                         row.job.tell(error)
 
     def _inputs(self, jobs: Sequence[Job], images: Sequence[Sequence[Image]]) -> Any:
-        """Return the model's inputs for some jobs.
-
-        Raises:
-            PictureError: the image processor refuses a picture.
-            RequestError: a prompt is too long.
-        """
+        """Return the model's inputs for some jobs."""
         most = jobs[0].longest_prompt
         try:
             with refusing("the picture"):

@@ -60,12 +60,7 @@ class RequestError(SiraError):
         self.status, self.param, self.code = status, param, code
 
     def to_json(self, path: str = "", keys: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the error in the form that a path's clients expect: OpenAI's or Ollama's.
-
-        Args:
-            path: path of the request.
-            keys: the protocol's names for keys of a chat at the start of a message, the longest first.
-        """
+        """Return the error in the form that a path's clients expect: OpenAI's or Ollama's."""
         message = renamed(for_clients(str(self)), keys)
         if path.startswith(OLLAMA):
             return {"error": message}
@@ -98,11 +93,7 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, given: bytes | Mapping[str, Any]) -> Self:
-        """Read a request from its body or from another request.
-
-        Raises:
-            RequestError: the request is not valid.
-        """
+        """Read a request from its body or from another request."""
         try:
             return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
         except ValidationError as error:
@@ -137,11 +128,7 @@ class SiraOptions(Options):
         return self.verify and Verify(self.min_support, mode=self.verify)
 
     def check(self) -> None:
-        """Check that second-look keys come with a second look, and that no file is named.
-
-        Raises:
-            RequestError: they do not, or a file is named.
-        """
+        """Check that second-look keys come with a second look, and that no file is named."""
         if "calibration" in self.settings():
             raise RequestError(
                 "sira.calibration: no file is opened for a client; leave it out to use the model's own",
@@ -209,11 +196,7 @@ class ChatRequest(Options):
         return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
     def chat(self) -> Self:
-        """Check the request, which is a chat already, and return it.
-
-        Raises:
-            RequestError: this server cannot answer it as asked.
-        """
+        """Check the request, which is a chat already, and return it."""
         self.check()
         return self
 
@@ -228,11 +211,7 @@ class ChatRequest(Options):
         yield "data: [DONE]\n\n"
 
     def check(self) -> None:
-        """Check that all requested features are supported.
-
-        Raises:
-            RequestError: a feature is not supported.
-        """
+        """Check that all requested features are supported."""
         if self.n != 1:
             raise RequestError("n: one text per request; send the request several times, with other seeds", param="n")
         if self.top_logprobs and not self.logprobs:
@@ -271,11 +250,7 @@ class ChatRequest(Options):
         return "\n".join(message.texts() for message in self.messages if message.role in SYSTEM)
 
     def turns(self) -> list[Turn]:
-        """Return the turns of user and assistant about pictures.
-
-        Raises:
-            RequestError: no picture, or the last turn is not the user's.
-        """
+        """Return the turns of user and assistant about pictures."""
         self.pictures()
         said = [message for message in self.messages if message.role not in SYSTEM]
         if said[-1].role != "user":
@@ -294,11 +269,7 @@ class ChatRequest(Options):
         return turns
 
     def pictures(self) -> list[str]:
-        """Return the locations of the pictures, in order.
-
-        Raises:
-            RequestError: no picture, or a picture in a message that is not the user's.
-        """
+        """Return the locations of the pictures, in order."""
         found = [(message.role, message.pictures()) for message in self.messages]
         wrong = ""
         if not any(urls for _, urls in found):

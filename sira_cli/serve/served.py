@@ -25,12 +25,7 @@ class ServedModel:
     """The model of a server."""
 
     def __init__(self, lvlm: Lvlm, context: int) -> None:
-        """Describe a loaded model.
-
-        Args:
-            lvlm: the model.
-            context: longest prompt in tokens.
-        """
+        """Describe a loaded model."""
         self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         self._context, self._began, model = context, time.time(), lvlm.model
         self._parameters, self._size, self._type = (
@@ -42,11 +37,7 @@ class ServedModel:
         self._digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
 
     def check(self, name: str | None) -> None:
-        """Check that a name, if one is given, is the model's.
-
-        Raises:
-            RequestError: the name is another one.
-        """
+        """Check that a name, if one is given, is the model's."""
         if name is not None and name not in self.names:
             has = " or ".join(map(repr, self.names))
             raise RequestError(
@@ -61,11 +52,7 @@ class ServedModel:
         return {"object": "list", "data": [self.model(name) for name in self.names]}
 
     def model(self, name: str) -> dict[str, Any]:
-        """Return OpenAI's description of the model under one of its names.
-
-        Raises:
-            RequestError: it has another name.
-        """
+        """Return OpenAI's description of the model under one of its names."""
         self.check(name)
         return {"id": name, "object": "model", "created": int(self._began), "owned_by": "sira"}
 
@@ -83,11 +70,7 @@ class ServedModel:
         return {"version": OLLAMA_VERSION}
 
     def show(self, asked: ShowRequest) -> dict[str, Any]:
-        """Return Ollama's description of the model.
-
-        Raises:
-            RequestError: it has another name.
-        """
+        """Return Ollama's description of the model."""
         self.check(short_name(asked.model or asked.name))
         return {
             "modelfile": "",

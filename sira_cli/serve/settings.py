@@ -31,19 +31,7 @@ def _about(param: str) -> Iterator[None]:
 def settings_of(
     request: ChatRequest, preset: Preset, method: str, most_tokens: int, layers: int
 ) -> tuple[Preset, Method]:
-    """Return preset and method with a request's changes.
-
-    Args:
-        request: the client's request.
-        preset: the server's.
-        method: the server's.
-        most_tokens: limit of a text; longer ones are cut, as the finish reason tells.
-        layers: L of the model.
-
-    Raises:
-        RequestError: an unknown method or setting, or a wrong value.
-        SettingsError: settings that are valid alone exclude each other.
-    """
+    """Return preset and method with a request's changes."""
     with _about("sira.method"):
         chosen = preset.method(find(request.sira.method or method).name)
     given = request.sira.settings()
@@ -71,15 +59,7 @@ def settings_of(
 
 
 def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
-    """Return the model's prompt for a request, in the wording of `sira caption` and `sira ask`.
-
-    Args:
-        request: the client's request.
-        prompts: the preset's; without words, a picture is to be captioned.
-
-    Raises:
-        RequestError: the request is not a conversation about pictures.
-    """
+    """Return the model's prompt for a request, in the wording of `sira caption` and `sira ask`."""
     turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in request.turns()]
     if request.sira.task == "ask":
         text, (before, _, after) = prompts.asking(turns[-1].text), prompts.ask.partition("{question}")
@@ -89,16 +69,7 @@ def prompt_of(request: ChatRequest, prompts: Prompts) -> Prompt:
 
 
 def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -> Schema | None:
-    """Return the schema for the text of a request.
-
-    Args:
-        request: the client's request.
-        preset, method: every setting in force.
-        most: characters of a schema.
-
-    Raises:
-        SiraError: the schema cannot be followed, or does not fit the other settings.
-    """
+    """Return the schema for the text of a request."""
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
         combinations.check(

@@ -79,12 +79,7 @@ class JobText:
             job.tell(self.piece(text[: max(certain, job.sent)], parsed.reasoning))
 
     def piece(self, text: str, reasoning: str, *, last: bool = False) -> TextPiece:
-        """Return the unsent part of the text and of its log-probabilities, and count it as sent.
-
-        Args:
-            text, reasoning: from their beginnings.
-            last: whether it is the whole text.
-        """
+        """Return the unsent part of the text and of its log-probabilities, and count it as sent."""
         job = self.job
         piece = TextPiece(text[job.sent :], self._new_logprobs(text, last), reasoning[job.sent_reasoning :])
         job.sent, job.sent_reasoning = max(job.sent, len(text)), max(job.sent_reasoning, len(reasoning))

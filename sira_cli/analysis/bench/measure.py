@@ -97,17 +97,7 @@ def prompts(prompt: str, count: int) -> list[str]:
 
 
 def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] = time.perf_counter) -> Timing:
-    """Time one request of `tokens` new tokens for each of B prompts.
-
-    Args:
-        lvlm: the model under a method.
-        inputs: from its `prepare`, on the model's device and in its precision.
-        tokens: number of tokens, at least 1; no text ends earlier.
-        clock: returns seconds.
-
-    Raises:
-        SiraError: the wrong decoder ran: unexpected numbers of tokens, or cache lengths.
-    """
+    """Time one request of `tokens` new tokens for each of B prompts."""
     model = lvlm.model
     no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
@@ -148,9 +138,6 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     """Check that each layer of each stream holds its prompt and every new token but the last, for every beam.
 
     A recurrent layer holds a state for each text and stream; a layer that shares another one's keys holds nothing.
-
-    Raises:
-        SiraError: a layer does not.
     """
     new = tokens - 1
     prompts, prompt = inputs["input_ids"].shape

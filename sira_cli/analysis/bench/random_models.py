@@ -33,11 +33,7 @@ SCALE = 0.02  # standard deviation of the weights, as models are initialised
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read a shape file.
-
-    Raises:
-        SettingsError: no shape has that name.
-    """
+    """Read a shape file."""
     if name not in shape_names():
         raise SettingsError(f"no shape named {name!r}; there are {', '.join(shape_names())}")
     content: dict[str, Any] = yaml.safe_load((SHAPES / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -52,18 +48,7 @@ def load_shape(
     layers: int | None = None,
     **settings: Any,
 ) -> Lvlm:
-    """Make a model with a real model's shape and random weights.
-
-    Args:
-        name: of the shape; K, alpha, limits of pictures and attention are from the shipped preset of that name.
-        method: the decoder.
-        device: as for `sira_cli.load`.
-        layers: number of decoder layers; default: all of them.
-        **settings: override the preset's; without a precision it is bfloat16.
-
-    Raises:
-        SettingsError: no such shape, no such device, the number of layers does not fit, or K does not fit.
-    """
+    """Make a model with a real model's shape and random weights."""
     shape = read(name)
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
     if layers is not None:
@@ -82,11 +67,7 @@ def load_shape(
 
 
 def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
-    """Return a shape with only its first decoder layers; the same share of layers shares keys.
-
-    Raises:
-        SettingsError: the shape has fewer layers, or the first ones cannot stand alone.
-    """
+    """Return a shape with only its first decoder layers; the same share of layers shares keys."""
     text = shape["config"]["text_config"]
     if not 2 <= layers <= text["num_hidden_layers"]:
         raise SettingsError(f"`layers={layers}`: this shape can have 2 to {text['num_hidden_layers']}")
@@ -108,12 +89,7 @@ def random_model(
     device: torch.device,
     attention: str | None,
 ) -> Any:
-    """Make the model, ready to generate, its matrices packed as by `load`. Weights are bfloat16 values, as usual.
-
-    Args:
-        shape: as `read` gives it.
-        dtype, device, attention: of the model.
-    """
+    """Make the model, ready to generate, its matrices packed as by `load`. Weights are bfloat16 values, as usual."""
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
@@ -145,12 +121,7 @@ def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
 
 
 def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
-    """Make the shape's processor.
-
-    Args:
-        shape: as `read` gives it.
-        image: limits of pictures, as for `load_processor`.
-    """
+    """Make the shape's processor."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_processor(shape, folder)

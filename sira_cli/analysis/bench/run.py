@@ -28,22 +28,7 @@ def bench(
     on_request: Callable[[], None] = lambda: None,
     on_rows: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
-    """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order.
-
-    Args:
-        lvlm: the model under SIRA, with the K and alpha to measure.
-        methods: besides greedy, which is always measured.
-        lengths: numbers of new tokens; one request of the longest length serves all.
-        batches: batch sizes, at least one; pictures and prompts of a batch differ in size.
-        runs: measured rounds.
-        image_tokens: image tokens of the largest picture, for models that keep a picture's size.
-        processor_time: count this process's processor time, which other programs lengthen less.
-        on_request: called after each request.
-        on_rows: called after each batch size, with the rows so far.
-
-    Raises:
-        SiraError: the wrong decoder ran.
-    """
+    """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order."""
     compared = decoders(methods)
     clock = time.process_time if processor_time else time.perf_counter
     rows: list[BenchRow] = []

@@ -19,12 +19,7 @@ RANDOM = "random"  # the revision of a model with random weights
 
 @contextmanager
 def with_stand_ins(names: Iterable[str], lvlm: Lvlm) -> Iterator[dict[str, Method]]:
-    """Yield the methods that need a calibration, each with one of random values, if the weights are random.
-
-    Args:
-        names: of the methods.
-        lvlm: the model.
-    """
+    """Yield the methods that need a calibration, each with one of random values, if the weights are random."""
     found: dict[str, Method] = {}
     with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
         for name in names:

@@ -34,15 +34,7 @@ class WithControls(Words):
     """
 
     def __init__(self, words: Words, texts: Iterable[str]) -> None:
-        """Collect the things in all captions.
-
-        Args:
-            words: finds the things.
-            texts: all captions.
-
-        Raises:
-            DataError: there is only one caption, or no caption has a control.
-        """
+        """Collect the things in all captions."""
         self._words = words
         every = list(texts)
         if len(every) < 2:
@@ -105,15 +97,7 @@ class ControlsReport(Report):
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], percentile: float = PERCENTILE) -> ControlsReport:
-        """Find the threshold.
-
-        Args:
-            records: of checks under `WithControls`.
-            percentile: of the controls' support, 0 to 100.
-
-        Raises:
-            DataError: no control was asked about, or the server told no probabilities.
-        """
+        """Find the threshold."""
         every = list(records)
         checks = [record for record in every if record["status"] == "ok"]
         support = {kind: supports(checks, named=kind) for kind in (True, False)}
@@ -162,13 +146,7 @@ def threshold_of(controls: np.ndarray[Any, Any], percentile: float = PERCENTILE)
 def interval_of(
     controls: Sequence[np.ndarray[Any, Any]], percentile: float = PERCENTILE, samples: int = 1000
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the threshold: that of other draws of as many pictures.
-
-    Args:
-        controls: the support of each picture's controls.
-        percentile: as for `threshold_of`.
-        samples: draws of as many pictures, with repetition.
-    """
+    """Return the 95 % interval of the threshold: that of other draws of as many pictures."""
     chance = np.random.default_rng(0)
     drawn = (chance.integers(len(controls), size=len(controls)) for _ in range(samples))
     found = [threshold_of(np.concatenate([controls[number] for number in numbers]), percentile) for numbers in drawn]

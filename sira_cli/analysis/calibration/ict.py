@@ -125,18 +125,7 @@ class IctTraining:
     """
 
     def __init__(self, questions: LabelledQuestions, lvlm: Lvlm, *, batch_size: int = 1, seed: int = 0) -> None:
-        """Prepare it.
-
-        Args:
-            questions: at least two, with their labels.
-            lvlm: the loaded model, under any method.
-            batch_size: prompts in a prefill; fewer when memory is too small.
-            seed: of the shuffling before the probe's two folds.
-
-        Raises:
-            SettingsError: a question cannot be asked, or there are too few.
-            UnsupportedModelError: the model has other layers than the method can change.
-        """
+        """Prepare it."""
         lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
         if len(questions.questions) < 2:
             raise SettingsError("directions need two questions or more")
@@ -152,11 +141,7 @@ class IctTraining:
         self.counts: dict[str, int] = {}
 
     def events(self) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
-        """Ask everything, then find directions layer by layer; yield events.
-
-        Raises:
-            SiraError: about the model or the settings; or no picture could be opened.
-        """
+        """Ask everything, then find directions layer by layer; yield events."""
         yield StageStarted("questions", len(self._questions.questions))
         yield from self._ask()
         clean = self._done[0]
@@ -254,14 +239,7 @@ class IctTraining:
 
 @torch.no_grad()
 def last_outputs(lvlm: RecordingModel, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
-    """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`.
-
-    Args:
-        lvlm: the model.
-        projections: L modules.
-        inputs: of B prompts.
-        labels: their answers, of the same number of tokens.
-    """
+    """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
     inputs = lvlm.to_device(inputs)
     answers = [
         lvlm.vocabulary.encode_after(ids, label)

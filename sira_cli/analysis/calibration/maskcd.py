@@ -66,16 +66,7 @@ class MeasuredMass(Task[ImageMass, ImageMass]):
 def measure_mass(
     lvlm: Lvlm, pictures: Iterable[Picture], batch_size: int = 1
 ) -> Iterator[tuple[Picture, ImageMass | PictureError] | Halved]:
-    """Yield every picture with its image mass by head, or with its error; the others go on.
-
-    Args:
-        lvlm: the loaded model, under any method.
-        pictures: a few dozen.
-        batch_size: captions decoded together; fewer when memory is too small.
-
-    Raises:
-        SiraError: about the model or the settings.
-    """
+    """Yield every picture with its image mass by head, or with its error; the others go on."""
     speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1))
     items: Iterator[Item[ImageMass]] = (
         Item(picture, picture.shown, speaker.preset.prompts.caption) for picture in pictures
@@ -89,11 +80,7 @@ def measure_mass(
 
 
 def calibrate(lvlm: Lvlm, measured: Sequence[ImageMass]) -> Calibration:
-    """Return the calibration that `measure_mass` found on at least one picture.
-
-    Raises:
-        SettingsError: no picture could be measured.
-    """
+    """Return the calibration that `measure_mass` found on at least one picture."""
     if not measured:
         raise SettingsError("no picture could be measured, so there is no calibration")
     made_from = {
@@ -125,14 +112,6 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
 
     Only eager attention gives its weights. It is switched on for decoding steps, whose weights are one row per head,
     and off for the prompt; at the end, also after an error, the model is as before.
-
-    Args:
-        model: a Hugging Face LVLM.
-        find_image: `[B, S]` ids of prompts -> bool, their image positions.
-
-    Raises:
-        UnsupportedModelError: as `output_projections`.
-        AttachError: a decoder is attached to this model already.
     """
     output_projections(model)
     backbone = find_backbone(model)

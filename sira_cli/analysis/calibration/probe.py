@@ -11,15 +11,7 @@ DONE = 1e-8  # largest change of a weight in the last step
 
 
 def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
-    """Fit on each half of the rows, score on the other, and return the mean share of correct rows.
-
-    Args:
-        features: float64 `[H, N, d]`, H sets of features of the same rows, shuffled.
-        labels: bool `[N]`.
-
-    Returns:
-        `[H]`.
-    """
+    """Fit on each half of the rows, score on the other, and return the mean share of correct rows."""
     middle = len(labels) // 2
     halves = slice(0, middle), slice(middle, None)
     scores = []
@@ -34,12 +26,6 @@ def fit(features: Tensor, labels: Tensor) -> Tensor:
     """Fit logistic regressions: the sum of losses + |w|^2 / 2, the bias not penalised (scikit-learn's default, C = 1).
 
     Newton's method; a step that does not reduce the loss is halved until it does.
-
-    Args:
-        features, labels: as for `two_fold_accuracy`.
-
-    Returns:
-        `[H, d + 1]`, the bias last.
     """
     rows, truth = _with_bias(features), labels.to(features)  # [H, n, d + 1], [n]
     penalty = torch.ones(rows.shape[-1], dtype=rows.dtype)

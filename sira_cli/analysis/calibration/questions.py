@@ -31,17 +31,7 @@ class LabelledQuestions(QuestionSet):
 def from_files(
     paths: Sequence[Path], folder: Path, limit: int | None = None, annotations: Path | None = None
 ) -> LabelledQuestions:
-    """Read POPE's question files; questions in several files are asked once.
-
-    Args:
-        paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
-        folder: where the images are.
-        limit: take only the first questions of each file.
-        annotations: COCO's instances: a file of them, or a folder that holds some.
-
-    Raises:
-        DataError: a file cannot be read, or a row of it; two rows contradict each other.
-    """
+    """Read POPE's question files; questions in several files are asked once."""
     labels: dict[tuple[str, str], bool] = {}
     for path in paths:
         for row in read_questions(path)[:limit]:

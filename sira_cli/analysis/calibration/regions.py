@@ -40,15 +40,7 @@ class Regions:
 
     @classmethod
     def read(cls, path: Path, pictures: Collection[str]) -> Regions:
-        """Read the objects in some pictures.
-
-        Args:
-            path: a file of instances in COCO's format, or a folder with `instances_*.json`, or with `annotations/`.
-            pictures: file names of images; COCO's end in the image's id.
-
-        Raises:
-            DataError: no such file, it is not in COCO's format, or it has none of the pictures.
-        """
+        """Read the objects in some pictures."""
         ids = {image for picture in pictures if (image := image_of(picture)) is not None}
         wanted = {Path(picture).name for picture in pictures}
         outlines: dict[int, dict[str, list[Outline]]] = {}

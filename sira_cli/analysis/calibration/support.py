@@ -68,12 +68,7 @@ class Source:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Source:
-        """Return the source of a record's support.
-
-        Raises:
-            DataError: the server gave no probabilities.
-            KeyError, AttributeError: the record has no second look.
-        """
+        """Return the source of a record's support."""
         verify = {name: value for name, value in record["verify"].items() if name != "min_support"}
         if verify.get("source") == "answer":
             raise DataError(f"the server of {record['model']} tells no probabilities, so there is no threshold to find")
@@ -115,18 +110,7 @@ class SupportReport(Report):
         unknown: int = 0,
         false_alarms: float = FALSE_ALARMS,
     ) -> SupportReport:
-        """Find the threshold.
-
-        Args:
-            source: whose support it is.
-            pictures: their number.
-            labelled: the objects that their captions name.
-            unknown: number of objects without a label.
-            false_alarms: the allowed share of real objects below the threshold.
-
-        Raises:
-            DataError: no named object is in its picture.
-        """
+        """Find the threshold."""
         support = {kind: np.array([one.support for one in labelled if one.there is kind]) for kind in (True, False)}
         if not len(support[True]):
             raise DataError(
@@ -152,11 +136,7 @@ class SupportReport(Report):
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
-    """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out.
-
-    Raises:
-        DataError: a file cannot be read, a record has no second look, or records are of different models.
-    """
+    """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out."""
     sources: dict[str, Source] = {}
     captions: list[Caption] = []
     for path in paths:
@@ -187,12 +167,7 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
 
 
 def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> list[Labelled]:
-    """Label the objects of captions by those in their pictures.
-
-    Args:
-        captions: with the support of their objects.
-        objects: returns all objects in a caption's picture that captions may name; synonyms and plurals count.
-    """
+    """Label the objects of captions by those in their pictures."""
     labelled = []
     numbers = {name: number for number, name in enumerate(dict.fromkeys(each.file_name for each in captions))}
     for caption in captions:
@@ -205,18 +180,7 @@ def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collec
 
 
 def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labelled], int]:
-    """Label the objects of captions of COCO's images by CHAIR's ground truth.
-
-    Args:
-        captions: with the support of their objects.
-        annotations: COCO's folder of annotations, or a table of ground truth (`eval.chair.table`).
-
-    Returns:
-        The objects of CHAIR's list, and the number of others.
-
-    Raises:
-        DataError: an image is not COCO's, or not in the annotations.
-    """
+    """Label the objects of captions of COCO's images by CHAIR's ground truth."""
     images = {}
     for caption in captions:
         name = re.split(r"[/\\_]", caption.file_name)[-1]  # scenes are named as COCO's images, but for the beginning
@@ -234,11 +198,7 @@ def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labe
 
 
 def read_labels(path: Path) -> dict[str, list[str]]:
-    """Read the ground truth: a JSON object of file names, each with the list of all objects in the picture.
-
-    Raises:
-        DataError: the file cannot be read, or is not of this form.
-    """
+    """Read the ground truth: a JSON object of file names, each with the list of all objects in the picture."""
     content = read_json(path)
     if not isinstance(content, dict) or not content:
         raise DataError(f'{path}: expected a JSON object such as {{"a.jpg": ["person", "dog"]}}')
@@ -249,11 +209,7 @@ def read_labels(path: Path) -> dict[str, list[str]]:
 
 
 def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
-    """Label the objects of captions by the user's file (`read_labels`).
-
-    Raises:
-        DataError: the file cannot be read, or lacks a picture.
-    """
+    """Label the objects of captions by the user's file (`read_labels`)."""
     labels = read_labels(path)
     for caption in captions:
         if caption.file_name not in labels:

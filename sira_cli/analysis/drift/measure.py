@@ -68,19 +68,7 @@ class Divergence:
 def measure_drift(
     lvlm: Lvlm, source: PictureSource, prompt: str, perturbations: Perturbations | None = None
 ) -> dict[str, Divergence]:
-    """Compare each of `REFERENCES` with the full stream, for one picture: three prefills.
-
-    Args:
-        lvlm: a loaded model; its preset's K decides where the CF stream forks.
-        source: a path, a URI, a binary stream, a PIL image or a `Picture`.
-        prompt: given to the model word by word.
-        perturbations: how strongly the picture is blurred and shuffled.
-
-    Raises:
-        PictureError: the picture cannot be opened or processed, or has fewer pixels than patches; or the
-            model's precision is too small for its values.
-        SettingsError: the prompt holds the model's placeholder for a picture, or the method has no CF stream.
-    """
+    """Compare each of `REFERENCES` with the full stream, for one picture: three prefills."""
     require(lvlm.decoder, Ability.TRACES, "drift")
     how = perturbations or Perturbations()
     lvlm.check_prompt(prompt)
@@ -109,11 +97,7 @@ def measure_drift(
 def measure_each(
     lvlm: Lvlm, pictures: Iterable[Picture], prompt: str, perturbations: Perturbations | None = None
 ) -> Iterator[tuple[Picture, dict[str, Divergence] | PictureError]]:
-    """Yield every picture with the result of `measure_drift`, or with its error; the others go on.
-
-    Raises:
-        SiraError: about the model or the settings.
-    """
+    """Yield every picture with the result of `measure_drift`, or with its error; the others go on."""
     for picture in pictures:
         try:
             yield picture, measure_drift(lvlm, picture, prompt, perturbations)
@@ -128,16 +112,7 @@ def measure_each(
 
 @torch.no_grad()
 def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -> tuple[LastRow, LastRow]:
-    """Return the last row of the full and of the CF stream, from one prefill of one prompt.
-
-    Args:
-        model: an LVLM that `attach` takes.
-        inputs: its inputs for one prompt, unpadded, on its device.
-        config: decides K; alpha is not used.
-
-    Raises:
-        UnsupportedModelError, SettingsError, ImageTokenError: as `attach`.
-    """
+    """Return the last row of the full and of the CF stream, from one prefill of one prompt."""
     q = inputs["input_ids"].shape[1]
     full: list[Tensor] = []
     cf: list[Tensor] = []

@@ -23,13 +23,7 @@ STYLES = {
 
 
 def draw(report: DriftReport, file: BinaryIO, ending: str) -> None:
-    """Draw drift after every layer, and next-token KL.
-
-    Args:
-        report: the measurements.
-        file: where to write it.
-        ending: one of `plots.FORMATS`.
-    """
+    """Draw drift after every layer, and next-token KL."""
     figure = new_figure(4)
     layers, divergence = figure.subplots(1, 2, width_ratios=(2, 1))
     _draw_drift(layers, report)

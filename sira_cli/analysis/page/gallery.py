@@ -164,11 +164,7 @@ def _said(record: Record) -> Entry:
 
 
 def _objects(record: Record) -> list[Any]:
-    """Return the objects of a second look; none without one.
-
-    Raises:
-        ValueError: a support is not a number from 0 to 1.
-    """
+    """Return the objects of a second look; none without one."""
     objects = [*(record.get("objects") or ())] if record.get("verify") else []
     if not all(0 <= each["support"] <= 1 for each in objects):
         raise ValueError("a support is not from 0 to 1")

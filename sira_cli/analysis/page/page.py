@@ -86,12 +86,7 @@ def _holds_records(path: Path) -> bool:
 
 
 def render(traces: Sequence[Trace], title: str | None = None) -> str:
-    """Return the page of traces.
-
-    Args:
-        traces: at least one; several are shown side by side.
-        title: of the page; default: the trace's name.
-    """
+    """Return the page of traces."""
     scale = Scale.of(traces)
     cards = cards_of(traces, scale)
     subjects = sorted({card.picture.name for card in cards if card.picture.name})

@@ -91,20 +91,7 @@ def prove(
     offline: bool = False,
     device: str = "auto",
 ) -> Proof:
-    """Judge a model without its weights, compare a tiny twin of it with the slow reference, and try its processor.
-
-    Args:
-        preset: the model with K, alpha, its image tokens and its caption prompt.
-        picture: an RGB picture; `sira_cli.demo.scenes` draws some.
-        exact: also load the weights, and compare the model itself.
-        offline: never ask the hub.
-        device: as for `load`, with `exact`.
-
-    Raises:
-        ModelNotFoundError: the model's files are not here and cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow it exactly, or its configuration or its processor is unusable: it
-            puts no image tokens into the prompt, for example.
-    """
+    """Judge a model without its weights, compare a tiny twin of it with the slow reference, and try its processor."""
     name = str(BUNDLED_FOLDER) if preset.model == BUNDLED else preset.model
     folder = find_described(name, preset.revision, offline=offline, judge=lambda place: _judge(place, preset))
     model = _judge(folder, preset)
@@ -143,11 +130,7 @@ def prove(
 def _on_twin(
     model: Any, boundary: int, finder: ImageTokenFinder, preset: Preset, inputs: dict[str, Any]
 ) -> tuple[Compared | None, str | None]:
-    """Compare a twin on a model's inputs.
-
-    Returns:
-        The comparison; or None, and the reason.
-    """
+    """Compare a twin on a model's inputs."""
     try:
         twin = build_twin(model, boundary, finder, inputs)
         with torch.no_grad():

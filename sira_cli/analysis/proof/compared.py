@@ -58,15 +58,7 @@ def compare(
     steps: Sequence[Step],
     dtype: torch.dtype,
 ) -> Compared:
-    """Compare SIRA's decoding with the reference on the same text.
-
-    Args:
-        prompt: the model and its inputs.
-        config: SIRA's settings, with K as a number of layers.
-        tokens: the T picked tokens.
-        steps: the T logits that decided them.
-        dtype: the precision of the weights.
-    """
+    """Compare SIRA's decoding with the reference on the same text."""
     assert config.k is not None
     slow = reference.decode(prompt, config.k, config.alpha, len(steps), follow=tokens, beta=config.beta)
     full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])  # [T, V]

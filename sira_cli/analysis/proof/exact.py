@@ -59,14 +59,6 @@ def compare_real(preset: Preset, picture: Image.Image, *, offline: bool, device:
     """Load a model, decode a few tokens about a picture with SIRA, and compare them with the reference.
 
     Both use the same weights, quantized or not.
-
-    Args:
-        preset: the model with its settings; it is decoded greedily.
-        picture: RGB.
-        offline, device: as for `load`.
-
-    Raises:
-        SiraError: as `load`.
     """
     preset = _greedily(preset)
     lvlm = load(preset, method="sira", device=device, offline=offline)

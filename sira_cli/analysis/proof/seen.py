@@ -55,23 +55,7 @@ class Seen:
 def what_is_seen(
     folder: Path, model: Any, preset: Preset, picture: Image.Image
 ) -> tuple[Seen, dict[str, Any], ImageTokenFinder]:
-    """Put a picture and the preset's caption prompt through a checkpoint's processor.
-
-    Args:
-        folder: the checkpoint's files; weights are not needed.
-        model: without weights.
-        preset: with the prompts, the image settings and the rule of image tokens.
-        picture: RGB.
-
-    Returns:
-        The `Seen`, the model's inputs, and the finder of image tokens among them.
-
-    Raises:
-        UnsupportedModelError, ModelNotFoundError: the processor cannot be loaded.
-        SettingsError: the preset asks for reasoning, and the chat template does not support it.
-        ImageTokenError: the prompt holds no image token.
-        PictureError: the processor refuses the picture.
-    """
+    """Put a picture and the preset's caption prompt through a checkpoint's processor."""
     with reading(folder):
         processor = load_processor(folder, image=preset.image)
         generation = _generation(folder, model)
@@ -125,11 +109,7 @@ def _runs(method: Any, model: Any, preset: Preset) -> bool:
 
 
 def check_layers(folder: Path, model: Any) -> None:
-    """Check that the weights hold the decoder layers of config.json, by the names of their tensors.
-
-    Raises:
-        UnsupportedModelError: the weights lack layers.
-    """
+    """Check that the weights hold the decoder layers of config.json, by the names of their tensors."""
     stated = len(text_stack(model).layers)
     found = {int(named[1]) for name in _tensors(folder) if not _TOWER.search(name) and (named := _LAYER.match(name))}
     if found and not stated <= max(found) + 1 <= stated + _extra(model):

@@ -42,17 +42,7 @@ class Twin:
 
 
 def build_twin(model: Any, boundary: int, finder: ImageTokenFinder, inputs: Mapping[str, Tensor]) -> Twin:
-    """Build the twin of a model and translate its prompt.
-
-    Args:
-        model: without weights, as `check_structure` returns it.
-        boundary: the layer before which it forks, b.
-        finder: of its image tokens.
-        inputs: its processor's, from one picture and prompt, `[1, S]` with pixels.
-
-    Raises:
-        Exception: any error of transformers about so small a configuration.
-    """
+    """Build the twin of a model and translate its prompt."""
     config = model.config
     kept = kept_layers(config, boundary)
     given = config.to_dict()

@@ -41,11 +41,7 @@ class Grid:
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """Read values of K: `1,2,4`, `1-7`, or both.
-
-    Raises:
-        SettingsError: the text has another form.
-    """
+    """Read values of K: `1,2,4`, `1-7`, or both."""
     values: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
@@ -57,11 +53,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 
 def parse_alphas(text: str) -> tuple[float, ...]:
-    """Read values of alpha: `0.5,1`. 0 is left out: it is greedy, which is always measured.
-
-    Raises:
-        SettingsError: they are not numbers of 0 or more, or none is above 0.
-    """
+    """Read values of alpha: `0.5,1`. 0 is left out: it is greedy, which is always measured."""
     try:
         values = {float(part) for part in text.split(",")}
     except ValueError:

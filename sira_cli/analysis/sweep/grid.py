@@ -67,17 +67,7 @@ class FirstTokens(Task[list[str], list[str]]):
 def answer_questions(
     lvlm: Lvlm, questions: QuestionSet, units: Units, runner: Runner[list[str]]
 ) -> Generator[GridEvent, None, None]:
-    """Find the first token of every answer in every cell, with one prefill per question, and yield events.
-
-    Args:
-        lvlm: the model.
-        questions: to ask; a picture that fails is an event, and the others go on.
-        units: receives the texts of `answer_unit(n)`, one per cell; finished units are skipped.
-        runner: of `FirstTokens`.
-
-    Raises:
-        SiraError: about the model or the settings.
-    """
+    """Find the first token of every answer in every cell, with one prefill per question, and yield events."""
     asked, reads = questions.questions, Kept[bytes](DECODED)  # questions about one picture follow each other
     todo = [number for number in range(len(asked)) if answer_unit(number) not in units]
     yield Advanced(len(asked) - len(todo), worked=False)
@@ -106,12 +96,7 @@ def answer_unit(number: int) -> str:
 
 
 def first_tokens(lvlm: RecordingModel, grid: Grid, inputs: Any) -> torch.Tensor:
-    """Return the first token that decoding picks in every cell, `[B, cells]`.
-
-    Args:
-        lvlm, grid: as for `answer_questions`.
-        inputs: from `Lvlm.prepare`.
-    """
+    """Return the first token that decoding picks in every cell, `[B, cells]`."""
     inputs = lvlm.to_device(inputs)
     found = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)
     picked = [found.full.argmax(dim=-1)]  # [B]
@@ -146,19 +131,7 @@ class CaptionsOfCells(Task[list[str], list[str]]):
 def write_captions(
     lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units, batch_size: BatchSize | None
 ) -> Generator[GridEvent, None, None]:
-    """Caption every picture in every cell, and yield events.
-
-    Args:
-        lvlm: the model.
-        questions: whose pictures are captioned.
-        grid: the settings.
-        units: receives the texts of `caption_unit(picture, k)`, one per alpha; finished units are skipped.
-        batch_size: pictures decoded together, as for `Runner`.
-
-    Raises:
-        PictureError: a picture cannot be captioned.
-        SiraError: about the model or the settings.
-    """
+    """Caption every picture in every cell, and yield events."""
     pictures, prompt = questions.pictures, lvlm.preset.prompts.caption
     for k, alphas in ((GREEDY.k, (GREEDY.alpha,)), *((k, grid.alphas) for k in grid.ks)):
         todo = [picture for picture in pictures if caption_unit(picture, k) not in units]

@@ -81,11 +81,7 @@ class SweepReport(Provenance):
         score: str = "accuracy",
         failures: Sequence[FailedPicture] = (),
     ) -> SweepReport:
-        """Make the report from finished units; other questions are left out.
-
-        Raises:
-            PictureError: no question was answered.
-        """
+        """Make the report from finished units; other questions are left out."""
         answered = [
             (question, units[answer_unit(number)])
             for number, question in enumerate(questions.questions)

@@ -24,11 +24,6 @@ def draw(report: SweepReport, file: BinaryIO, ending: str) -> None:
     """Draw the score over K at the best alpha, and over alpha, from greedy on, at the best K; see `panels`.
 
     If no setting is best, the one nearest to the paper's is drawn.
-
-    Args:
-        report: the measurements.
-        file: where to write it.
-        ending: .png, .pdf or .svg.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -73,18 +73,7 @@ class QuestionSet:
 def from_files(
     paths: Sequence[str | Path], folder: str | Path, limit: int | None = None, suffix: str = ""
 ) -> QuestionSet:
-    """Read POPE's question files, each a split that is named after the file.
-
-    Args:
-        paths: files of JSON lines or of a JSON array, with `image`, `text` and `label` (yes or no).
-        folder: where the images are.
-        limit: maximum number of questions per file.
-        suffix: appended to each question.
-
-    Raises:
-        SettingsError: two files have the same name.
-        DataError: a file cannot be read, or a row of it.
-    """
+    """Read POPE's question files, each a split that is named after the file."""
     files, folder = [Path(path) for path in paths], Path(folder)
     splits = tuple(split_names(files))
     found: dict[str, dict[tuple[str, bool], list[str]]] = {}  # by picture

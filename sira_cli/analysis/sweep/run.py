@@ -44,22 +44,7 @@ class Sweep:
         output: str | Path | None = None,
         units: Units | None = None,
     ) -> None:
-        """Prepare a sweep.
-
-        Args:
-            questions: to ask.
-            lvlm: the loaded model.
-            ks: values of K; None: a few from early to late forks, or with `every_k` all that the model allows.
-            alphas: contrast strengths.
-            captions: also measure captions; only where `questions` can count them.
-            batch_size: questions, or captions, decoded together; `auto`: as many as fit into memory; None: `auto` on a
-                GPU, else 1.
-            output: file of every answer, with which a stopped sweep continues.
-            units: that file, if it is open already.
-
-        Raises:
-            SettingsError: K does not fit the model, a question cannot be asked, or `batch_size` is invalid.
-        """
+        """Prepare a sweep."""
         check_batch_size(batch_size)
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
         chosen = tuple(ks) if ks else tuple(range(1, largest + 1)) if every_k else spread(lvlm.layers, largest)
@@ -74,9 +59,6 @@ class Sweep:
         """Measure once, and yield events. A picture that fails is an event once; the others go on.
 
         At the end the file of `output` is closed.
-
-        Raises:
-            SiraError: about the model or the settings, or the file holds answers of other settings.
         """
         try:
             yield from self._events()

@@ -26,17 +26,7 @@ class Units:
     """Texts of finished units by the unit's name."""
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
-        """Open or create the file, and read it.
-
-        Args:
-            path: the file, locked against other processes; None: texts are only kept in memory.
-            overwrite: start again: the file is not read; `begin` empties it, and keeps a copy until `complete`.
-
-        Raises:
-            DataError: it is not a file of a sweep.
-            SettingsError: another process writes to it.
-            SiraError: the file cannot be opened.
-        """
+        """Open or create the file, and read it."""
         self._texts: dict[str, list[str]] = {}
         self._file = None if path is None else _UnitFile(path, self._texts, overwrite=overwrite)
 
@@ -50,21 +40,12 @@ class Units:
         return self._texts[unit]
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that the known settings equal the file's.
-
-        Raises:
-            SettingsError: they differ; the message names the differences.
-        """
+        """Check that the known settings equal the file's."""
         if self._file is not None:
             check_same(self._file.path, settings, self._file.settings)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be.
-
-        Raises:
-            SettingsError: as `check`.
-            SiraError: the file cannot be written.
-        """
+        """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be."""
         self.check(settings)
         if self._file is not None:
             self._file.begin()
@@ -72,12 +53,7 @@ class Units:
                 self._file.add(as_line({"schema": SCHEMA, "settings": dict(settings)}))
 
     def add(self, units: Mapping[str, Sequence[str]]) -> None:
-        """Keep the texts of finished units.
-
-        Raises:
-            SiraError: the file cannot be written; it holds what it held before. Or another program has changed or
-                replaced it.
-        """
+        """Keep the texts of finished units."""
         if self._file is not None:
             lines = (as_line({"unit": unit, "texts": list(texts)}) for unit, texts in units.items())
             self._file.add(b"".join(lines))

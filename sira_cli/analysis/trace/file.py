@@ -30,17 +30,7 @@ class TraceFile(ContinuedFile):
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Open or create the file, lock out other processes, and read it.
-
-        Args:
-            path: the file.
-            overwrite: do not read it; `begin` empties it, and keeps a copy until `complete`.
-
-        Raises:
-            DataError: it is not a file of traces.
-            SettingsError: another process writes to it.
-            SiraError: the file cannot be opened.
-        """
+        """Open or create the file, lock out other processes, and read it."""
         self._run: dict[str, Any] = {}  # the run line of the trace that is being read
         self._start = 0  # of that trace
         self._kept: list[tuple[int, int]] = []  # where the traces begin and end that stay
@@ -52,24 +42,13 @@ class TraceFile(ContinuedFile):
         return name in self._names
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that traces of these settings belong in the file.
-
-        Args:
-            settings: some keys of a run line, and `verify`: whether there is a second look.
-
-        Raises:
-            SettingsError: the file's traces have other settings; the message names the differences.
-        """
+        """Check that traces of these settings belong in the file."""
         if self._settings:
             off = dict.fromkeys(ONLY_IF_SET)
             check_same(self.path, off | dict(settings), off | self._settings)
 
     def begin(self) -> None:
-        """Get ready to append: drop the traces that are made again, or with `overwrite` everything.
-
-        Raises:
-            SiraError: the file cannot be written; it is as it was.
-        """
+        """Get ready to append: drop the traces that are made again, or with `overwrite` everything."""
         end = sum(stop - start for start, stop in self._kept)
         if self._kept and end < self._kept[-1][1]:
             with replacing(self.path) as new, self.path.open("rb") as old:

@@ -20,11 +20,7 @@ class LogitsFile:
     """`logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        """Begin the file; `path` is its name in messages.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Begin the file; `path` is its name in messages."""
         self._path, self._file = path, file
         self._tokens: list[int] = []
         self._vocabulary = 0
@@ -41,21 +37,13 @@ class LogitsFile:
             yield cls(path, file)
 
     def append(self, token: int, logits: Tensor) -> None:
-        """Append one step: `[3, V]` in the order full, cf, contrast.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Append one step: `[3, V]` in the order full, cf, contrast."""
         self._vocabulary = logits.shape[1]
         self._tokens.append(token)
         self._write(logits.float().cpu().contiguous().numpy().tobytes())
 
     def finish(self) -> None:
-        """Write the header; before that, the file is unreadable.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write the header; before that, the file is unreadable."""
         steps = len(self._tokens)
         logits, ids = 4 * steps * 3 * self._vocabulary, 8 * steps
         self._write(struct.pack(f"<{steps}q", *self._tokens))

@@ -206,11 +206,7 @@ _LINE: TypeAdapter[Run | Token | End] = TypeAdapter(Annotated[Run | Token | End,
 
 
 def trace_files(path: Path) -> list[Path]:
-    """Return the file, or for a folder all .jsonl files in it and below, by name.
-
-    Raises:
-        BadTraceError: the folder holds none.
-    """
+    """Return the file, or for a folder all .jsonl files in it and below, by name."""
     if not os.path.isdir(path):  # noqa: PTH112 (a Path raises for a long name)
         return [path]
     files = sorted(file for file in path.rglob("*.jsonl") if file.is_file())
@@ -240,11 +236,7 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def traces_of(lines: Iterable[bytes], path: Path | None = None) -> list[Trace]:
-    """Return the traces in lines, in order; `path` is the file of the lines, if any.
-
-    Raises:
-        BadTraceError: a line is not one of a trace: which, and why.
-    """
+    """Return the traces in lines, in order; `path` is the file of the lines, if any."""
     name = "the trace" if path is None else one_line(str(path))
     traces: list[Trace] = []
     begin, run, tokens = 0, None, list[Token]()

@@ -209,14 +209,7 @@ class Tracer:
 def trace_generated(
     lvlm: RecordingModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
 ) -> Line:
-    """Decode as `Lvlm.run` does, and write a line per token at once.
-
-    Returns:
-        The end line.
-
-    Raises:
-        SettingsError: there are several beams, or the prompt cannot be asked.
-    """
+    """Decode as `Lvlm.run` does, and write a line per token at once."""
     lvlm.check_prompt(request.prompt, len(request.picture.images))
     with LogitsFile.replacing(options.full_logits) as logits:
         tracer = Tracer(lvlm, request, options, write, logits)
@@ -233,18 +226,7 @@ def trace_forced(
     options: TraceOptions,
     writes: Sequence[Callable[[Line], None]],
 ) -> list[Line]:
-    """Score given texts under both streams, in one pass for all of them.
-
-    Args:
-        requests: pictures with texts.
-        writes: one per request; called with its lines in order, lines of several traces in turns.
-
-    Returns:
-        The end lines.
-
-    Raises:
-        SettingsError: a text is empty.
-    """
+    """Score given texts under both streams, in one pass for all of them."""
     for one in requests:
         lvlm.check_prompt(one.prompt, len(one.picture.images))
         if not (one.text or "").strip():

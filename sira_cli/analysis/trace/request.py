@@ -80,13 +80,7 @@ def later(preset: Preset) -> dict[str, Any]:
 
 
 def settings_of(preset: Preset, method: Method, options: TraceOptions) -> dict[str, Any]:
-    """Return the settings that all traces of a file share, by their names in run lines, as far as they are known.
-
-    Args:
-        preset: of the run.
-        method: with its settings.
-        options: of the lines.
-    """
+    """Return the settings that all traces of a file share, by their names in run lines, as far as they are known."""
     generation, sira = preset.generation, SiraConfig(**preset.sira.model_dump())
     return {
         **later(preset),
@@ -106,14 +100,7 @@ def settings_of(preset: Preset, method: Method, options: TraceOptions) -> dict[s
 
 
 def read_texts(path: Path) -> list[TraceRequest]:
-    """Read texts and pictures of a file of records; failed records are left out.
-
-    Args:
-        path: JSON lines with `file_name` (relative to the file) and `text`, or `caption`.
-
-    Raises:
-        DataError: the file cannot be read, a line is not such a record, a text is not a string, or no texts were found.
-    """
+    """Read texts and pictures of a file of records; failed records are left out."""
     requests = []
     for where, record in read_rows(path):
         name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")

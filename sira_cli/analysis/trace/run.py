@@ -63,15 +63,7 @@ class TraceTask(Task[list[Line], list[Line]]):
     def __init__(
         self, lvlm: Lvlm, task: str, texts: dict[str, str | None], targets: TraceTargets, options: TraceOptions
     ) -> None:
-        """Prepare the task.
-
-        Args:
-            lvlm: the model.
-            task: `caption` or `ask`.
-            texts: texts by item to force; None: generate texts.
-            targets: where the lines of generated texts go.
-            options: of the lines.
-        """
+        """Prepare the task."""
         super().__init__(lvlm, images_kept=True)
         self._task, self._texts, self._targets, self._options = task, texts, targets, options
 

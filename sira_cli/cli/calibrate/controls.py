@@ -35,11 +35,7 @@ def from_captions(
     overwrite: bool,
     objects: str | None,
 ) -> ControlsReport:
-    """Ask about the things that captions name and about controls, and find the threshold.
-
-    Raises:
-        SiraError: the captions cannot be read, or the run cannot go on.
-    """
+    """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.data.captions.find import check_pictures, find_captions
 
     captions = find_captions(paths, limit=limit)
@@ -125,13 +121,7 @@ def print_report(report: ControlsReport) -> None:
 
 
 def print_thresholds(heads: tuple[str, str], below: Mapping[float, tuple[str, str]], found: float) -> None:
-    """Print the shares of two kinds of objects below several thresholds, and mark the threshold that was found.
-
-    Args:
-        heads: names of the two kinds.
-        below: the shares by threshold, as shown.
-        found: one of these thresholds.
-    """
+    """Print the shares of two kinds of objects below several thresholds, and mark the threshold that was found."""
     table = new_table(figures=("threshold", *heads))
     table.add_column("")
     for threshold, shares in below.items():

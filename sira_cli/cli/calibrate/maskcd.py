@@ -107,12 +107,7 @@ def _print(calibration: Calibration) -> None:
 def _some_pictures(
     paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
 ) -> tuple[list[Picture], bool]:
-    """Return the first few pictures, and whether they are drawn scenes.
-
-    Raises:
-        SettingsError: no pictures are given, or both files and scenes.
-        PictureError: none of the pictures exists.
-    """
+    """Return the first few pictures, and whether they are drawn scenes."""
     from sira_cli.models.loading.presets import BUNDLED
 
     if scenes and paths:

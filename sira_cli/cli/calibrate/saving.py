@@ -27,21 +27,13 @@ WritePreset = Annotated[
 
 
 def check_targets(output: Path | None, write_preset: Path | None, overwrite: bool) -> None:
-    """Check the files to write, before anything is measured.
-
-    Raises:
-        SettingsError: a file exists, or the preset's name has another ending.
-    """
+    """Check the files to write, before anything is measured."""
     check_file("--output", output, overwrite)
     check_preset_file(write_preset, overwrite)
 
 
 def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> None:
-    """Check that the new calibration would not replace the user's own one.
-
-    Raises:
-        SettingsError: one exists and is not to be replaced.
-    """
+    """Check that the new calibration would not replace the user's own one."""
     from sira_cli.models.loading.calibrations import place
 
     path = place(kind, lvlm.preset.model, lvlm.revision)
@@ -50,16 +42,7 @@ def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> 
 
 
 def save(calibration: Calibration, preset: Preset, output: Path | None, write_preset: Path | None) -> None:
-    """Write a calibration where `load` finds it, or to `output`, and a preset that names it.
-
-    Args:
-        calibration: of the model of `preset`.
-        preset: the preset it was made with.
-        output, write_preset: files that the user asked for.
-
-    Raises:
-        SiraError: a file cannot be written.
-    """
+    """Write a calibration where `load` finds it, or to `output`, and a preset that names it."""
     from sira_cli.models.loading.calibrations import place
 
     kind = calibration.origin.kind

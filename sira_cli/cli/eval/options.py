@@ -74,15 +74,7 @@ class EvalOptions:
 def check(
     options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
 ) -> Sequence[AnswerFiles]:
-    """Check the options for one benchmark, and return the files to score; empty if the model is to be asked.
-
-    Args:
-        options, model, decoding: the command line's.
-        questions: as for `find_files`.
-
-    Raises:
-        SettingsError: --images and --answers are both given, or options exclude each other.
-    """
+    """Check the options for one benchmark, and return the files to score; empty if the model is to be asked."""
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers and (idle := _of_runs(options, model, decoding)):
@@ -96,11 +88,7 @@ def check(
 
 
 def check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
-    """Check the options for a folder of benchmarks, and return it.
-
-    Raises:
-        SettingsError: the path is not one folder, or an option belongs to one benchmark.
-    """
+    """Check the options for a folder of benchmarks, and return it."""
     if len(paths) != 1:
         raise SettingsError(
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "

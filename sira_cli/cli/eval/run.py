@@ -42,17 +42,7 @@ def ask_or_read(
     model: ModelOptions,
     decoding: DecodingOptions,
 ) -> None:
-    """Ask the model, or read answers; print figures and write files.
-
-    Args:
-        benchmark: with its questions.
-        sources: the files to score; empty if the model is to be asked.
-        options, model, decoding: the command line's.
-
-    Raises:
-        typer.Exit: with 3 if pictures failed, 130 if interrupted.
-        SiraError: the run could not start or continue.
-    """
+    """Ask the model, or read answers; print figures and write files."""
     if sources:
         _check_report(benchmark, options.output, options.overwrite)
         answers, paper = _read(benchmark, sources, options, model)
@@ -70,18 +60,7 @@ def ask_each(
     model: ModelOptions,
     decoding: DecodingOptions,
 ) -> None:
-    """Ask one loaded model the benchmarks in a folder: `pope/`, with `repope/` if it is there, `coco/`, `amber/`.
-
-    Args:
-        cards: of the benchmarks.
-        folder: has their pictures in `images/`.
-        given: each benchmark's options, by its name.
-        options, model, decoding: the command line's.
-
-    Raises:
-        typer.Exit: with 3 if pictures failed, 130 if interrupted.
-        SiraError: the run could not start or continue.
-    """
+    """Ask one loaded model the benchmarks in a folder: `pope/`, with `repope/` if it is there, `coco/`, `amber/`."""
     from sira_cli.eval.cards import Asking
 
     found = []
@@ -143,11 +122,7 @@ def _read(
 
 
 def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
-    """Ask one model all questions of some benchmarks, and show the figures of each.
-
-    Raises:
-        typer.Exit: with 3 if pictures failed, 130 if interrupted.
-    """
+    """Ask one model all questions of some benchmarks, and show the figures of each."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
     from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
@@ -198,11 +173,6 @@ def choose_methods(
     """Return the methods to be asked, the controls first, each with its preset.
 
     With --method all, these are the methods that the model can run; to find them, it is loaded, and also returned.
-
-    Args:
-        model, decoding: the command line's options.
-        controls: whether to add them.
-        pictures: pictures of the questions, for a note about the bundled model.
     """
     from sira_cli.eval.evaluation import with_controls
 
@@ -218,11 +188,7 @@ def choose_methods(
 def looks(
     options: EvalOptions, decoding: DecodingOptions, methods: Mapping[str, tuple[Preset, Method]]
 ) -> dict[str, Verify]:
-    """Return the second look of --verify for each of the methods that --method names; none without the option.
-
-    Raises:
-        SettingsError: it does not fit a method that is named.
-    """
+    """Return the second look of --verify for each of the methods that --method names; none without the option."""
     if options.verify is None:
         return {}
     from sira_cli.models import combinations
@@ -281,11 +247,7 @@ def _show(
 
 
 def _end(reports: Sequence[EvalReport]) -> None:
-    """Say how many pictures failed.
-
-    Raises:
-        typer.Exit: with 3 if any did.
-    """
+    """Say how many pictures failed."""
     failed = {failure.picture for report in reports for failure in report.failures}
     if failed:
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")

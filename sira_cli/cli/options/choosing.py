@@ -33,13 +33,7 @@ def method_names(text: str) -> list[str]:
 def able(
     lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
 ) -> dict[str, tuple[Preset, Method]]:
-    """Return the methods, each with its preset, that a loaded model can run; report why the others cannot.
-
-    Args:
-        lvlm: the loaded model.
-        chosen: preset and method by name.
-        *refusals: the errors for which a method is left out (default: all); others appear when it runs.
-    """
+    """Return the methods, each with its preset, that a loaded model can run; report why the others cannot."""
     left_out = refusals or (SiraError,)
     found = {}
     for name, (preset, method) in chosen.items():
@@ -55,15 +49,7 @@ def able(
 
 
 def choose(model: ResearchModelOptions, decoding: DecodingOptions, **settings: Any) -> tuple[Preset, Method]:
-    """Return the preset and the method in force, changed by the options.
-
-    Args:
-        model, decoding: the options; `decoding.method` is one name.
-        **settings: of the preset, such as prompt.
-
-    Raises:
-        SettingsError: --preset and --model together, an unknown method, or an unknown or wrong setting.
-    """
+    """Return the preset and the method in force, changed by the options."""
     (found,) = choose_each([decoding.method], model, decoding, **settings).values()
     return found
 
@@ -71,16 +57,7 @@ def choose(model: ResearchModelOptions, decoding: DecodingOptions, **settings: A
 def choose_each(
     names: Sequence[str], model: ResearchModelOptions, decoding: DecodingOptions, **settings: Any
 ) -> dict[str, tuple[Preset, Method]]:
-    """Return preset and method for each of several methods; each takes the settings that it has.
-
-    Args:
-        names: of the methods.
-        model, decoding: the options.
-        **settings: of the preset, such as prompt.
-
-    Raises:
-        SettingsError: as `choose`; or none of the methods has a setting.
-    """
+    """Return preset and method for each of several methods; each takes the settings that it has."""
     methods = [find(name) for name in names]
     given = set_option.read(model.settings, methods)
     for name in ("k", "alpha"):
@@ -103,11 +80,7 @@ def choose_each(
 
 
 def choose_preset(model: ResearchModelOptions, **settings: Any) -> Preset:
-    """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`.
-
-    Raises:
-        SettingsError: --preset and --model together, or a value is wrong.
-    """
+    """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`."""
     if not model.loading:  # no options of their own, so that messages name --set
         spell(dict.fromkeys(("dtype", "quantization", "max_pixels"), "--set"))
     return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)

@@ -172,11 +172,7 @@ class FewOptions:
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
 
     def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
-        """Return the pictures that paths and these options name, or a file of questions.
-
-        Raises:
-            SettingsError: nothing is named.
-        """
+        """Return the pictures that paths and these options name, or a file of questions."""
         given = asdict(self)
         if not paths and given.get("files_from") is None and questions is None:
             instead = ", or --files-from FILE" * ("files_from" in given)

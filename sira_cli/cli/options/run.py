@@ -31,11 +31,7 @@ class SchemaOptions:
     tags: Annotated[bool, typer.Option("--tags", help="Tags instead of sentences: red car, dog, grass.")] = False
 
     def read(self) -> Schema | None:
-        """Return the schema that the options ask for; None without one.
-
-        Raises:
-            SettingsError: the schema cannot be followed, or has no tags for --tags.
-        """
+        """Return the schema that the options ask for; None without one."""
         given = self.schema or ("tags" if self.tags else None)
         if given is None:
             return None

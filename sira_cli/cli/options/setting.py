@@ -36,13 +36,6 @@ def read(settings: Sequence[str] | None, methods: Sequence[Method]) -> dict[str,
     """Return the settings that --set gives each method, by its name: the method's own, and full keys of its preset.
 
     A setting goes to every method that has it; `METHOD.NAME=VALUE` to that method only, and a key of the preset to all.
-
-    Args:
-        settings: as typed, `KEY=VALUE`.
-        methods: those of the command.
-
-    Raises:
-        SettingsError: there is no such key, it is given twice, or its value is of another type.
     """
     found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
     for given in settings or ():
@@ -89,11 +82,7 @@ def _heeding(having: Sequence[Method], methods: Sequence[Method], name: str, giv
 
 
 def of_option(name: str, methods: Sequence[Method]) -> Sequence[Method]:
-    """Return the methods that have the setting of an option such as --alpha.
-
-    Raises:
-        SettingsError: no method has it.
-    """
+    """Return the methods that have the setting of an option such as --alpha."""
     having = [method for method in methods if name in method.all_settings()]
     if not having:
         raise SettingsError(f"--{name}: {_lacking(name, methods)}")

@@ -34,15 +34,7 @@ _ROOM = "-" * 20  # for suffixes of files next to it, such as `.records.jsonl`
 
 
 def check_path(name: str, value: str | Path) -> None:
-    """Check that a path can be looked up; whether it exists is checked when it is opened.
-
-    Args:
-        name: name of the parameter.
-        value: a path, or a text that may be one.
-
-    Raises:
-        typer.BadParameter: no file can have this name.
-    """
+    """Check that a path can be looked up; whether it exists is checked when it is opened."""
     from sira_cli.errors import SettingsError
     from sira_cli.files import from_home, too_long
 

@@ -52,12 +52,7 @@ class VerifyOptions:
     objects: Objects = None
 
     def read(self, preset: Preset) -> Verify | None:
-        """Return the second look that the options ask for.
-
-        Raises:
-            SettingsError: options of a second look are given without --verify, or are not valid.
-            DataError: the file of objects cannot be read.
-        """
+        """Return the second look that the options ask for."""
         if self.verify is None:
             for name, value in asdict(self).items():
                 if value is not None:
@@ -87,12 +82,7 @@ def note_threshold(verify: Verify, preset: Preset) -> None:
 
 
 def with_objects(verify: Verify, objects: str | None) -> Verify:
-    """Return a second look that finds the objects as --objects says.
-
-    Raises:
-        SettingsError: a requirement is missing.
-        DataError: the file of objects cannot be read.
-    """
+    """Return a second look that finds the objects as --objects says."""
     from sira_cli.language.noun_phrases import find_words
 
     return replace(verify, words=find_words(objects))
@@ -124,12 +114,7 @@ def print_marked(result: Result) -> None:
 
 
 def marked(text: str, parts: Iterable[tuple[int, int, str]]) -> Text:
-    """Return a text with some parts styled and in brackets.
-
-    Args:
-        text: any.
-        parts: start, end and style of each.
-    """
+    """Return a text with some parts styled and in brackets."""
     from rich.text import Text
 
     shown, end = Text(), 0

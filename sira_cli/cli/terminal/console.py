@@ -99,15 +99,7 @@ def waiting(message: str) -> Iterator[None]:
 
 @contextmanager
 def resumable(kept: bool, overwrite: bool = False) -> Iterator[None]:
-    """Tell at an interrupt that the same command resumes the run, if finished work is kept.
-
-    Args:
-        kept: whether finished work is kept.
-        overwrite: whether the command had --overwrite, with which it would start again.
-
-    Raises:
-        typer.Exit: with 130.
-    """
+    """Tell at an interrupt that the same command resumes the run, if finished work is kept."""
     import typer
 
     try:

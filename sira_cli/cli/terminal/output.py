@@ -45,11 +45,7 @@ def new_list(*names: str, edge: bool = True) -> Table:
 
 
 def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
-    """Write the figure of a report with `draw`, in the format of the file's suffix.
-
-    Raises:
-        SiraError: it cannot be written.
-    """
+    """Write the figure of a report with `draw`, in the format of the file's suffix."""
     from sira_cli.files import replacing
 
     if verbosity() < 1:
@@ -59,22 +55,14 @@ def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Pat
 
 
 def save_report(report: Any, path: Path) -> None:
-    """Write a report as JSON, as --json prints it.
-
-    Raises:
-        SiraError: it cannot be written.
-    """
+    """Write a report as JSON, as --json prints it."""
     from sira_cli.files import write_whole
 
     write_whole(path, report.to_json().encode() + b"\n")
 
 
 def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, path: Path | None = None) -> None:
-    """Print a report, as JSON or with `print_table`, and write it to a file, if one is given.
-
-    Raises:
-        SiraError: the file cannot be written.
-    """
+    """Print a report, as JSON or with `print_table`, and write it to a file, if one is given."""
     if path is not None:
         save_report(report, path)
     if as_json:
@@ -84,12 +72,7 @@ def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, 
 
 
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
-    """Check that a file can be written, before a model is loaded.
-
-    Raises:
-        SettingsError: the path is a folder, its folder is missing or read-only, or the file exists and may not be
-            overwritten.
-    """
+    """Check that a file can be written, before a model is loaded."""
     from sira_cli.files import check_folder, check_unprotected
 
     if file is not None and file.is_dir():
@@ -104,11 +87,7 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
 
 
 def check_plot(path: Path | None, overwrite: bool) -> None:
-    """Check the file of --plot, before anything is measured.
-
-    Raises:
-        SettingsError: it exists, or its format is not supported.
-    """
+    """Check the file of --plot, before anything is measured."""
     from sira_cli.analysis.plots import check_format
 
     check_file("--plot", path, overwrite)
@@ -117,22 +96,14 @@ def check_plot(path: Path | None, overwrite: bool) -> None:
 
 
 def check_preset_file(path: Path | None, overwrite: bool) -> None:
-    """Check the file of --write-preset, before anything is measured.
-
-    Raises:
-        SettingsError: it exists, or has another suffix.
-    """
+    """Check the file of --write-preset, before anything is measured."""
     check_file("--write-preset", path, overwrite)
     if path is not None and path.suffix not in (".yaml", ".yml"):
         raise SettingsError(f"--write-preset {path}: expected a name that ends in .yaml")
 
 
 def save_preset(preset: Preset, path: Path, description: str, holds: str) -> None:
-    """Write a preset, named after its file, that works from any folder, and report its content.
-
-    Raises:
-        SiraError: it cannot be written.
-    """
+    """Write a preset, named after its file, that works from any folder, and report its content."""
     from sira_cli.files import from_home, write_whole
     from sira_cli.models.loading import presets
 

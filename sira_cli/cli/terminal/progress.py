@@ -31,11 +31,7 @@ class Progress:
         self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
-        """Count more as done; not `worked`: done by an earlier run, and not part of the speed.
-
-        Raises:
-            KeyboardInterrupt: the run was interrupted, and a library swallowed that.
-        """
+        """Count more as done; not `worked`: done by an earlier run, and not part of the speed."""
         interrupts.check()
         self.done += count
         self.errors += error

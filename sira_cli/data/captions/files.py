@@ -35,11 +35,7 @@ class CaptionRow:
 
     @classmethod
     def of(cls, where: str, values: dict[str, Any], image_column: str, text_column: str) -> CaptionRow:
-        """Return a row that stands somewhere, such as in `captions.csv: row 3`.
-
-        Raises:
-            DataError: it has no picture, or its text is not a string.
-        """
+        """Return a row that stands somewhere, such as in `captions.csv: row 3`."""
         image = picture_name(where, values, image_column)
         if not image or "\0" in image:
             raise DataError(f"{where}: {image_column} is empty or has a NUL byte: expected the name of a picture")
@@ -67,15 +63,7 @@ class CaptionFile:
 
     @classmethod
     def read(cls, path: Path, image_column: str | None = None, text_column: str | None = None) -> CaptionFile:
-        """Scan a file. Its rows are not kept: it may not fit into memory.
-
-        Args:
-            path: ends in one of `ENDINGS`, or is a table of records.
-            image_column, text_column: None: the first usual name that the file has.
-
-        Raises:
-            DataError: the file cannot be read, holds nothing, or lacks a column; the message names its columns.
-        """
+        """Scan a file. Its rows are not kept: it may not fit into memory."""
         names, own, newest, by = _scan(path, image_column)
         if own is None:
             raise DataError(f"{path}: holds no captions")
@@ -87,11 +75,7 @@ class CaptionFile:
 
     @property
     def rows(self) -> Iterator[CaptionRow]:
-        """Rows, read again one by one; of several records of a picture, the newest.
-
-        Raises:
-            DataError: a row has no picture, or its text is not a string.
-        """
+        """Rows, read again one by one; of several records of a picture, the newest."""
         again = dict(self.newest)
         for where, values in _values(self.path)[1]:
             if self.own and (same := _same(values, self.image_column)) in self.newest:
@@ -138,11 +122,7 @@ def _same(values: Mapping[str, Any], by: str | None) -> Any:
 
 
 def picture_name(where: str, values: Mapping[str, Any], column: str) -> str:
-    """Return a row's name of its picture, or that of the group that it lists.
-
-    Raises:
-        DataError: the value is neither text nor a list of names.
-    """
+    """Return a row's name of its picture, or that of the group that it lists."""
     listed = column == SEVERAL or isinstance(values.get(column), list)
     names = names_in(where, values, column) if listed else None
     return joined(names) if names else text_of(where, dict(values), column)

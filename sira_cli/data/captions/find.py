@@ -124,11 +124,7 @@ def find_captions(
 
 
 def check_pictures(captions: Captions) -> None:
-    """Check that not all pictures are missing, before a model is loaded.
-
-    Raises:
-        PictureError: they are.
-    """
+    """Check that not all pictures are missing, before a model is loaded."""
     if captions.pictures and all(picture.is_missing() for picture in captions.pictures):
         many = len(captions.pictures)
         others = f", nor any of the other {many - 1}" * (many > 1)

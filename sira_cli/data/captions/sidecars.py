@@ -31,19 +31,7 @@ class Sidecars:
         overwrite: bool = False,
         keep_lines: bool = False,
     ) -> None:
-        """Choose every picture's text file.
-
-        Args:
-            pictures: all of the run.
-            extension: of the text files.
-            output_dir: the tree to write to; None: next to the pictures.
-            overwrite: write over existing files; otherwise they are kept.
-            keep_lines: keep line breaks; otherwise a text is one line, as trainers read one line of a file.
-
-        Raises:
-            SettingsError: two pictures share a file, a picture can have none, its name is too long, it or its folder is
-                write-protected, or the extension is one of pictures.
-        """
+        """Choose every picture's text file."""
         extension = extension if extension.startswith(".") else f".{extension}"
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
             raise SettingsError(f"caption extension {extension!r}: expected one for text files, such as .txt")
@@ -93,11 +81,7 @@ class Sidecars:
         return not self._overwrite and self.is_there(picture)
 
     def text(self, picture: Picture) -> str:
-        """Return the text in a picture's file.
-
-        Raises:
-            DataError: it is in an unknown encoding.
-        """
+        """Return the text in a picture's file."""
         place = self.place(picture)
         return text_in(place.read_bytes(), one_line(str(place))).strip()
 
@@ -109,11 +93,7 @@ class Sidecars:
             return False
 
     def write(self, picture: Picture, text: str) -> None:
-        """Write a picture's text, unless an existing file is to be kept.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write a picture's text, unless an existing file is to be kept."""
         if self.keeps(picture):
             return
         place = self.place(picture)
@@ -125,10 +105,6 @@ class Sidecars:
             file.write(f"{text}\n".encode())
 
     def complete(self, picture: Picture, text: Callable[[], str]) -> None:
-        """Write the text of an earlier run, if its file is missing.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write the text of an earlier run, if its file is missing."""
         if not self.is_there(picture):
             self.write(picture, text())

@@ -13,16 +13,7 @@ from sira_cli.pictures.picture import Picture
 
 
 def text_of_picture(picture: Picture, extension: str, column: str | None) -> str | None:
-    """Return the caption of a picture; None without one.
-
-    Args:
-        picture: anywhere.
-        extension: of text files, with its full stop; in a shard, of the member that counts first.
-        column: of a data set; None: the first usual name.
-
-    Raises:
-        DataError: the column holds something else than a text.
-    """
+    """Return the caption of a picture; None without one."""
     if not isinstance(picture, SamplePicture):
         return picture.text_next_to(extension)
     usual = (extension[1:], *TEXT_COLUMNS) if column is None else (column,)
@@ -37,14 +28,7 @@ def text_of_picture(picture: Picture, extension: str, column: str | None) -> str
 
 
 def texts_of_pictures(pictures: Sequence[Picture], extension: str, column: str | None) -> dict[str, str]:
-    """Return the captions of some pictures by `identity`; those without one are left out.
-
-    Args:
-        pictures, extension, column: as for `text_of_picture`.
-
-    Raises:
-        DataError: a column holds something else than a text.
-    """
+    """Return the captions of some pictures by `identity`; those without one are left out."""
     texts = {picture.identity: text_of_picture(picture, extension, column) for picture in pictures}
     return {name: text for name, text in texts.items() if text is not None}
 

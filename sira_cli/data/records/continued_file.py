@@ -28,17 +28,7 @@ class ContinuedFile:
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Open or create the file, lock out other processes, and read it.
-
-        Args:
-            path: the file.
-            overwrite: do not read it; `begin` empties it, and keeps a copy until `complete`.
-
-        Raises:
-            DataError: its lines are not those of `_read_line`.
-            SettingsError: another process writes to it.
-            SiraError: the file cannot be opened.
-        """
+        """Open or create the file, lock out other processes, and read it."""
         self.path, self._is_unused = path, not path.exists()
         self._replaces, self._aside = overwrite, dict[Path, Path]()  # copies of what is being replaced, by file
         self._file = open_locked(path)
@@ -51,11 +41,7 @@ class ContinuedFile:
                 raise
 
     def begin(self) -> None:
-        """Get ready to append: drop a torn last line, or with `overwrite` everything.
-
-        Raises:
-            SiraError: the copy of a file that is being replaced cannot be written; the file is as it was.
-        """
+        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         self._is_unused = False
         if self._replaces:
             self._put_aside(self.path)
@@ -69,12 +55,7 @@ class ContinuedFile:
         self._aside = {}
 
     def add(self, data: bytes) -> None:
-        """Append whole lines; when this returns, the system has them.
-
-        Raises:
-            SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
-                has changed or replaced the file.
-        """
+        """Append whole lines; when this returns, the system has them."""
         self._file = kept_in_place(self.path, self._file, self._end)
         append_whole(self.path, self._file, self._end, data)
         self._end += len(data)
@@ -111,27 +92,15 @@ class ContinuedFile:
                 self._end += len(line)
 
     def _check_beginning(self, torn: bytes) -> None:
-        """Check the first line of a file without a complete one.
-
-        Raises:
-            DataError: the file is another program's.
-        """
+        """Check the first line of a file without a complete one."""
 
     def _read_line(self, number: int, line: bytes) -> None:
-        """Note a line; `number` counts from 1, and the line begins at `_end`.
-
-        Raises:
-            DataError: the line does not belong in this kind of file.
-        """
+        """Note a line; `number` counts from 1, and the line begins at `_end`."""
         raise NotImplementedError
 
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Check that new records belong in a file; only settings that are in both are compared.
-
-    Raises:
-        SettingsError: they differ; the message names the differences.
-    """
+    """Check that new records belong in a file; only settings that are in both are compared."""
     differences = [
         f"{name} is {there[name]!r} there and {value!r} now"
         for name, value in now.items()
@@ -147,11 +116,7 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
 
 
 def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
-    """Write after `end`, all or nothing. When this returns, the data are on their way to the disk.
-
-    Raises:
-        SiraError: the file cannot be written (no space left); it holds what it held before.
-    """
+    """Write after `end`, all or nothing. When this returns, the data are on their way to the disk."""
     try:
         file.seek(end)
         rest = memoryview(data)
@@ -163,16 +128,7 @@ def append_whole(path: Path, file: Any, end: int, data: bytes) -> None:
 
 
 def kept_in_place(path: Path, file: Any, end: int) -> Any:
-    """Return an open file that is still at its path; a removed or moved file is put back first.
-
-    Args:
-        path: where it is expected.
-        file: from `open_locked`.
-        end: its size in bytes.
-
-    Raises:
-        SiraError: another program has changed or replaced it; the message names the file with the finished records.
-    """
+    """Return an open file that is still at its path; a removed or moved file is put back first."""
     with writing(path):
         held = os.fstat(file.fileno())
         try:
@@ -218,12 +174,7 @@ def _free(path: Path) -> Path:
 
 
 def open_locked(path: Path) -> Any:
-    """Open a file for reading and writing without a buffer, and lock it against other processes.
-
-    Raises:
-        SettingsError: another process writes to it, or it is a folder, a device or a pipe.
-        SiraError: the file cannot be opened.
-    """
+    """Open a file for reading and writing without a buffer, and lock it against other processes."""
     try:
         if path.exists() and not path.is_file():
             raise SettingsError(f"{path}: is not a regular file: give another `output=`")

@@ -44,20 +44,7 @@ class Ledger(ContinuedFile):
         same_prompt: bool = True,
         failures: Path | None = None,
     ) -> None:
-        """Open or create the file, lock out other processes, and read it.
-
-        Args:
-            path: the file.
-            overwrite: do not read it; `begin` empties it, and keeps a copy until `finish`.
-            by: the field that identifies records: `file_name`, or `id` where a picture has several prompts.
-            same_prompt: whether all records have the same prompt, if they are told apart by `file_name`.
-            failures: where `finish` puts the records of failed pictures, instead of leaving them among the others.
-
-        Raises:
-            DataError: it is not a file of records.
-            SettingsError: another process writes to it.
-            SiraError: the file cannot be opened.
-        """
+        """Open or create the file, lock out other processes, and read it."""
         self._by, self._same_prompt = by, same_prompt and by == "file_name"
         self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
         self._index, self._keys = RecordIndex("size", "text", "flags"), bytearray()  # 32 bytes per key, see `_packed`
@@ -73,15 +60,7 @@ class Ledger(ContinuedFile):
         return len(self._numbers)
 
     def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
-        """Check that records of a configuration belong in the file.
-
-        Args:
-            now: the configuration, or its known part.
-            there: the file's configuration; None: that of its records. Only fields in both are compared.
-
-        Raises:
-            SettingsError: they differ; the message names the differences.
-        """
+        """Check that records of a configuration belong in the file."""
         there = self.configuration if there is None else there
         check_same(self.path, now, there)
 
@@ -105,12 +84,7 @@ class Ledger(ContinuedFile):
         return number is not None and self._is_failed(number)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append a record; when this returns, the system has it.
-
-        Raises:
-            SiraError: the file cannot be written (no space left); it holds what it held before. Or another program
-                has changed or replaced the file.
-        """
+        """Append a record; when this returns, the system has it."""
         line = as_line(record)
         start = self._end
         self.add(line)
@@ -134,13 +108,6 @@ class Ledger(ContinuedFile):
 
         Replaced records are dropped, captions shared by many pictures get a warning, and records are put in order, in a
         new file that replaces this one. Nothing is written if nothing changes.
-
-        Args:
-            order: names of this run's pictures. Records of other pictures stay after the ones that they follow.
-            repeated: look for captions shared by many pictures.
-
-        Raises:
-            SiraError: the new file cannot be written; this one is as it was. Or as for `append`.
         """
         self._file = kept_in_place(self.path, self._file, self._end)
         numbers, index = self._in_order(order), self._index

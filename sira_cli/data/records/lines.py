@@ -58,11 +58,6 @@ def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> 
     """Return the needed fields of a line that sira wrote; None for other lines.
 
     The searched byte strings cannot occur in a text, in which quotes are escaped.
-
-    Args:
-        line: with its newline.
-        by: the field that identifies records: `file_name` or `id`.
-        same_prompt: whether all lines of the file have the same prompt.
     """
     found = _HEAD.match(line)
     if found is None:

@@ -160,11 +160,7 @@ REQUIRED = frozenset(CONFIGURATION) - {*LATER, *OPTIONAL}
 
 
 def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are equal in all records of a file, from one record; None for settings that are off.
-
-    Raises:
-        KeyError: `record` is not a record.
-    """
+    """Return the fields that are equal in all records of a file, from one record; None for settings that are off."""
     return {
         name: record.get(name) if name in LATER else record[name]
         for name in CONFIGURATION

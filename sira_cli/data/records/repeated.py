@@ -13,12 +13,7 @@ WARNING = f"has the text of {MANY} pictures or more"
 
 
 def shared_by_many(texts: Numbers, images: Numbers) -> Numbers:
-    """Return the texts that many pictures share; copies of a picture count once.
-
-    Args:
-        texts: a hash of each caption; 0: none, or an answer, which many pictures may share.
-        images: a hash of each picture's content.
-    """
+    """Return the texts that many pictures share; copies of a picture count once."""
     found, counts = np.unique(texts[texts != 0], return_counts=True)
     often = np.isin(texts, found[counts >= MANY])
     pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)

@@ -62,21 +62,7 @@ class Amber(Benchmark):
         prompt: str | None = None,
         reduced: bool = False,
     ) -> Amber:
-        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
-
-        Args:
-            data: the folder, or AMBER's repository; query/query_all.json replaces a missing file of a part.
-            language: finds nouns.
-            similarity: compares nouns with annotated words.
-            parts: the parts to ask.
-            suffix: after each question.
-            prompt: asks for captions; None: the queries' own text.
-            reduced: reduce answers from elsewhere as sira's own are.
-
-        Raises:
-            SettingsError: it has no such files.
-            DataError: a file cannot be read, or is not in AMBER's format.
-        """
+        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/."""
         data = find_data(data)
         lexicon = read_lexicon(data)
         annotations = read_annotations(data, lexicon)
@@ -90,11 +76,7 @@ class Amber(Benchmark):
         )
 
     def only(self, group: str) -> Amber:
-        """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups.
-
-        Raises:
-            SettingsError: no question is in this dimension.
-        """
+        """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups."""
         parts = []
         for part in self.parts:
             asks = tuple(ask for ask in part.asks if group in groups_of(self.annotations[ask.id]))
@@ -106,12 +88,7 @@ class Amber(Benchmark):
         return replace(self, parts=tuple(parts))
 
     def picked(self, ids: Sequence[int]) -> Amber:
-        """Return the queries with some ids.
-
-        Raises:
-            DataError: an id is not AMBER's.
-            SettingsError: no query of the parts has one of the ids.
-        """
+        """Return the queries with some ids."""
         wanted = {str(id_) for id_ in ids}
         if unknown := next((id_ for id_ in wanted if id_ not in self.annotations), ""):
             raise DataError(f"id {unknown} is not AMBER's: expected 1 to {len(self.annotations)}")
@@ -162,10 +139,6 @@ class Amber(Benchmark):
         """Read answers as the script does, with `id` and `response`; all files together.
 
         Answers to other queries are ignored, and a part without any answers is left out.
-
-        Raises:
-            DataError: a file cannot be read, a row is in no known form, an id is not AMBER's or comes twice, or a
-                part is answered but not wholly; the message names file and row.
         """
         found: dict[str, tuple[str, str]] = {}
         for path in paths:

@@ -46,11 +46,7 @@ class Query:
 
 
 def find_data(folder: Path) -> Path:
-    """Return AMBER's folder `data`, from it or from AMBER's repository.
-
-    Raises:
-        SettingsError: it has no such files, or is not a folder.
-    """
+    """Return AMBER's folder `data`, from it or from AMBER's repository."""
     if not folder.is_dir():
         raise SettingsError(f"{folder}: is not a folder: expected AMBER's, with {', '.join(FILES)}")
     data = folder / "data" if not (folder / FILES[0]).exists() and (folder / "data").is_dir() else folder
@@ -61,11 +57,7 @@ def find_data(folder: Path) -> Path:
 
 
 def read_lexicon(data: Path) -> Lexicon:
-    """Read the words of relation.json and safe_words.txt.
-
-    Raises:
-        DataError: a file cannot be read, or is not in AMBER's format.
-    """
+    """Read the words of relation.json and safe_words.txt."""
     path = data / "relation.json"
     relation = read_json(path)
     if not isinstance(relation, dict):
@@ -78,11 +70,7 @@ def read_lexicon(data: Path) -> Lexicon:
 
 
 def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
-    """Read annotations.json, by id.
-
-    Raises:
-        DataError: the file cannot be read, ids are not 1, 2, 3, ..., or an entry is not in AMBER's format.
-    """
+    """Read annotations.json, by id."""
     path = data / "annotations.json"
     found = {}
     for number, (where, row) in enumerate(read_rows(path), start=1):
@@ -94,11 +82,7 @@ def read_annotations(data: Path, lexicon: Lexicon) -> dict[int, Annotated]:
 
 
 def read_numbers(path: Path) -> list[int]:
-    """Read a list of ids of queries: one per line, or a JSON array.
-
-    Raises:
-        DataError: the file cannot be read or is empty, or an entry is not a number.
-    """
+    """Read a list of ids of queries: one per line, or a JSON array."""
     found = [id_of(where, {"id": entry}, "id") for where, entry in entries(path)]
     if not found:
         raise DataError(f"{path}: holds no ids")
@@ -109,10 +93,6 @@ def read_queries(data: Path, part: PartName, annotations: Mapping[int, Annotated
     """Read the queries of a part from its own file, or from query_all.json if it has none.
 
     In AMBER's data the two differ: they ask different questions under id 13193.
-
-    Raises:
-        DataError: no file of the two can be read, it has no queries of the part, or an id comes twice, is not
-            annotated, or is annotated for another part.
     """
     own, everything = (data / "query" / f"query_{name}.json" for name in (part, "all"))
     path = own if own.exists() or not everything.exists() else everything

@@ -64,11 +64,7 @@ class SimilarityTable(Similarity):
     official = False
 
     def __init__(self, path: Path) -> None:
-        """Read the file.
-
-        Raises:
-            DataError: the file cannot be read, or is not of this form.
-        """
+        """Read the file."""
         self.name = str(path)
         content = read_json(path)
         if not isinstance(content, dict):
@@ -124,17 +120,7 @@ class Vectors(Similarity):
 
 
 def find_similarity(choice: str = "spacy") -> Similarity:
-    """Return the similarity of a name.
-
-    Args:
-        choice: `spacy`: en_core_web_lg, as in AMBER's script; `exact`: equal words; `auto`: `spacy` where it is
-            installed, else `exact`; or another spaCy pipeline with word vectors: the name of an installed one, or its
-            folder; or a `.json` file of similarities.
-
-    Raises:
-        SettingsError: spaCy or the pipeline is missing, cannot be loaded, or has no word vectors.
-        DataError: the file cannot be read, or is not in the format of `SimilarityTable`.
-    """
+    """Return the similarity of a name."""
     if choice == "auto":
         try:
             return find_similarity("spacy")

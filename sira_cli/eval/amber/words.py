@@ -51,12 +51,6 @@ class Lexicon:
         Quirks of the script that change figures: a safe word stays among the mentions. If several words name the same
         object, only the first is covered, so a word that is annotated twice is covered at most once. An annotated
         hallucination can still be cleared by a similar word of the picture, but stays marked.
-
-        Args:
-            nouns: the caption's, in order.
-            truth: annotated words for objects in the picture.
-            hallu: annotated words that models tend to hallucinate about it.
-            similar: whether a noun and a word mean the same.
         """
         shown, made_up = self._listed(truth), self._listed(hallu)
         mentions = tuple(noun for noun in nouns if noun in self.vocabulary)

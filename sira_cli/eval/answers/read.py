@@ -28,16 +28,7 @@ class AnswerFiles:
 
 
 def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
-    """Return the files that `--answers` names, by method.
-
-    Args:
-        given: files, `LABEL=FILE`, or folders, which stand for the files of sira's records in them.
-        questions: files that each have a file of answers from elsewhere; empty if one file answers all of them.
-
-    Raises:
-        SettingsError: a file is missing, or it is not clear which method it belongs to.
-        DataError: a file cannot be read.
-    """
+    """Return the files that `--answers` names, by method."""
     own: dict[str, list[Path]] = {}
     labelled: dict[str, list[Path]] = {}
     rest: list[Path] = []
@@ -70,16 +61,7 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
 
 
 def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bool = True) -> list[Answers]:
-    """Read each method's answers.
-
-    Args:
-        benchmark: with its questions.
-        sources: from `find_files`.
-        controls: greedy's answers also stand for greedy+apc, if both decode the same answers.
-
-    Raises:
-        DataError: as `read_answers`.
-    """
+    """Read each method's answers."""
     first, *others = [read_answers(benchmark, source) for source in sources]
     decoded = tuple(first.settings.get(name) for name in ("method", "temperature", "num_beams"))
     apc = controls and first.name == "greedy" and decoded == ("greedy", 0, 1)
@@ -88,11 +70,7 @@ def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bo
 
 
 def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
-    """Read one method's answers.
-
-    Raises:
-        DataError: the answers do not match the benchmark's questions; the message names file and row.
-    """
+    """Read one method's answers."""
     if source.own:
         return _own(benchmark, source)
     return Answers(source.label, benchmark.read(source.paths))
@@ -181,11 +159,7 @@ def _split(text: str) -> tuple[str, list[Path]]:
 
 
 def expand(parameter: str, path: str) -> list[Path]:
-    """Return a file or folder, or the files that fit a pattern, in order.
-
-    Raises:
-        SettingsError: none exists.
-    """
+    """Return a file or folder, or the files that fit a pattern, in order."""
     paths = [path] if os.path.lexists(path) else sorted(glob.glob(path))  # noqa: PTH207 (a Path takes no absolute one)
     if not paths:
         raise SettingsError(f"`{parameter}=` {path}: no such file")

@@ -47,13 +47,6 @@ def read_answer_rows(path: Path, *forms: Form) -> Iterator[Placed]:
     """Yield the place and the content of every row of a file of answers, with the model's answer in `text`.
 
     Samples of lmms-eval hold only `text` and, as far as they are known, ABOUT.
-
-    Args:
-        path: of the file.
-        forms: of the benchmark's official scripts.
-
-    Raises:
-        DataError: the file cannot be read, or a row has another form.
     """
     for where, row in read_rows(path):
         if SAMPLE in row:
@@ -86,11 +79,6 @@ def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -
 
     If samples name several categories, these are the ones whose category is a word of the split's name. If ids start
     again, the samples form blocks, and these are the block with the split's questions.
-
-    Args:
-        rows: of one file.
-        split: such as `coco random`.
-        questions: the split's texts, by id.
     """
     if len({row["category"] for _, row in rows if "category" in row}) > 1:
         return [placed for placed in rows if placed[1].get("category") in split.split()]

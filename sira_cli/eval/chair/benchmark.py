@@ -63,20 +63,7 @@ class Chair(Benchmark):
         lengths: Sequence[int] = (),
         prompt: str = PROMPT,
     ) -> None:
-        """Look up the objects in some images.
-
-        Args:
-            annotations: the user's files, or a table that is ready.
-            ids: of the images.
-            rule: `lemma` (OPERA's script) or `singular` (the one of Rohrbach et al.).
-            language: a language that has what the rule needs.
-            lengths: of the captions in tokens, one part per length; empty: captions of unknown length are scored.
-            prompt: asks for a caption.
-
-        Raises:
-            DataError: the annotations are not COCO's, or an image is not in them.
-            SiraError: the cache of ground truth cannot be written.
-        """
+        """Look up the objects in some images."""
         self._annotations = annotations
         self._rule = rule
         self._language = language
@@ -102,10 +89,6 @@ class Chair(Benchmark):
         """Read COCO's folder, or its subfolder `annotations`, with the language that `find_language` finds.
 
         A file is a table of ground truth that is ready (`chair.table`).
-
-        Raises:
-            SettingsError: no such rule or language, or their requirements are missing.
-            DataError: as the class.
         """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")

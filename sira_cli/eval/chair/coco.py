@@ -60,11 +60,7 @@ class Annotations:
 
     @classmethod
     def find(cls, folder: Path) -> Annotations:
-        """Find the files in a folder, or in its subfolder `annotations`; the files of 2014 if there are two years.
-
-        Raises:
-            DataError: no pair of instances and captions was found.
-        """
+        """Find the files in a folder, or in its subfolder `annotations`; the files of 2014 if there are two years."""
         for year in YEARS:
             for place in (folder, folder / "annotations"):
                 pairs = tuple(
@@ -87,16 +83,6 @@ class Annotations:
         """Return the objects in some images: their instances' categories, and the mentions of their reference captions.
 
         The result stays in a cache until files, images, rule or language change.
-
-        Args:
-            ids: of the images.
-            words: splits a reference caption into words, as the text rule does.
-            by: the settings that decide `words`.
-
-        Raises:
-            DataError: a file cannot be read or is not in COCO's format; a category is not in CHAIR's list; an image
-                is in no file.
-            SiraError: the cache cannot be written.
         """
         states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
         key = hash_of(
@@ -180,11 +166,7 @@ class _Content:
 
 
 def coco_rows(path: Path, content: Any, entry: str, **fields: type) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a list in one of COCO's files, with some fields of these types.
-
-    Raises:
-        DataError: it is not a list, or a row lacks a field.
-    """
+    """Yield the rows of a list in one of COCO's files, with some fields of these types."""
     rows = content.get(entry) if isinstance(content, dict) else None
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected a list {entry!r}, as in COCO's files")

@@ -28,13 +28,6 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
 
     Rows have `image_id` (the number of the image, or its digits) and `caption`, or are samples of lmms-eval. An empty
     caption counts as one without mentions.
-
-    Args:
-        paths: shards of the images, or files that each add a caption per image.
-
-    Raises:
-        DataError: a file cannot be read or holds nothing, a row has no image or no caption, or an image has more
-            captions than another.
     """
     captions: dict[int, list[GivenCaption]] = {}
     for path in paths:
@@ -58,17 +51,7 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[GivenCaption]]:
 def answered(
     sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None, limit: int | None
 ) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless given.
-
-    Args:
-        sources: each method's captions.
-        lengths: of the benchmark; empty: all that the files have.
-        images: of the benchmark, each with its place; None: those that the files have, at most `limit`.
-
-    Raises:
-        SettingsError: the files' captions do not have these lengths, or not one length each.
-        DataError: a file cannot be read, or holds something else.
-    """
+    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless given."""
     found: dict[int, str] = {}
     said: list[set[int]] = []
     for source in sources:
@@ -93,11 +76,7 @@ def answered(
 
 
 def read_ids(path: Path) -> dict[int, str]:
-    """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names.
-
-    Raises:
-        DataError: the file cannot be read or holds nothing, an entry is neither, or occurs twice.
-    """
+    """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names."""
     places: dict[int, str] = {}
     for where, entry in entries(path):
         if (image := _image(entry)) is None:
@@ -111,11 +90,7 @@ def read_ids(path: Path) -> dict[int, str]:
 
 
 def image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
-    """Return the image that the first of some fields names.
-
-    Raises:
-        DataError: no such field, or its value is not an image.
-    """
+    """Return the image that the first of some fields names."""
     for name in names:
         if name in row:
             if (image := _image(row[name])) is not None:

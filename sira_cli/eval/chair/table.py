@@ -30,9 +30,6 @@ class TruthTable:
         """Read a file: by image, its number or COCO's file name, a list of words of CHAIR's list.
 
         Entries of sira's cache, objects of `name` and `objects` instead of a list, are also read.
-
-        Raises:
-            DataError: the file cannot be read, or an entry is not of this form.
         """
         content = read_json(path)
         if not isinstance(content, dict) or not content:
@@ -57,11 +54,7 @@ class TruthTable:
         return [self.path]
 
     def truth(self, ids: Collection[int], words: Callable[[str], Sequence[str]], by: dict[str, Any]) -> Truth:
-        """Return the objects in some images; the text rule was applied when the table was made.
-
-        Raises:
-            UnknownImageError: an image is not in the table.
-        """
+        """Return the objects in some images; the text rule was applied when the table was made."""
         if missing := sorted({*ids} - self.known.objects.keys()):
             lacking = f"image {missing[0]} is not in {self.path} ({len(missing)} are missing)"
             raise UnknownImageError(missing[0], lacking)

@@ -22,18 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str) -> Iterator[tuple[int, Answer]]:
-    """Yield each request's number and answer; requests with equal settings are decoded together.
-
-    Args:
-        lvlm: the model under its method.
-        requests: of one or several tasks.
-        batch_size: requests decoded together, if the method can.
-        task: `ask` or `caption`, which some methods treat differently.
-
-    Raises:
-        SettingsError: the method cannot follow a request's settings, or the chat template its turns.
-        PictureError: a picture cannot be opened.
-    """
+    """Yield each request's number and answer; requests with equal settings are decoded together."""
     groups: dict[Wanted, list[int]] = {}
     for number, request in enumerate(requests):
         groups.setdefault(request.wanted, []).append(number)
@@ -55,9 +44,6 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
 
     The loss is the mean of `-log p` over the answer's tokens under the method's logits, with temperature 1. lmms-eval
     (api/task.py) picks the choice with the least loss, and its other models return the mean loss.
-
-    Raises:
-        SettingsError: the method has no logits to look at (`Ability.TRACES`), or a text has no tokens.
     """
     require(lvlm.decoder, Ability.TRACES, "the likelihood of a given answer")
     found: list[tuple[float, bool]] = []
@@ -75,12 +61,7 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
 
 
 def prepared(lvlm: Lvlm, requests: Sequence[Request]) -> tuple[Any, list[str]]:
-    """Return the model's inputs for some requests, on the CPU, and a hash of each one's pictures.
-
-    Raises:
-        PictureError: a picture cannot be opened, or the image processor refuses it.
-        SettingsError: the model cannot take a prompt.
-    """
+    """Return the model's inputs for some requests, on the CPU, and a hash of each one's pictures."""
     for request in requests:
         try:
             lvlm.check_prompt(request.prompt, len(request.pictures))

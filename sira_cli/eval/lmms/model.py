@@ -30,20 +30,7 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
         task: str = "ask",
         **settings: Any,
     ) -> None:
-        """Load the model; the arguments are those of `--model_args`, and lmms-eval's own.
-
-        Args:
-            preset: a preset, a checkpoint folder or a hub model id.
-            method: as in `--method` of sira.
-            batch_size: requests decoded together.
-            max_batch_size: of lmms-eval; not used.
-            device: as in `load`.
-            task: `ask` or `caption`, which some methods treat differently.
-            **settings: more arguments of `load`: k, alpha, dtype, quantization, ...
-
-        Raises:
-            SiraError: an argument is wrong, or the model cannot be loaded.
-        """
+        """Load the model; the arguments are those of `--model_args`, and lmms-eval's own."""
         super().__init__()
         if not preset:
             raise SettingsError("--model_args: preset=NAME is needed: a preset, a checkpoint folder or a model id")

@@ -50,14 +50,6 @@ def request_of(
     """Return the request of a task's messages.
 
     The pictures of a message of the user come before its text, whatever their order in the message.
-
-    Args:
-        name: the task and the document.
-        messages: `role` and `content`, a text or parts of `type` `text` and `image`, as in `ChatMessages` of lmms-eval.
-        generation: the task's `generation_kwargs`.
-
-    Raises:
-        SettingsError: no picture, a part or a setting of another kind, or a last message that is not the user's.
     """
     system: list[str] = []
     turns: list[Turn] = []
@@ -84,11 +76,7 @@ def plain_request(name: str, text: str, images: Sequence[Any], generation: Mappi
 
 
 def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wanted:
-    """Return the settings of a text from a task's `generation_kwargs`; those that are missing are the preset's.
-
-    Raises:
-        SettingsError: sira lacks a setting that would change the text.
-    """
+    """Return the settings of a text from a task's `generation_kwargs`; those that are missing are the preset's."""
     given = {key: value for key, value in generation.items() if value is not None}
     sampled = given.get("do_sample", True) and given.get("temperature", float(given.get("do_sample", False))) > 0
     if refused := [key for key in REFUSED if given.get(key)]:

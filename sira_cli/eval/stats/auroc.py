@@ -8,25 +8,14 @@ from sira_cli.eval.stats.intervals import Estimate, Figure, Share
 
 
 def auroc(positive: np.ndarray, score: np.ndarray) -> float:
-    """Return the probability that a positive scores above a negative, ties counted half; NaN without both kinds.
-
-    Args:
-        positive: `[N]` bool.
-        score: `[N]`.
-    """
+    """Return the probability that a positive scores above a negative, ties counted half; NaN without both kinds."""
     if positive.all() or not positive.any():
         return float("nan")
     return float(_ahead(positive, score)[positive].mean())
 
 
 def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray, size: int) -> Figure | None:
-    """Return the AUROC in percent with its 95 % interval over pictures (Obuchowski 1997); None without both kinds.
-
-    Args:
-        pictures: `[N]` the number of each word's picture, 0 to `size` - 1.
-        positive, score: as for `auroc`.
-        size: number of pictures.
-    """
+    """Return the AUROC in percent with its 95 % interval over pictures (Obuchowski 1997); None without both kinds."""
     if positive.all() or not positive.any():
         return None
     ahead, numbers = _ahead(positive, score), pictures.astype(int)

@@ -10,12 +10,7 @@ DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("ob
 
 
 def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
-    """Count a caption's mentions against the objects in the picture.
-
-    Args:
-        mentioned: objects in the order of the caption, repeats included.
-        truth: objects in the picture, each once.
-    """
+    """Count a caption's mentions against the objects in the picture."""
     wrong = [name for name in mentioned if name not in truth]
     return {
         "captions": 1,

@@ -32,14 +32,7 @@ class MethodFigures:
         denominators: Denominators | None = None,
         smooth: Figures | None = None,
     ) -> MethodFigures:
-        """Compare methods that answered about the same pictures; those without answers are left out.
-
-        Args:
-            tallies: by method.
-            figures: makes figures from sums of counts.
-            denominators: of the figures that are shares in percent.
-            smooth: the same figures without rounding, where `figures` rounds.
-        """
+        """Compare methods that answered about the same pictures; those without answers are left out."""
         given = {name: tally for name, tally in tallies.items() if tally.counts}
         pictures = sorted({picture for tally in given.values() for picture in tally.counts})
         found = {}

@@ -20,15 +20,7 @@ def estimates(
     denominators: Denominators,
     smooth: Figures | None = None,
 ) -> dict[str, Estimate]:
-    """Return the figures of N pictures, ready for intervals.
-
-    Args:
-        names: of the counts.
-        counts: `[N, names]`.
-        figures: makes figures from sums of counts.
-        denominators: of the figures that are shares in percent.
-        smooth: the same figures without rounding, where `figures` rounds.
-    """
+    """Return the figures of N pictures, ready for intervals."""
     total = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
     values = figures(total)
     influence = counts @ _slopes(total, smooth or figures)  # [N, figures]

@@ -36,12 +36,7 @@ def compare_pairs(group: str, tallies: Mapping[str, Tally], names: Iterable[str]
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the two-sided p value: the chance that random assignment splits the discordant answers as unequally.
-
-    Args:
-        only_first: answers that only the first method has right.
-        only_second: answers that only the second has right.
-    """
+    """Return the two-sided p value: the chance that random assignment splits the discordant answers as unequally."""
     discordant = only_first + only_second
     tail = term = 1  # binomial coefficients, each from the one before
     for count in range(min(only_first, only_second)):

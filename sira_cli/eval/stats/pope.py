@@ -62,16 +62,7 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
 
 
 def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, rule: str = "official") -> None:
-    """Count an answer as the rule reads it, and as `neither` if its first word is neither yes nor no.
-
-    Args:
-        tally: receives the counts.
-        picture: the question's picture.
-        ask: the question's id.
-        text: the answer.
-        expected: whether yes is the true answer.
-        rule: one of RULES.
-    """
+    """Count an answer as the rule reads it, and as `neither` if its first word is neither yes nor no."""
     unread = ("unread",) if rule == "repope" else ()
     row = tally.counts.setdefault(picture, dict.fromkeys((*CELLS, *unread, "neither", "words"), 0))
     yes = RULES[rule](text, expected)

@@ -28,12 +28,7 @@ class Tally:
 
 
 def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
-    """Leave out pictures that failed under any method, except methods without any answers.
-
-    Args:
-        tallies: by method.
-        pictures: of all asks, by ask.
-    """
+    """Leave out pictures that failed under any method, except methods without any answers."""
     found = {name: tally for name, tally in tallies.items() if tally.right}
     asked = {ask for tally in found.values() for ask in tally.right}
     failed = {pictures[ask] for tally in found.values() for ask in asked - tally.right.keys()}

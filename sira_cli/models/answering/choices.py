@@ -18,18 +18,6 @@ from sira_cli.models.answering.answers import AnsweringModel
 
 def choose(lvlm: AnsweringModel, inputs: Any, choices: Sequence[str]) -> list[Answer]:
     """Pick the likeliest of given answers to each row of prepared inputs, under the contrast (greedy: the full stream).
-
-    Args:
-        lvlm: the model.
-        inputs: from `Lvlm.prepare`, the same prompt in all rows.
-        choices: the answers, as the model would spell them.
-
-    Returns:
-        Answers whose `choices` contain for each choice, in every view, `logprob` (sum over its tokens) and
-        `probability` (its share among the given ones).
-
-    Raises:
-        SettingsError: fewer than two choices, equal ones, a choice without tokens, or a method without a CF stream.
     """
     require(lvlm.decoder, Ability.TRACES, "choosing among given answers")
     inputs = lvlm.to_device(inputs)

@@ -83,14 +83,7 @@ class ReasoningParser:
     """
 
     def __init__(self, vocabulary: Vocabulary, template: str = "", tail: str = "", *, think: bool = False) -> None:
-        """Find the markers.
-
-        Args:
-            vocabulary: the model's.
-            template: its chat template.
-            tail: the template's text after the last user message.
-            think: whether the model is asked to reason.
-        """
+        """Find the markers."""
         self.vocabulary, self._think = vocabulary, think
         self.begins_in = left_open(tail)
         self.opening = {token: each for each in MARKERS if (token := vocabulary.token(each.opening)) is not None}

@@ -13,10 +13,6 @@ def processors_of(generation: Generation, attention_mask: torch.Tensor) -> Logit
 
     `generate` applies them to the model's output, which is the contrast. They also count the prompt's tokens, as in
     transformers, but not its padding in a batch.
-
-    Args:
-        generation: the settings.
-        attention_mask: `[B, S]` of the prompts, left-padded.
     """
     processors = LogitsProcessorList()
     if generation.repetition_penalty != 1:

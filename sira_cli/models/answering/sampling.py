@@ -59,13 +59,7 @@ class RowSampler(LogitsProcessor):
 def sampler(
     seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0, *, top_k: int = 0, min_p: float = 0.0
 ) -> LogitsProcessorList:
-    """Return processors that sample B rows with these seeds at a temperature, in the order of transformers.
-
-    Args:
-        seeds: of the rows.
-        temperature, top_p, top_k, min_p: as in transformers; 1 and 0 are off.
-        drawn: tokens of each row that were sampled before.
-    """
+    """Return processors that sample B rows with these seeds at a temperature, in the order of transformers."""
     processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
     if top_k:
         processors.append(TopKLogitsWarper(top_k))

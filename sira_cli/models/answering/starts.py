@@ -71,11 +71,6 @@ class Trail:
 
     def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
         """Return inputs and a start that continue some texts after given tokens; None if the cache does not have them.
-
-        Args:
-            inputs: inputs of the whole batch, on the model's device.
-            rows: some of its rows, all in this trail.
-            tokens: the first tokens of each of these texts.
         """
         places = [self.rows.index(row) for row in rows]
         if self.cache is None or any(

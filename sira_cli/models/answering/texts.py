@@ -85,12 +85,7 @@ class TextSettings(BaseModel):
 
 
 def sentence_ends(text: str, language: str | None = None) -> list[int]:
-    """Return the ends of a text's sentences: positions after their full stops.
-
-    Args:
-        text: any text.
-        language: its code, for the abbreviations that end in a full stop; None: the one with most of its words.
-    """
+    """Return the ends of a text's sentences: positions after their full stops."""
     found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
     if not any(match[0].startswith(".") for match in found):
         return [match.end() for match in found]

@@ -39,12 +39,7 @@ class WordScores:
         self._logprobs.append(logprob[:, 0].tolist())
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
-        """Return the words of one text of `length` tokens, without its reasoning.
-
-        Returns:
-            For each: `word`, `start` and `end` (characters of the stripped text), `steps` [first, last + 1], `delta`
-            (logits), `grounding` (0 to 1).
-        """
+        """Return the words of one text of `length` tokens, without its reasoning."""
         found = self._parser.words([tokens[row] for tokens in self._tokens[:length]], at_once=self._at_once)
         return [
             {

@@ -36,16 +36,7 @@ def thinking(template: str, think: bool) -> dict[str, bool]:
 
 
 def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
-    """Return the parser that separates a model's reasoning from its answers.
-
-    Args:
-        processor, vocabulary: the checkpoint's.
-        system: system message; empty: none.
-        think: whether the model is asked to reason.
-
-    Raises:
-        SettingsError: `think` is set, but the chat template has no switch for it.
-    """
+    """Return the parser that separates a model's reasoning from its answers."""
     if think:
         check_thinking(processor, system)
     template = template_of(processor)
@@ -55,11 +46,7 @@ def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: boo
 
 
 def check_thinking(processor: Any, system: str) -> None:
-    """Check that a checkpoint's model can be asked to reason, or always reasons.
-
-    Raises:
-        SettingsError: its chat template has no switch for reasoning.
-    """
+    """Check that a checkpoint's model can be asked to reason, or always reasons."""
     template = template_of(processor)
     if template is None or not (
         thinking(template, True) or left_open(Chats(processor, template, system, think=True).tail())
@@ -83,15 +70,7 @@ class Chats:
     def __init__(
         self, processor: Any, template: str, system: str, *, think: bool = False, at_once: bool = False
     ) -> None:
-        """Try the template.
-
-        Args:
-            processor: the checkpoint's.
-            template: its chat template.
-            system: system message; empty: none.
-            think: ask for reasoning, if the template has a switch.
-            at_once: end prompts with an empty thought if the template opens a thought in any case.
-        """
+        """Try the template."""
         self._processor, self._system = processor, system
         self.template, self.switches = template, thinking(template, think)
         self.plain = self._wants_plain_text()
@@ -111,15 +90,7 @@ class Chats:
             return ""
 
     def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
-        """Return the messages of a prompt, in the template's format.
-
-        Args:
-            prompt: one text, or a conversation.
-            images: the pictures, in the order of the turns that have them.
-
-        Raises:
-            SettingsError: the template cannot render all turns of a conversation, or several pictures in a message.
-        """
+        """Return the messages of a prompt, in the template's format."""
         turns = list(turns_of(prompt, len(images)))
         if self._system and not self._takes_system:
             turns[0] = turns[0].after(self._system)

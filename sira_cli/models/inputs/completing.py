@@ -42,9 +42,6 @@ def complete_processor(processor: Any, folder: Path, *, trust_remote_code: bool)
     """Set missing processor settings of the checkpoint in `folder` that every picture needs.
 
     LLaVA's processors count image tokens themselves; files from before autumn 2024 lack the settings for this.
-
-    Raises:
-        UnsupportedModelError: the rest of the checkpoint also lacks them.
     """
     if hasattr(processor, "num_additional_image_tokens"):
         _complete_counting(processor, folder, trust_remote_code)

@@ -39,10 +39,6 @@ class EncodedPictures:
         """Inside this context, `model` uses stored features instead of encoding a picture again.
 
         Nothing is kept for types outside `TESTED`.
-
-        Args:
-            model: a Hugging Face LVLM. Its method that encodes pictures is replaced meanwhile.
-            pictures: number of pictures in a batch.
         """
         body = model.base_model
         kind = model.config.model_type

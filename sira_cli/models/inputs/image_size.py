@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def limit_size(processor: Any, settings: ImageSettings) -> None:
-    """Set limits on a processor.
-
-    Raises:
-        SettingsError: its image processor has no such limit, or does not allow such a low one.
-    """
+    """Set limits on a processor."""
     if settings.max_pixels is not None or settings.min_pixels is not None:
         _limit_pixels(processor.image_processor, settings.min_pixels, settings.max_pixels)
     if settings.max_tiles is not None:
@@ -35,15 +31,7 @@ def limit_size(processor: Any, settings: ImageSettings) -> None:
 
 
 def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
-    """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do.
-
-    Args:
-        shown: RGB pictures.
-        mean: the image processor's mean, 0 to 1 per channel: the bars become 0 in its pixels.
-
-    Raises:
-        HugePictureError: a square would have more pixels than the limit.
-    """
+    """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do."""
     colour = tuple(int(255 * channel) for channel in mean)
     return [_squared(each, colour) for each in pictures_of(shown)]
 

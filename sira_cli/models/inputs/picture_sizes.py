@@ -13,11 +13,7 @@ MOST_SQUARE = 2**27  # pixels of the square into which a picture is put before i
 
 
 def check_picture_size(image_processor: Any, width: int, height: int) -> None:
-    """Check that an image processor does not make a picture too large.
-
-    Raises:
-        ValueError: the picture would be too large; the message has its size, the new size and the limit.
-    """
+    """Check that an image processor does not make a picture too large."""
     for (new_width, new_height), most in _sizes(image_processor, width, height):
         if new_width * new_height > most:
             raise ValueError(

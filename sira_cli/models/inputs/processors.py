@@ -38,18 +38,7 @@ PROMPTS_WITHOUT_TEMPLATE = {
 
 
 def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_remote_code: bool = False) -> Any:
-    """Load the processor of the checkpoint in `folder`, without its video part.
-
-    Args:
-        folder: a checkpoint's files.
-        image: the preset's limits on picture sizes.
-        trust_remote_code: run the checkpoint's own Python code.
-
-    Raises:
-        UnsupportedModelError: the checkpoint names no processor for pictures and text, or the processor lacks a setting
-            that every picture needs.
-        SettingsError: the processor has no such limit, or a narrower one.
-    """
+    """Load the processor of the checkpoint in `folder`, without its video part."""
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     else:
@@ -73,23 +62,7 @@ def chat_inputs(
     think: bool = False,
     at_once: bool = False,
 ) -> Any:
-    """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format.
-
-    Args:
-        processor, model_type: the checkpoint's.
-        images, prompts: B of each; a text has all of its pictures before it.
-        system: system message instead of the template's own; put before the prompts if the format has none.
-        think: ask for reasoning before the answer, if the chat format has a switch.
-        at_once: ask for an answer after an empty thought, if the chat format has thoughts.
-
-    Returns:
-        A mapping of tensors for B rows, left-padded: `input_ids`, `attention_mask`, `pixel_values`, ...
-
-    Raises:
-        UnsupportedModelError: the checkpoint has no chat template, and its family has no known prompt.
-        SettingsError: the chat format cannot hold all turns or pictures of a prompt (`check_chat`).
-        ValueError: the image processor would make a picture too large, or refuses it.
-    """
+    """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format."""
     seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
     template = template_of(processor)
@@ -122,22 +95,14 @@ def chat_inputs(
 
 
 def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
-    """Check that the checkpoint's image processor does not make a picture too large.
-
-    Raises:
-        ValueError: a picture would be too large.
-    """
+    """Check that the checkpoint's image processor does not make a picture too large."""
     for shown in images:
         for image in pictures_of(shown):
             check_picture_size(processor.image_processor, *image.size)
 
 
 def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -> None:
-    """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message.
-
-    Raises:
-        SettingsError: the format cannot.
-    """
+    """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message."""
     template = template_of(processor)
     if template is None and len(turns_of(prompt)) == 1:
         return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures, before the text

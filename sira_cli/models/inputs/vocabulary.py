@@ -96,12 +96,7 @@ class Vocabulary:
         return text
 
     def words(self, tokens: Sequence[int], cuts: Sequence[tuple[int, int]] = ()) -> list[Word]:
-        """Return the words of the stripped text, each with its tokens.
-
-        Args:
-            tokens: tokens of the text.
-            cuts: start and end of the removed parts, in characters and in order.
-        """
+        """Return the words of the stripped text, each with its tokens."""
         text, spans = self.text(tokens), self.spans(tokens)
         for start, end in reversed(cuts):
             text = text[:start] + text[end:]

@@ -14,13 +14,7 @@ SHIPPED = Path(__file__).parents[2] / "demo" / "calibrations"  # the bundled mod
 
 
 def place(kind: str, model: str, revision: str) -> Path:
-    """Return the path of a model's calibration: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`.
-
-    Args:
-        kind: its method.
-        model: hub id or folder.
-        revision: `Checkpoint.revision` of the model's files.
-    """
+    """Return the path of a model's calibration: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`."""
     return presets.home() / "calibrations" / kind / f"{Path(model).name}@{_short(revision)}.safetensors"
 
 
@@ -33,18 +27,7 @@ def find(kind: str, revision: str) -> Path | None:
 
 
 def calibrated(method: Method, model: str, revision: str) -> Method:
-    """Return a method with the calibration of a model, if it needs one; a given file is checked.
-
-    Args:
-        method: with the settings in force.
-        model: its name in presets, for messages.
-        revision: `Checkpoint.revision` of the model's files.
-
-    Raises:
-        NotCalibratedError: no calibration exists.
-        SettingsError: the given one is for another model or method.
-        DataError: the file cannot be read.
-    """
+    """Return a method with the calibration of a model, if it needs one; a given file is checked."""
     if not isinstance(method, Calibrated):
         return method
     how = f"sira calibrate {method.name} -m {model}"

@@ -13,11 +13,7 @@ from sira_cli.models.loading import presets
 
 
 def check_transformers() -> None:
-    """Check that the fork is exact under the installed transformers; success is kept in the cache.
-
-    Raises:
-        UnsupportedModelError: it is not, with what to install.
-    """
+    """Check that the fork is exact under the installed transformers; success is kept in the cache."""
     kept = (
         presets.cache() / "exact" / f"transformers-{transformers.__version__}-torch-{torch.__version__}-{__version__}"
     )

@@ -43,11 +43,7 @@ def memory_for_models(device: str) -> Memory:
 
 
 def needed(preset: Preset) -> int | None:
-    """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA.
-
-    Returns:
-        None if the model's size is not known, or the quantization does not reach its experts.
-    """
+    """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA."""
     size, quantization = size_of(preset), preset.load.quantization
     if size is None or (quantization is not None and size.layers < LEAST_SHARE * size.in_layers):
         return None
@@ -68,15 +64,7 @@ def downwards(preset: Preset) -> Iterator[Preset]:
 
 
 def check_default_fits(preset: Preset, device: str) -> None:
-    """Check that the default preset fits into this machine's memory.
-
-    Args:
-        preset: the default, with the settings of this run.
-        device: from `pick_device`.
-
-    Raises:
-        SettingsError: it does not fit; the message names the best preset that does.
-    """
+    """Check that the default preset fits into this machine's memory."""
     memory = memory_for_models(device)
     takes = needed(preset)
     if takes is None or takes <= memory.usable:

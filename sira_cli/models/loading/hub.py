@@ -75,21 +75,7 @@ def find_checkpoint(
     judge: Callable[[Path], object] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
-    """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched.
-
-    Args:
-        model: folder or hub id.
-        revision: branch, tag or commit on the hub.
-        offline: never contact the hub.
-        code: also fetch Python files (for `trust_remote_code`).
-        expected_gb: size for messages if the hub cannot be reached.
-        judge: called with a folder with config.json before anything else is fetched; may raise.
-        on_download: called before each download.
-
-    Raises:
-        ModelNotFoundError: the model is not on this machine, and cannot be fetched.
-        UnsupportedModelError: the format is not supported, such as an adapter.
-    """
+    """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched."""
     folder = _as_folder(model)
     if folder is not None:
         lacking = what_is_lacking(folder)
@@ -132,11 +118,7 @@ def hub_state() -> str:
 
 
 def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
-    """Return a folder with at least the model's config.json.
-
-    Raises:
-        ModelNotFoundError: as `find_checkpoint`.
-    """
+    """Return a folder with at least the model's config.json."""
     folder = _as_folder(model)
     if folder is not None:
         return folder
@@ -152,16 +134,7 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
 def find_described(
     model: str, revision: str = "main", *, offline: bool = False, judge: Callable[[Path], object]
 ) -> Path:
-    """Return a folder with all files of a model; weights may be missing, and are not fetched.
-
-    Args:
-        model, revision, offline: as for `find_checkpoint`.
-        judge: called with a folder with config.json before anything else is fetched; may raise.
-
-    Raises:
-        ModelNotFoundError: as `find_checkpoint`.
-        UnsupportedModelError: the model has no tokenizer or no image processor.
-    """
+    """Return a folder with all files of a model; weights may be missing, and are not fetched."""
     folder = find_config(model, revision, offline=offline)
     if _as_folder(model) is None and _lacking_part(folder) is not None:
         judge(folder)

@@ -32,12 +32,7 @@ class ModelFacts:
 
 
 def inspect_model(model: str, revision: str = "main", *, offline: bool = False) -> ModelFacts:
-    """Build the model without weights, and return its facts.
-
-    Raises:
-        ModelNotFoundError: its config.json is not on this machine and cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow the model exactly.
-    """
+    """Build the model without weights, and return its facts."""
     folder = find_config(model, revision, offline=offline)
     lvlm = _without_weights(folder)
     fork = Fork(lvlm, SiraConfig())
@@ -50,18 +45,6 @@ def check_structure(folder: Path, preset: Preset) -> Any:
     """Check that SIRA can follow a model, by its config.json: first the file itself, then the model without weights.
 
     If the checkpoint's own code builds the model, nothing is checked: it may need the weights.
-
-    Args:
-        folder: contains at least config.json.
-        preset: with K, and the attention that the model is loaded with.
-
-    Returns:
-        The model without weights; None if it is not checked.
-
-    Raises:
-        UnsupportedModelError: SIRA cannot follow the model exactly.
-        SettingsError: K does not fit the model.
-        ModelNotFoundError: transformers refuses config.json.
     """
     if preset.load.trust_remote_code and "auto_map" in _stated(folder):
         return None

@@ -71,16 +71,7 @@ class PictureMemory:
 
 @torch.no_grad()
 def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> PictureMemory:
-    """Run the prompt of one picture, and return the picture's memory in a batch.
-
-    Args:
-        lvlm: the model under its method.
-        inputs: from its `prepare`, for one picture and prompt; take the largest picture of a run, to be safe.
-        task: `caption` or `ask`.
-
-    Raises:
-        torch.OutOfMemoryError: memory is too small for one picture.
-    """
+    """Run the prompt of one picture, and return the picture's memory in a batch."""
     model, settings = lvlm.model, lvlm.preset.generation
     text_config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=text_config)

@@ -27,9 +27,6 @@ class HalfLinear(nn.Module):
             same NaN and takes no memory, for code that looks at these; an output matrix that is also the embedding
             stays.
         bias: as of the original layer.
-
-    Args:
-        original: the layer in its place, perhaps on the meta device.
     """
 
     def __init__(self, original: nn.Linear) -> None:
@@ -117,11 +114,7 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def packed_bytes(model: Any) -> int:
-    """Return the size of a model's weights with packed matrices, the others in float32.
-
-    Args:
-        model: possibly without its weights.
-    """
+    """Return the size of a model's weights with packed matrices, the others in float32."""
     matrices = {id(part.weight) for part in model.modules() if type(part) is nn.Linear}
     size = sum(weight.numel() * (ITEMSIZE if id(weight) in matrices else 4) for weight in model.parameters())
     embeddings: Tensor = model.get_input_embeddings().weight

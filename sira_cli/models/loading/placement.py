@@ -21,11 +21,7 @@ def devices_of(model: Any) -> list[torch.device]:
 
 
 def pick_device(name: str) -> str:
-    """Return the device for `auto` or a torch name.
-
-    Raises:
-        SettingsError: this machine has no such device.
-    """
+    """Return the device for `auto` or a torch name."""
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda:0"
@@ -44,18 +40,7 @@ def pick_device(name: str) -> str:
 
 
 def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str | None) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that place a model.
-
-    Args:
-        device: the user's name of the device.
-        model: the model without weights; None if it cannot be built without them. Such a model goes to one device,
-            like one with a quantized checkpoint: its size in memory is not known.
-        dtype: the precision for loading; None: the model's own.
-        quantization: its name, or None.
-
-    Raises:
-        SettingsError: the device does not exist, or all GPUs together are too small.
-    """
+    """Return the options of `from_pretrained` that place a model."""
     one = pick_device(device)
     unknown = model is None or getattr(model.config, "quantization_config", None) is not None
     if device != "auto" or unknown or one != "cuda:0" or torch.cuda.device_count() == 1:
@@ -65,11 +50,7 @@ def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str 
 
 
 def share_out(needed: int, free: Sequence[int]) -> dict[str, Any]:
-    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with `free` bytes.
-
-    Raises:
-        SettingsError: the model does not fit on all GPUs together.
-    """
+    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with `free` bytes."""
     if needed <= SHARE * free[0]:
         return {"device_map": "cuda:0"}
     if needed > SHARE * sum(free):

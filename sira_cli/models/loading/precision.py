@@ -29,18 +29,7 @@ def computes_in(dtype: torch.dtype) -> bool:
 
 
 def on_processor(own: torch.dtype | None, folder: Path, packed: int | None = None) -> torch.dtype | str:
-    """Return the precision of `auto` for a model on the CPU.
-
-    Args:
-        own: the checkpoint's precision.
-        folder: folder of the checkpoint's weights.
-        packed: bytes of a model in float32 with packed matrices, if this one's can be; otherwise weights take twice the
-            bytes of the files.
-
-    Returns:
-        float32, if the processor does not compute in the checkpoint's 16-bit precision, and memory suffices; else
-        `auto`, the checkpoint's.
-    """
+    """Return the precision of `auto` for a model on the CPU."""
     if own not in HALVES or computes_in(own):
         return "auto"
     name = str(own).removeprefix("torch.")

@@ -177,11 +177,7 @@ def keys() -> dict[str, Any]:
 
 
 def full_key(name: str) -> str:
-    """Return the key of this name: the key itself, or the only one with this last part.
-
-    Raises:
-        SettingsError: no key has this name, or several have it.
-    """
+    """Return the key of this name: the key itself, or the only one with this last part."""
     name = {"prompt": "prompts.caption"}.get(name, name)
     if name in keys():
         return name
@@ -195,12 +191,7 @@ def full_key(name: str) -> str:
 
 
 def read_value(key: str, text: str) -> Any:
-    """Parse the value of a key, written as on a command line or in YAML; `Preset.with_values` checks it.
-
-    Args:
-        key: one of `keys()`.
-        text: the text itself if the key's values are texts; else `none`, yes, no, true, false, or JSON.
-    """
+    """Parse the value of a key, written as on a command line or in YAML; `Preset.with_values` checks it."""
     kind = keys()[key]
     if kind is str:
         return text
@@ -215,11 +206,7 @@ def read_value(key: str, text: str) -> Any:
 
 
 def validate(values: dict[str, Any], source: str, names: Mapping[str, str] = MappingProxyType({})) -> Preset:
-    """Return the preset of these values; `source` names their origin in messages, and `names` parameters, by key.
-
-    Raises:
-        SettingsError: the values are not valid; the message names every mistake.
-    """
+    """Return the preset of these values; `source` names their origin in messages, and `names` parameters, by key."""
     try:
         # As JSON, where strict types still let a list fill a tuple.
         return Preset.model_validate_json(json.dumps(values, default=str))

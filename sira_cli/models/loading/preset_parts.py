@@ -48,11 +48,7 @@ class Prompts(Strict):
     system: str = ""
 
     def asking(self, question: str) -> str:
-        """Return the prompt for a question.
-
-        Raises:
-            SettingsError: the question is empty, or not valid text.
-        """
+        """Return the prompt for a question."""
         if not question.strip():
             raise SettingsError("the question is empty: give one, such as 'Is there a cat?'")
         check_text("the question", question)
@@ -188,10 +184,6 @@ class ImageSettings(Strict):
 
 
 def check_text(what: str, text: str) -> None:
-    """Check that a text is valid UTF-8. A command line may contain any bytes.
-
-    Raises:
-        SettingsError: the text contains bytes that are not UTF-8, or half a character.
-    """
+    """Check that a text is valid UTF-8. A command line may contain any bytes."""
     if not is_utf8(text):
         raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")

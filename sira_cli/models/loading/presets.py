@@ -62,11 +62,7 @@ def shipped_for(model: str) -> Preset | None:
 
 
 def read(path: Path) -> Preset:
-    """Read the preset in a YAML file.
-
-    Raises:
-        SettingsError: the file is not a preset; the message names the key and the nearest valid name.
-    """
+    """Read the preset in a YAML file."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
     except yaml.YAMLError as error:
@@ -86,11 +82,7 @@ def read(path: Path) -> Preset:
 
 
 def find(name: str) -> Preset:
-    """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones.
-
-    Raises:
-        SettingsError: the preset does not exist; the message names the nearest.
-    """
+    """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones."""
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         path = from_home(name)
         if not path.is_file():
@@ -106,11 +98,7 @@ def find(name: str) -> Preset:
 
 
 def resolve(source: str) -> Preset:
-    """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id.
-
-    Raises:
-        SettingsError: `source` is not one of these.
-    """
+    """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id."""
     if source.endswith((".yaml", ".yml")) or source in available():
         return find(source)
     if "/" in source or from_home(source).is_dir():

@@ -23,28 +23,13 @@ INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandb
 
 
 def check_quantization(name: str | None) -> None:
-    """Check that bitsandbytes is installed for a quantization.
-
-    Raises:
-        SettingsError: it is not.
-    """
+    """Check that bitsandbytes is installed for a quantization."""
     if name is not None and importlib.util.find_spec("bitsandbytes") is None:
         raise SettingsError(f"quantization {name} needs bitsandbytes: pip install 'sira-cli[quant]'")
 
 
 def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfig:
-    """Return the config of a quantization for transformers.
-
-    Args:
-        name: `4bit` (QLoRA's: normal floats, computed in bfloat16, their constants quantized again; Dettmers et al.
-            2023, arXiv:2305.14314) or `8bit` (LLM.int8(); Dettmers et al. 2022, arXiv:2208.07339).
-        model: the model, possibly without its weights; None: it cannot be built without them.
-        device: as `pick_device` returns it.
-
-    Raises:
-        SettingsError: its structure is not known, its checkpoint is quantized, most weights are experts, which are
-            not quantized, or bitsandbytes cannot multiply matrices of its shape on this processor.
-    """
+    """Return the config of a quantization for transformers."""
     if model is None:
         raise SettingsError(
             "quantization needs the language model's layers, which are not known, because the checkpoint's own code "

@@ -28,9 +28,6 @@ def reading(folder: Path) -> Iterator[None]:
 
     If a part of a checkpoint has its own code, and the caller does not set whether to run it, transformers asks on
     stdin. Nested parts are always loaded that way. A time limit of 0 for the answer makes them fail.
-
-    Raises:
-        ModelNotFoundError: transformers refuses the files.
     """
     with _LOCK:
         seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE

@@ -56,12 +56,7 @@ class ModelSize:
         return self.image_tokens + TEXT_TOKENS
 
     def weight_bytes(self, bytes_each: float, bytes_in_layers: float | None = None) -> int:
-        """Return the bytes of the weights.
-
-        Args:
-            bytes_each: bytes of a weight.
-            bytes_in_layers: bytes of a quantized weight; None: not quantized.
-        """
+        """Return the bytes of the weights."""
         layers = self.layers * (bytes_each if bytes_in_layers is None else bytes_in_layers)
         return int((self.weights - self.layers) * bytes_each + layers)
 

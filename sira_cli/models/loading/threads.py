@@ -16,9 +16,6 @@ def threads_for(model: Any) -> int:
     """Return the number of threads for a model on the CPU.
 
     One for a small model; else torch's own number, but at most one per physical core. A user's choice wins.
-
-    Args:
-        model: possibly without its weights.
     """
     own = torch.get_num_threads()
     if any(os.environ.get(name) for name in CHOSEN):

@@ -26,16 +26,7 @@ MODEL_TYPES = {
 
 
 def check_usable(model: str, files: Collection[str], read: Callable[[str], Any]) -> None:
-    """Check that a repository or folder is not known to be unusable.
-
-    Args:
-        model: its name, for messages.
-        files: names of all its files.
-        read: returns the content of a JSON file.
-
-    Raises:
-        UnsupportedModelError: the format is not supported; the message names an alternative.
-    """
+    """Check that a repository or folder is not known to be unusable."""
     if not any(map(is_weights, files)):
         if "adapter_config.json" in files:
             base = _value(read("adapter_config.json"), "base_model_name_or_path") or "its base model"

@@ -23,13 +23,7 @@ MOST_LAYERS = 1_000
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Read the config of a model for pictures and text.
-
-    Raises:
-        UnsupportedModelError: the model is of another kind, has its own code that may not run, or more layers than
-            any model.
-        LOAD_ERRORS: errors of transformers about config.json; see `reading`.
-    """
+    """Read the config of a model for pictures and text."""
     stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not trust_remote_code and "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
         raise UnsupportedModelError(
@@ -58,18 +52,6 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
     """Load the model in a checkpoint folder, with all tensors from the files.
 
     On a CPU, the matrices of a checkpoint in 16 bits stay in 16 bits where arithmetic is in float32.
-
-    Args:
-        folder: a checkpoint's files.
-        trust_remote_code: run the checkpoint's own Python code.
-        packed: as `packed_bytes` returns it; None: matrices are not packed.
-        **options: for `from_pretrained`: dtype, device_map, max_memory, attn_implementation, quantization_config.
-
-    Raises:
-        UnsupportedModelError: not a model for pictures and text.
-        SettingsError: the GPUs of `max_memory` are too small.
-        ModelNotFoundError: tensors are missing.
-        LOAD_ERRORS: errors of transformers about the files; see `reading`.
     """
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if options["device_map"] == "cpu" and options["quantization_config"] is None:

@@ -9,15 +9,7 @@ from sira_cli.models.inputs.vocabulary import Vocabulary
 
 
 def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the first tokens of answers that say yes, and of those that say no.
-
-    Args:
-        vocabulary: the tokenizer.
-        yes, no: the spellings; only those that are one token count, if an answer has any.
-
-    Raises:
-        UnsupportedModelError: the tokenizer has no tokens for one of them, or begins both in the same way.
-    """
+    """Return the first tokens of answers that say yes, and of those that say no."""
     said, denied = _first_tokens(vocabulary, yes), _first_tokens(vocabulary, no)
     if said & denied:
         raise UnsupportedModelError(

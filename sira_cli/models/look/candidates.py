@@ -40,14 +40,7 @@ class Captions:
 
 
 def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
-    """Caption each of B pictures several times.
-
-    Args:
-        lvlm: the model under its method; its preset says how many.
-        inputs: from `prepare` for B prompts, on the model's device.
-        seeds, task: as for `generate`.
-        trail: an empty one of all B; afterwards it has the prompts, if the method's cache can be divided.
-    """
+    """Caption each of B pictures several times."""
     count = _count(lvlm)
     if not lvlm.leaves_trail or not _runs_prompts(lvlm, inputs, seeds, task, trail):
         each = [model.generate(inputs, seeds=own, task=task) for model, own in several(lvlm, seeds)]

@@ -84,11 +84,7 @@ def unsure(record: Mapping[str, Any]) -> list[str]:
 
 
 def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows.
-
-    Args:
-        pictures: the claims about the same N objects in each of P pictures that are shown together.
-    """
+    """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows."""
     if len(pictures) == 1:
         return [*pictures[0]]
     numbered = ([replace(claim, image=number) for claim in each] for number, each in enumerate(pictures, start=1))

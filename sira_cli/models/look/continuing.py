@@ -45,23 +45,12 @@ class Decoded:
     """B prompts and their texts, each of which can go on from any of its tokens."""
 
     def __init__(self, lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> None:
-        """Take decoded texts.
-
-        Args:
-            lvlm: the model under its method.
-            inputs: from `prepare` for the B prompts, on the model's device.
-            seeds, task: as for `generate`.
-            trail: the trail of decoding all of them.
-        """
+        """Take decoded texts."""
         self._lvlm, self._inputs, self._seeds, self._task = lvlm, inputs, seeds, task
         self._trails = dict.fromkeys(range(len(inputs["input_ids"])), trail)
 
     def go_on(self, texts: Sequence[Continuation]) -> list[list[int]]:
-        """Return the tokens of texts that follow their guides; where no way is left, a text ends.
-
-        Args:
-            texts: some of the B.
-        """
+        """Return the tokens of texts that follow their guides; where no way is left, a text ends."""
         found: dict[int, list[int]] = {}
         starts = {text.row: text.begun for text in texts}
         for number in range(TRIES + 1):
@@ -142,13 +131,7 @@ class Watch(StoppingCriteria):
     def __init__(
         self, vocabulary: Vocabulary, guides: Sequence[Guide | None], prompt: int, before: Sequence[Sequence[int]]
     ) -> None:
-        """Watch texts.
-
-        Args:
-            vocabulary: the tokenizer.
-            guides: one per text; None: the text is idle.
-            prompt, before: as for `Avoid`.
-        """
+        """Watch texts."""
         self._vocabulary, self._guides, self._prompt, self._before = vocabulary, guides, prompt, before
         self.lengths: dict[int, int] = {}
 

@@ -24,15 +24,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a 
 def looked(
     look: PictureLook, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
 ) -> Answer:
-    """Return the final answer of a text that has followed a schema, with the objects that it names.
-
-    Args:
-        look: the second look at the answer's picture.
-        answer: the answer before text settings change it.
-        schema: the schema that the text follows.
-        settings: from `Verify.settings`.
-        text_settings: the preset's.
-    """
+    """Return the final answer of a text that has followed a schema, with the objects that it names."""
     finished = text_settings.finished(answer)
     places = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
     found: dict[str, Thing] = {}

@@ -21,25 +21,13 @@ class ObjectFinder:
     """
 
     def __init__(self, verify: Verify, preset: Preset) -> None:
-        """Choose the finder and the question.
-
-        Args:
-            verify: how to look.
-            preset: the settings that `verify` leaves open.
-
-        Raises:
-            SettingsError: the finder does not fit.
-        """
+        """Choose the finder and the question."""
         self.words = verify.finder(preset)
         self.asks = isinstance(self.words, Asked)
         self._question, self._around = preset.prompts.verify, preset.text
 
     def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
         """Return the objects of a text, but not those of the preset's prefix and suffix, which the model did not write.
-
-        Args:
-            text: the text.
-            ask: returns the model's answer to a prompt; called if the model is asked for the objects.
         """
         first, last = self._around.written(text)
         found = []
@@ -64,14 +52,7 @@ class ObjectFinder:
         known: dict[str, Claim],
         ask: Callable[[Sequence[Thing]], Sequence[Claim]],
     ) -> Check:
-        """Return the check of a text; what an earlier text about the picture named is not asked about again.
-
-        Args:
-            text: the text.
-            named: its objects.
-            known: the objects asked about before, by their names; new ones are added.
-            ask: asks about objects.
-        """
+        """Return the check of a text; what an earlier text about the picture named is not asked about again."""
         new = [thing for thing in named if thing.name not in known]
         known |= {claim.thing: claim for claim in ask(new)}
         return Check(text, tuple(replace(known[each.name], spans=each.spans) for each in named), self.words.name)

@@ -52,13 +52,7 @@ class Avoid(LogitsProcessor):
     """Follows the bans of B texts, unless a method's cut-off leaves no other token."""
 
     def __init__(self, bans: Sequence[Bans], prompt: int, before: Sequence[Sequence[int]]) -> None:
-        """Follow bans.
-
-        Args:
-            bans: one per text.
-            prompt: rows of the inputs of `generate`.
-            before: tokens of each text among them.
-        """
+        """Follow bans."""
         self._bans, self._prompt, self._before = bans, prompt, before
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -80,12 +74,7 @@ class GivenTokens(LogitsProcessor):
     """Makes B texts begin with given tokens."""
 
     def __init__(self, texts: Sequence[Sequence[int]], prompt: int) -> None:
-        """Give tokens.
-
-        Args:
-            texts: the first tokens of each text after the inputs of `generate`.
-            prompt: rows of these inputs.
-        """
+        """Give tokens."""
         self._texts, self._prompt = texts, prompt
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -58,14 +58,7 @@ class GuideRules:
     """
 
     def __init__(self, parser: ReasoningParser, words: Words, ends: Sequence[int], limit: int) -> None:
-        """Read the vocabulary.
-
-        Args:
-            parser: separates thoughts from texts.
-            words: the names of objects.
-            ends: tokens that end a text.
-            limit: tokens of a text.
-        """
+        """Read the vocabulary."""
         self.words = words
         self.tokens: NameTokens = name_tokens(parser.vocabulary, words)  # type: ignore[arg-type] # by identity
         self.parser, self.ends, self.room = parser, torch.tensor(sorted(ends)), int(ROOM * limit)
@@ -94,25 +87,14 @@ class Guide:
     """What one text may name. Where no other way is left, the text ends."""
 
     def __init__(self, rules: GuideRules, supported: frozenset[str], doubted: frozenset[str] = frozenset()) -> None:
-        """Guide a text.
-
-        Args:
-            rules: those of the model.
-            supported: heads of the objects that it names.
-            doubted: names that it may not use for them.
-        """
+        """Guide a text."""
         self._rules, self._supported, self._doubted = rules, supported, doubted
         self._begins = 0  # characters of thoughts before the text
         self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
         self._dead: int | None = None  # place from which a text goes on that can introduce nothing
 
     def first(self, text: str, *, ended: bool) -> tuple[int, int] | None:
-        """Return start and end of the first certain part of a text that cannot stay, or None.
-
-        Args:
-            text: the text so far.
-            ended: whether it is complete.
-        """
+        """Return start and end of the first certain part of a text that cannot stay, or None."""
         if self._dead is not None:
             return self._dead, len(text)
         introduced: set[str] = set()
@@ -249,13 +231,7 @@ class GuideMask(LogitsProcessor):
         before: Sequence[Sequence[int]],
         given: Sequence[int],
     ) -> None:
-        """Follow guides.
-
-        Args:
-            guides: one per text; None: it is free.
-            bans, prompt, before: as for `Avoid`.
-            given: numbers of the tokens with which the texts begin, which are not judged again.
-        """
+        """Follow guides."""
         self._guides, self._bans, self._prompt = guides, bans, prompt
         self._before, self._given = before, given
 

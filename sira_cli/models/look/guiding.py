@@ -48,15 +48,7 @@ class GuidedCaptions:
     """Captions that name supported objects only, with a loaded model and its method."""
 
     def __init__(self, lvlm: AnsweringModel, verify: Verify) -> None:
-        """Prepare to caption.
-
-        Args:
-            lvlm: the model.
-            verify: the threshold and the words.
-
-        Raises:
-            UnsupportedModelError: the tokenizer has no token for yes or no.
-        """
+        """Prepare to caption."""
         lvlm = copy.copy(lvlm)
         if lvlm.sira.beta is None:
             lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
@@ -68,14 +60,7 @@ class GuidedCaptions:
     def answers(
         self, images: Sequence[Shown], inputs: Any, settings: dict[str, Any], *, seeds: Sequence[int], task: str
     ) -> list[Answer]:
-        """Return guided captions, with the objects that were asked about.
-
-        Args:
-            images: B pictures or groups, RGB.
-            inputs: from `prepare` for their prompts, on the model's device.
-            settings: from `Verify.settings`, for their records.
-            seeds, task: as for `generate`.
-        """
+        """Return guided captions, with the objects that were asked about."""
         trail = Trail(range(len(images)))
         drafts = captions(self._lvlm, inputs, seeds, task=task, trail=trail)
         looks = self.look.at(images, inputs, trail)

@@ -92,13 +92,7 @@ class NameTokens:
         return torch.tensor(self._articles[article], dtype=torch.long)
 
     def split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
-        """Return the tokens that begin a name which may come next, and tokens that may not come next.
-
-        Args:
-            groups: heads of the objects that may be named.
-            but: names that may not, although their groups may.
-            place: the place in the text.
-        """
+        """Return the tokens that begin a name which may come next, and tokens that may not come next."""
         inner = any(place.before == each or place.before.endswith(f" {each}") for each in self._inner)
         return self._known(groups, but, replace(place, before="..." * inner))
 

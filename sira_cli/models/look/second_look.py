@@ -46,16 +46,7 @@ class SecondLook:
     """
 
     def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
-        """Prepare to ask.
-
-        Args:
-            lvlm: the model; its preset has the settings that `verify` leaves open.
-            verify: how to look; None: as in the preset.
-
-        Raises:
-            SettingsError: the finder of objects does not fit.
-            UnsupportedModelError: the tokenizer has no token for yes or no.
-        """
+        """Prepare to ask."""
         self._lvlm = lvlm
         self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
         yes, no = lvlm.preset.verify.answers
@@ -63,22 +54,11 @@ class SecondLook:
         self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
 
     def check(self, image: Shown, text: str) -> Check:
-        """Ask about each object that a text names.
-
-        Args:
-            image: the picture, or those of a group, RGB.
-            text: the text about it.
-        """
+        """Ask about each object that a text names."""
         return PictureLook(self, image).check(text)
 
     def at(self, images: Sequence[Shown], inputs: Any, trail: Trail) -> list[PictureLook]:
-        """Return second looks that reuse the key/value cache of decoding.
-
-        Args:
-            images: B pictures or groups, RGB.
-            inputs: the decoded inputs, on the model's device.
-            trail: the trail of decoding them.
-        """
+        """Return second looks that reuse the key/value cache of decoding."""
         if trail.cache is None:
             return [PictureLook(self, image) for image in images]
         found = self._lvlm.find_image(inputs["input_ids"])
@@ -99,13 +79,7 @@ class SecondLook:
 
     @torch.no_grad()
     def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
-        """Return the model's logits of the first token of each answer: `[Q, V]` float32.
-
-        Args:
-            image: the picture, RGB.
-            questions: Q questions in their final wording.
-            prefix: first rows of another prompt about the picture, used if they equal those of the questions.
-        """
+        """Return the model's logits of the first token of each answer: `[Q, V]` float32."""
         lvlm = self._lvlm
         if lvlm.model.config.model_type in BIDIRECTIONAL:
             return self._whole(image, questions)
@@ -133,11 +107,7 @@ class SecondLook:
         return [Claim(one.name, one.spans, *each) for one, *each in zip(named, support, neither, strict=True)]
 
     def _answer(self, image: Image.Image, prompt: str) -> str:
-        """Return the model's answer to a prompt, decoded greedily.
-
-        Raises:
-            PictureSettingsError: the prompt holds the model's placeholder for a picture.
-        """
+        """Return the model's answer to a prompt, decoded greedily."""
         lvlm = self._lvlm
         try:
             lvlm.check_prompt(prompt)

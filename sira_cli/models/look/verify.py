@@ -23,9 +23,6 @@ class Verify:
         words: finds the objects; None: the bundled list.
         mode: `flag` marks unsupported objects, `guide` looks first, and then decodes texts that name supported objects
             only.
-
-    Raises:
-        SettingsError: a setting is not valid.
     """
 
     min_support: float | None = None
@@ -55,11 +52,7 @@ class Verify:
         )
 
     def finder(self, preset: Preset) -> Words:
-        """Return the finder of the objects that a text names.
-
-        Raises:
-            SettingsError: the model would have to be asked for them in the middle of a text.
-        """
+        """Return the finder of the objects that a text names."""
         words = self.words or things.shipped()
         if self.guides and isinstance(words, Asked):
             raise SettingsError(

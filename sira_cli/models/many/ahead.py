@@ -34,11 +34,7 @@ def as_they_come(
     depth: Callable[[], int],
     reach: Callable[[], int],
 ) -> Iterator[R | None]:
-    """Map as `ahead`, to `depth()`, but yield the first finished of the next `reach()` items; with 0, in order.
-
-    Yields:
-        Results; None if no new one is finished for a while, unless `reach()` is 0.
-    """
+    """Map as `ahead`, to `depth()`, but yield the first finished of the next `reach()` items; with 0, in order."""
     waiting: list[Future[R]] = []
     for item in items:
         waiting.append(pool.submit(work, item))

@@ -31,11 +31,7 @@ class Halved:
 
 
 def check_batch_size(batch_size: BatchSize | None) -> None:
-    """Check a batch size; None means the default.
-
-    Raises:
-        SettingsError: it is neither a number of at least 1 nor `auto`.
-    """
+    """Check a batch size; None means the default."""
     is_number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
     if not (batch_size is None or batch_size == AUTO or is_number):
         raise SettingsError(f"`batch_size=` {batch_size!r}: expected a whole number from 1 on, or auto")
@@ -47,13 +43,7 @@ def usual_batch_size(device: torch.device) -> BatchSize:
 
 
 def largest_batch(lvlm: RecordingModel, inputs: Any, task: str) -> int:
-    """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length.
-
-    Args:
-        lvlm: the model under its method.
-        inputs: from its `prepare`, of one picture.
-        task: `caption` or `ask`.
-    """
+    """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length."""
     from sira_cli.models.loading.memory import measure_picture
 
     return most_that_fit(
@@ -64,13 +54,7 @@ def largest_batch(lvlm: RecordingModel, inputs: Any, task: str) -> int:
 
 
 def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:
-    """Measure the memory of one picture, and return the number that fits.
-
-    Args:
-        model: Hugging Face's.
-        measure: runs the model on one picture.
-        says: text of the log after the batch size, with `{prompt}`, `{text}` and `{free}` in GB.
-    """
+    """Measure the memory of one picture, and return the number that fits."""
     from sira_cli.models.loading.memory import free_memory, most_pictures
     from sira_cli.models.loading.placement import devices_of
     from sira_cli.models.many.memory import out_of_memory

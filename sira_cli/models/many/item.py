@@ -53,11 +53,7 @@ class Item(Generic[R]):
         self.id = self.id or self.name
 
     def content(self) -> bytes:
-        """Return the file's content.
-
-        Raises:
-            PictureError: they have to be read again, and the file is gone or changed.
-        """
+        """Return the file's content."""
         if self.data:
             return self.data
         data = self.picture.read()

@@ -29,16 +29,7 @@ class PictureTask(Task[Answer, Result]):
     """A caption of each picture, or an answer about it."""
 
     def __init__(self, lvlm: RecordingModel, request: Request, done: Callable[[str], str]) -> None:
-        """Prepare the task.
-
-        Args:
-            lvlm: the model under its method.
-            request: the same for all pictures.
-            done: returns the key of an earlier run's work on an item, by its id; equal work is skipped.
-
-        Raises:
-            SettingsError: the prompt holds the model's placeholder for a picture, or the model takes one picture only.
-        """
+        """Prepare the task."""
         lvlm.check_prompt(request.prompt, request.together)
         if request.schema is not None:
             lvlm.following(request.schema)  # refuses what the model cannot follow now, not at the first picture

@@ -57,19 +57,7 @@ class Request:
         schema: SchemaSource | None = None,
         **options: Any,
     ) -> Self:
-        """Return the request for a prompt or a question.
-
-        Args:
-            preset: with the settings in force.
-            task: `caption` or `ask`.
-            said: the prompt of a caption (None: the schema's, or the preset's), or the question.
-            questions: whether each picture has its own question.
-            schema: as for `Schema.of`.
-            **options: the other attributes.
-
-        Raises:
-            SettingsError: the question is missing, or the schema is not valid.
-        """
+        """Return the request for a prompt or a question."""
         prompts = preset.prompts
         follows = options["schema"] = None if schema is None else Schema.of(schema)
         if questions:
@@ -82,31 +70,17 @@ class Request:
 
     def about(self, pictures: Sequence[Picture]) -> Self:
         """Return the request for these pictures: with `together`, and with `fills` if their columns go into a prompt.
-
-        Raises:
-            SettingsError: the data set has no such column.
         """
         together = max((len(picture.parts) for picture in pictures), default=1)
         return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 
     def asked(self, picture: Picture) -> str:
-        """Return the prompt about a picture: its own, filled.
-
-        Raises:
-            PictureError: as `filled`.
-        """
+        """Return the prompt about a picture: its own, filled."""
         prompt = picture.asked(self.prompt)
         return filled(prompt, picture) if self.fills else prompt
 
     def check(self, preset: Preset, method: Method) -> None:
-        """Check that the settings and the method support the request, before the model is loaded.
-
-        Args:
-            preset, method: with the settings in force.
-
-        Raises:
-            SettingsError: they do not.
-        """
+        """Check that the settings and the method support the request, before the model is loaded."""
         choices = self.choices
         combinations.check(
             preset,

@@ -48,18 +48,7 @@ class Runner(Generic[R]):
         batch_size: BatchSize | None = None,
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
-        """Prepare a run.
-
-        Args:
-            task: done on each item.
-            batch_size: pictures worked on together; `auto`: as many as fit into memory; None: `auto` on a GPU, unless
-                `on_text` shows texts as they are decoded, else 1. It is 1 with sampled beams, because a seed must give
-                the same text whatever the other pictures are, and for methods without `Ability.BATCHES`.
-            on_text: with batches of one, called with pieces of text as they are decoded.
-
-        Raises:
-            SettingsError: `batch_size` is invalid.
-        """
+        """Prepare a run."""
         check_batch_size(batch_size)
         self._task, lvlm = task, task.lvlm
         usual = usual_batch_size(lvlm.model.device) if on_text is None else 1
@@ -70,11 +59,7 @@ class Runner(Generic[R]):
         self._halvings: deque[Halved] = deque()
 
     def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
-        """Work on items, and yield each when it is settled, in order.
-
-        Raises:
-            SiraError: about the model or the settings: no picture would do better.
-        """
+        """Work on items, and yield each when it is settled, in order."""
         readers = ThreadPoolExecutor(READERS, "sira-reader")
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out: deque[Item[R]] = deque()  # in order, waiting for their results

@@ -47,29 +47,14 @@ class Task(ABC, Generic[A, R]):
     in_order = False
 
     def __init__(self, lvlm: RecordingModel, *, decoded: int = 0, images_kept: bool = False) -> None:
-        """Prepare the task.
-
-        Args:
-            lvlm: the model under its method.
-            decoded: number of pictures whose samples wait for the next item about them.
-            images_kept: whether `answers` needs the samples (`batch.images`).
-        """
+        """Prepare the task."""
         self.lvlm = lvlm
         self._decoded: Kept[OpenedPicture] = Kept(decoded)
         self._images_kept = images_kept
 
     @abstractmethod
     def answers(self, batch: Batch[R], on_text: Callable[[Picture, str], None] | None = None) -> Sequence[A]:
-        """Return the model's answer about each picture of a prepared batch.
-
-        Args:
-            batch: prepared pictures.
-            on_text: for one picture, called with pieces of the text as they are decoded.
-
-        Raises:
-            PictureError: a picture cannot be answered about; the batch is tried again in halves.
-            SiraError: about the model or the settings: no picture would do better.
-        """
+        """Return the model's answer about each picture of a prepared batch."""
 
     def settle(self, item: Item[R], answer: A, milliseconds: float = 0.0) -> None:
         """Give an item its result; by default, the answer is the result."""
@@ -81,11 +66,7 @@ class Task(ABC, Generic[A, R]):
         item.error, item.data = message(item.picture, error), b""
 
     def complete(self, item: Item[R]) -> None:
-        """After the bytes are read: complete the prompt.
-
-        Raises:
-            PictureError: the prompt cannot be completed.
-        """
+        """After the bytes are read: complete the prompt."""
 
     def is_done(self, item: Item[R]) -> bool:
         """Return whether an earlier run has done it, and mark it as skipped."""
@@ -118,10 +99,6 @@ class Task(ABC, Generic[A, R]):
 
         Pictures that fail are settled, and are no longer in the batch. If memory is too small, the batch has no inputs,
         but the error.
-
-        Args:
-            batch: pictures that are read.
-            each: `map`, or a version of it that works in threads.
         """
         started = time.perf_counter()
         pictures = [
@@ -146,11 +123,7 @@ class Task(ABC, Generic[A, R]):
         return batch
 
     def image(self, item: Item[R]) -> Shown:
-        """Return the samples for the model, and note warnings about them.
-
-        Raises:
-            PictureError: they cannot be decoded.
-        """
+        """Return the samples for the model, and note warnings about them."""
 
         def decoded() -> OpenedPicture:
             return item.picture.opened(item.content())

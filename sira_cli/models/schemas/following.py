@@ -37,13 +37,7 @@ class _Pieces:
 
 @functools.lru_cache(maxsize=4)
 def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> LLTokenizer:
-    """Return a vocabulary in the engine's form; this takes a second for a large one.
-
-    Args:
-        vocabulary: the model's.
-        markers: tokens around thoughts, which are no text.
-        ends: tokens that end a text.
-    """
+    """Return a vocabulary in the engine's form; this takes a second for a large one."""
     pieces = [b"" if token in markers else piece for token, piece in enumerate(vocabulary.pieces())]
     return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
 
@@ -52,12 +46,7 @@ class SchemaTokens:
     """The tokens of a loaded model, prepared for following schemas."""
 
     def __init__(self, parser: ReasoningParser, ends: EndTokens) -> None:
-        """Read the vocabulary.
-
-        Raises:
-            UnsupportedModelError: the model has no token that ends a text.
-            SettingsError: the model thinks, and the end of its thoughts is not a token.
-        """
+        """Read the vocabulary."""
         if not ends.ids:
             raise UnsupportedModelError("following a schema needs a token that ends a text, but the model has none")
         if parser.expects and (not parser.closing or parser.begins_in in parser.written):
@@ -70,11 +59,7 @@ class SchemaTokens:
         self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
 
     def begin(self, schema: Schema) -> FollowingText:
-        """Return an empty text that follows a schema.
-
-        Raises:
-            SettingsError: with these tokens the schema cannot be followed.
-        """
+        """Return an empty text that follows a schema."""
         try:
             return FollowingText(self, schema)
         except ValueError as error:
@@ -118,12 +103,7 @@ def _with_bits(bits: bytes, tokens: Iterable[int]) -> bytes:
 
 
 def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
-    """Rule out the tokens that break each text's schema (`ruled_out.without`).
-
-    Args:
-        texts: B texts; None: it follows no schema.
-        scores: a method's scores `[B, V]` for the next token.
-    """
+    """Rule out the tokens that break each text's schema (`ruled_out.without`)."""
     rows = [None if text is None else text.allowed() for text in texts]
     if not any(rows):
         return scores

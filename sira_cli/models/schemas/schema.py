@@ -49,17 +49,7 @@ class Schema:
         *,
         tags: bool = False,
     ) -> Schema:
-        """Return a schema that texts can follow.
-
-        Args:
-            given: the name of a built-in one, also with the length of its list of tags (`tags:20`), a file, or the
-                schema itself.
-            tags: write the texts as tags with commas between them, for the built-in `tags` and other lists of strings.
-
-        Raises:
-            SettingsError: the schema does not exist, is not a JSON schema, cannot be followed, or has no tags; or the
-                extra `json` is missing.
-        """
+        """Return a schema that texts can follow."""
         if isinstance(given, Schema):
             return given
         given, most = (given, None) if isinstance(given, Mapping) else _with_length(str(given))
@@ -88,12 +78,7 @@ class Schema:
         return schema
 
     def _try_out(self) -> None:
-        """Check that it can be followed.
-
-        Raises:
-            ValueError: it cannot, or no value fits it.
-            SettingsError: the extra `json` is missing.
-        """
+        """Check that it can be followed."""
         _bytes()
         if reason := reason_against(self.grammar, json.dumps(self._constraints)):
             raise ValueError(f"cannot be followed{reason}")
@@ -110,11 +95,7 @@ class Schema:
         return self.as_tags or (self.name in built_in() and '"array"' in self.content)
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
-        """Return the state of an empty text.
-
-        Raises:
-            ValueError: the schema cannot be followed; the message gives the reason.
-        """
+        """Return the state of an empty text."""
         matcher = _compiled(tokens, self.grammar)
         if matcher.is_error():
             raise ValueError(f"cannot be followed: {engine_reason(matcher.get_error())}")
@@ -131,11 +112,7 @@ class Schema:
         return f"{_EXACT}start: %json {json.dumps(self._constraints)}"
 
     def read(self, text: str) -> Any:
-        """Return the value of a text.
-
-        Raises:
-            ValueError: the text is not JSON, or does not fit this schema.
-        """
+        """Return the value of a text."""
         try:
             data = json.loads(text)
             if _depth(data) > DEEPEST:
@@ -187,12 +164,7 @@ def built_in() -> dict[str, Path]:
 
 
 def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Read a schema from memory, by a built-in name, or from a file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is too large, or not a JSON object.
-    """
+    """Read a schema from memory, by a built-in name, or from a file."""
     if isinstance(given, Mapping):
         text = json.dumps(given)
     else:

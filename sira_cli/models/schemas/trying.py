@@ -29,12 +29,7 @@ def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
 @functools.lru_cache(maxsize=256)
 def reason_against(grammar: str, constraints: str) -> str:
-    """Return the end of the message for a schema that cannot be followed; empty: it can.
-
-    Args:
-        grammar: made from the schema, for the engine.
-        constraints: the schema as JSON.
-    """
+    """Return the end of the message for a schema that cannot be followed; empty: it can."""
     if too_dear := _too_dear(list(_parts(json.loads(constraints)))):
         return too_dear
     reason = _engine_s(grammar)
