@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sira_cli.core.fork import Fork
     from sira_cli.core.forward_pass import Step
     from sira_cli.core.image_tokens import Between, ImageTokens
-    from sira_cli.data.records.record import Result
     from sira_cli.errors import (
         AttachError,
         DataError,
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
         UntestedModelWarning,
     )
     from sira_cli.methods.attaching import attach
-    from sira_cli.models.loading.load import load
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.runs.pictures import run_pictures
+    from sira_cli.run.lvlm import Lvlm, load
+    from sira_cli.run.pictures import run_pictures
+    from sira_cli.run.records import Result
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
 _HOMES = {
@@ -62,7 +61,7 @@ _HOMES = {
     "ImageTokenError": "errors",
     "ImageTokens": "core.image_tokens",
     "LongPromptError": "errors",
-    "Lvlm": "models.lvlm",
+    "Lvlm": "run.lvlm",
     "ModelNotFoundError": "errors",
     "NoAnswerError": "errors",
     "NotCalibratedError": "errors",
@@ -71,7 +70,7 @@ _HOMES = {
     "PictureSettingsError": "errors",
     "Preset": "models.loading.preset",
     "PrivatePictureError": "errors",
-    "Result": "data.records.record",
+    "Result": "run.records",
     "SettingsError": "errors",
     "SiraConfig": "core.config",
     "SiraError": "errors",
@@ -81,8 +80,8 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",
-    "load": "models.loading.load",
-    "run_pictures": "runs.pictures",
+    "load": "run.lvlm",
+    "run_pictures": "run.pictures",
 }
 
 __all__ = [

@@ -14,12 +14,12 @@ import pytest
 import sira_cli
 from sira_cli import DataError, PictureError, SettingsError, SiraError, errors, load
 from sira_cli.analysis.trace.read import BadTraceError, read_traces
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import find
 from sira_cli.models.loading.presets import read as read_preset
 from sira_cli.models.loading.presets import resolve
-from sira_cli.models.many.request import Request
+from sira_cli.run.ledger import Ledger
+from sira_cli.run.request import Request
 
 
 def test_all_errors_are_public_and_of_one_family():

@@ -118,7 +118,7 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
     path.write_text("mine")
     write_traces(tmp_path / "trace.jsonl", make_trace())  # for the report
     with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.models.loading.load.load", None)  # it is known before
+        patch.setattr("sira_cli.run.lvlm.load", None)  # it is known before
         code, out, err = sira(*command)
     assert (code, out, path.read_text()) == (2, "", "mine")
     assert (f"{file}: line 1 is not one of a trace" if name == "trace" else f"{file}: exists") in err

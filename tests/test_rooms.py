@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "sira_cli"
 # From the ground floor up: a room imports rooms below it, and nothing above.
 ROOMS = (
-    *("core", "language", "pictures", "data", "methods", "models", "vllm", "runs"),
+    *("core", "language", "pictures", "data", "methods", "models", "run", "vllm"),
     *("eval", "analysis", "demo", "serve", "cli"),
 )
 BESIDE = ("_version", "errors", "files", "interrupts")  # modules beside the rooms, which any room may import
@@ -27,7 +27,7 @@ LINES = {
     "methods": 2_960,
     "models": 8_540,
     "vllm": 700,
-    "runs": 2_040,
+    "run": 2_700,
     "eval": 4_780,
     "analysis": 7_770,
     "demo": 1_300,
@@ -37,7 +37,7 @@ LINES = {
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
 WHOLE = {"sira_cli": 47_000, "tests": 36_000, "tools": 3_500}
 # What one must know to change a decoder, and the lines of these rooms together.
-DECODER = ("core", "methods", "language", "models", "pictures", "data", "runs")
+DECODER = ("core", "methods", "language", "models", "pictures", "data", "run")
 DECODER_LINES = 22_850
 
 

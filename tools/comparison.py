@@ -23,7 +23,7 @@ from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS, find
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 from tools.chosen import FOLDER, Chosen, method_of, read_chosen
 from tools.cost import TIMED, caption_costs
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 TIMED = 20  # scenes, unless fewer are measured; one more warms up
 

@@ -20,12 +20,11 @@ from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.forward_pass import Step
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
-from sira_cli.runs.events import Halved
-from sira_cli.runs.local_run import LocalRun
+from sira_cli.run.events import Halved
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.request import Request
 from tools.gpu_check import LINE, SKIPPED
 
 STEPS = 6

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis import compare as comparing
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.world import OBJECTS
+from sira_cli.run.ledger import Ledger
 
 ROOT = Path(__file__).parent.parent
 FAILED = 100  # one picture in this many
@@ -129,7 +129,7 @@ def _memory(field: str) -> int:
 
 def main() -> None:
     """Run the command line."""
-    from sira_cli.models.loading.load import load  # late: the fresh processes do without
+    from sira_cli.run.lvlm import load  # late: the fresh processes do without
 
     parser = argparse.ArgumentParser(prog="python -m tools.ledger", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--records", type=int, default=1_000_000, metavar="N", help="records in the file")

@@ -24,7 +24,7 @@ from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.methods import find
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 SCENES = 8  # captions per round
 

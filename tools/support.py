@@ -27,7 +27,7 @@ from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 from tools.chosen import FOLDER
 from tools.word_scores import BATCH, object_words, scored_captions
 

@@ -19,7 +19,6 @@ from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.data.records.record import hash_of
 from sira_cli.demo.language import mentions
 from sira_cli.demo.measure import load_methods, unit
 from sira_cli.demo.questions import caption_counts, held_out
@@ -28,11 +27,12 @@ from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.named import CAPTION_DENOMINATORS, caption_figures
 from sira_cli.eval.stats.tally import Counts, Tally, ratio
-from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.loading.preset import read_value
 from sira_cli.models.loading.presets import find
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import hash_of
 from tools.chosen import FOLDER
 from tools.cost import TIMED
 from tools.grammar import instances, is_broken

@@ -15,7 +15,7 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.models.answering.word_scores import WordScores
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 BATCH = 50  # captions
 FIFTHS = (0.8, 0.6, 0.4, 0.2)  # groundings between rows of the table

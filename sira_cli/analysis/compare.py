@@ -18,8 +18,8 @@ from statistics import fmean
 from typing import Any
 
 from sira_cli.analysis.record_file import SCHEMAS, Record, RecordFile, name_of
-from sira_cli.data.records.record import configuration_of, flat
 from sira_cli.errors import DataError
+from sira_cli.run.records import configuration_of, flat
 
 SCHEMA = "sira.compare/1"
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.

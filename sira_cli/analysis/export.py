@@ -14,13 +14,13 @@ from sira_cli.analysis.exiftool import arguments, is_namable
 from sira_cli.analysis.record_file import WITH_CHECKS, RecordFile
 from sira_cli.analysis.tables import write_table
 from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.records.lines import as_line
 from sira_cli.data.rows import read_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import recorded
+from sira_cli.run.records import as_line
 
 CORRECTION = "sira.correction/1"
 _OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other

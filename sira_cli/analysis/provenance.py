@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sira_cli.data.report import Report
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.report import Report
 
 
 @dataclass(frozen=True)

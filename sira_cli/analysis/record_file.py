@@ -13,10 +13,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from sira_cli.data.records.index import Numbers, RecordIndex
-from sira_cli.data.records.record import REQUIRED
 from sira_cli.errors import DataError
 from sira_cli.pictures.stores import is_uri
+from sira_cli.run.ledger import Numbers, RecordIndex
+from sira_cli.run.records import REQUIRED
 
 Record = Mapping[str, Any]
 SCHEMAS = ("sira.caption/", "sira.ask/")

@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.records.record import OPTIONAL, Result
 from sira_cli.errors import SettingsError
 from sira_cli.files import replacing
+from sira_cli.run.records import OPTIONAL, Result
 
 COLUMNS = [field.name for field in fields(Result)]
 ROWS = 10_000  # in a Parquet row group

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
-    from sira_cli.runs.endpoint import Endpoint
+    from sira_cli.run.endpoint import Endpoint
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
@@ -141,8 +141,8 @@ def check(
     note_threshold(verify, preset)
     verify = with_objects(verify, look.objects)
     from sira_cli.pictures.left_out import Pictures
-    from sira_cli.runs.check_request import CheckRequest
-    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.run.check_request import CheckRequest
+    from sira_cli.run.run import Job, PictureRun
 
     with Job.opened(
         Pictures(found.pictures, found.unread),
@@ -154,7 +154,7 @@ def check(
         terminal = CheckTerminal(job, as_json=output.json)
         terminal.say_found(found)
         if server is not None:
-            from sira_cli.runs.remote_run import remote_engine
+            from sira_cli.run.remote_run import remote_engine
 
             of = remote_engine(server, job)
         else:
@@ -169,7 +169,7 @@ def check(
 
 def _server(address: str, model: ModelOptions) -> tuple[Endpoint, Preset]:
     """Return the server, and the preset with the model's name there."""
-    from sira_cli.runs.endpoint import Endpoint
+    from sira_cli.run.endpoint import Endpoint
 
     server = Endpoint(address, model.model)
     wording = replace(model, model=server.model if model.preset is None else None)

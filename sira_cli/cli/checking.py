@@ -12,8 +12,8 @@ from sira_cli.cli.terminal.progress import Progress, run_records
 
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
-    from sira_cli.runs.events import Event
-    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.run.events import Event
+    from sira_cli.run.run import Job, PictureRun
 
 WORST = 20  # rows of the table
 

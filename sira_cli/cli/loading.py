@@ -15,10 +15,10 @@ from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.lvlm import Lvlm
     from sira_cli.pictures.picture import Picture
-    from sira_cli.runs.engines import Engines
-    from sira_cli.runs.run import Engine, Job
+    from sira_cli.run.engines import Engines
+    from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.run import Engine, Job
 
 LOOKED_AT = 20  # pictures that are checked for being drawn scenes
 
@@ -46,8 +46,8 @@ def load_model(
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.loading.load import load
         from sira_cli.models.loading.threads import use_threads
+        from sira_cli.run.lvlm import load
 
         lvlm = load(preset, **loading(model, method))
         use_threads(lvlm.model)
@@ -90,14 +90,14 @@ def loading(model: ResearchModelOptions, method: str | Method) -> dict[str, Any]
 
 def engines_of(model: ResearchModelOptions, engine: EngineOptions) -> Engines:
     """Return the engines that the options choose: the model on this machine, or Ray's workers."""
-    from sira_cli.runs.engines import Engines
+    from sira_cli.run.engines import Engines
 
     def load(job: Job) -> Lvlm:
         return load_model(job.preset, model, job.method, job.pictures)
 
     def start(job: Job) -> Engine:
         with waiting("starting Ray"):
-            from sira_cli.runs.ray_run import RayRun, Work
+            from sira_cli.run.on_ray import RayRun, Work
 
             loaded = loading(model, job.method)
             work = Work(job.preset, loaded, job.request, engine.batch_size, str(Path.cwd()))

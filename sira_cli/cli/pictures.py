@@ -1,4 +1,4 @@
-"""Shared by `caption` and `ask`: from options to texts or records; the run itself is `sira_cli.runs`."""
+"""Shared by `caption` and `ask`: from options to texts or records; the run itself is `sira_cli.run`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sira_cli.cli.terminal.progress import Progress, in_words, picture_events
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.data.records.record import Result
     from sira_cli.pictures.picture import Picture
-    from sira_cli.runs.events import Failed, Finished, PictureEvent
-    from sira_cli.runs.run import PictureRun
-    from sira_cli.runs.targets import Targets
+    from sira_cli.run.events import Failed, Finished, PictureEvent
+    from sira_cli.run.records import Result
+    from sira_cli.run.run import PictureRun
+    from sira_cli.run.targets import Targets
 
 
 def run_pictures(
@@ -54,8 +54,8 @@ def run_pictures(
     if engine.on_ray and len(chosen) > 1:
         raise SettingsError("--engine ray takes one --method at a time")
     from sira_cli.pictures.left_out import message
-    from sira_cli.runs.pictures import opened_jobs
-    from sira_cli.runs.run import PictureRun
+    from sira_cli.run.pictures import opened_jobs
+    from sira_cli.run.run import PictureRun
 
     with opened_jobs(
         pictures,
@@ -128,7 +128,7 @@ class _Terminal:
         self._sum_up(run, progress.rate)
 
     def _take(self, event: PictureEvent) -> None:
-        from sira_cli.runs.events import Skipped
+        from sira_cli.run.events import Skipped
 
         if not isinstance(event, Skipped):
             self._print(event)

@@ -99,8 +99,7 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _repope(pope: Mapping[str, Sequence[dict[str, Any]]], scenes: Mapping[str, Scene]) -> dict[str, str]:
-    """Return RePOPE's files: POPE's questions without those about faint objects. Labels of scenes need no correction.
-    """
+    """Return RePOPE's files: POPE's questions without those about faint objects; labels of scenes are correct."""
     files = {}
     for split, rows in pope.items():
         kept = [row for row in rows if not _faint(scenes[row["image"]], row["text"])]

@@ -13,7 +13,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 BATCH = 25
 

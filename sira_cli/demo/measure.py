@@ -10,7 +10,6 @@ from PIL import Image
 
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.data.records.record import hash_of
 from sira_cli.demo.language import yes_no_question
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts
 from sira_cli.demo.scene_report import SceneReport
@@ -18,10 +17,10 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.stats.pope import add_answer
 from sira_cli.eval.stats.tally import Tally
 from sira_cli.methods import find
-from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.records import hash_of
 
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.data.kept import Kept
 from sira_cli.data.questions import KEPT, QuestionPicture
-from sira_cli.data.records.ledger import Ledger
-from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
@@ -18,20 +16,22 @@ from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.batch_size import BatchSize
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.events import Halved, PictureEvent, Started
-from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.nothing_left import NothingLeft, all_named
-from sira_cli.runs.run import Job, PictureRun
-from sira_cli.runs.store import RecordFile
-from sira_cli.runs.targets import Targets
+from sira_cli.run.batch import BatchSize
+from sira_cli.run.events import Halved, PictureEvent, Started
+from sira_cli.run.ledger import Ledger
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.nothing_left import NothingLeft, all_named
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.run import Job, PictureRun
+from sira_cli.run.store import RecordFile
+from sira_cli.run.targets import Targets
 
 if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 
 class PartFile(RecordFile):

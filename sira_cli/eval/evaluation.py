@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
@@ -28,15 +27,16 @@ from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.events import Halved, PictureEvent
+from sira_cli.run.batch import BatchSize
+from sira_cli.run.events import Halved, PictureEvent
+from sira_cli.run.ledger import Ledger
 
 if TYPE_CHECKING:
     from sira_cli.eval.asking import PartRun
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 CAPTION = "caption"  # the task of a part
 CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate, or a cut-off, passes for a gain
@@ -193,7 +193,7 @@ class Evaluation:
 
     def nothing_left(self) -> bool:
         """Return whether an earlier run answered everything, so that no model is needed."""
-        from sira_cli.runs.nothing_left import all_named, nothing_left
+        from sira_cli.run.nothing_left import all_named, nothing_left
 
         if not self._runs:
             with self.opened():

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sira_cli.data.report import Report
 from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
@@ -16,6 +15,7 @@ from sira_cli.eval.stats.compared import MethodFigures
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.mcnemar import McNemarTest, compare_pairs
 from sira_cli.eval.stats.tally import Counts, common
+from sira_cli.run.report import Report
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.record import CONFIGURATION, LATER, hash_of
+from sira_cli.run.records import CONFIGURATION, LATER, hash_of
 
 if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 
 @dataclass(frozen=True)

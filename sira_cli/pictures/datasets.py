@@ -196,8 +196,7 @@ class DataFile:
     id: str | None = None
 
     def pictures(self) -> Iterator[SamplePicture]:
-        """Yield the pictures inside, in order. Whatever cannot be read becomes one that raises its error when opened.
-        """
+        """Yield the pictures inside, in order. What cannot be read becomes one that raises its error when opened."""
         if not stores.is_uri(self.location) and not os.path.lexists(self.location):
             yield self._broken("", _MISSING)
             return
@@ -385,8 +384,7 @@ def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
 
 
 def _content(name: str, file: Any, *, keep: bool) -> bytes:
-    """Read a member to its end, since tarfile itself would pass over an end that is missing; return its bytes, or none.
-    """
+    """Read a member to its end, since tarfile itself would pass over a missing end; return its bytes, or none."""
     pieces, size = [], 0
     while piece := file.read(2**20):
         size += len(piece)

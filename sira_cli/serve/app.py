@@ -26,9 +26,9 @@ from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.pictures.web import WebPicture, is_web
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, Piece, as_request_error
 from sira_cli.serve.decoder import Decoder
 from sira_cli.serve.http import bearer_key, is_key, says_json

@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 import torch
 
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.jobs import Job
 from sira_cli.serve.metrics import Metrics
 from sira_cli.serve.prepared import ClientsGoneError, Prepared

@@ -24,8 +24,7 @@ _POLICY = {
 
 
 def page_policy(changes: Mapping[str, str]) -> str:
-    """Return a page's content security policy: scripts, styles, pictures and answers of its own server, nothing else.
-    """
+    """Return a page's content security policy: scripts, styles, pictures and answers of its own server alone."""
     return "; ".join(f"{directive} {sources}" for directive, sources in {**_POLICY, **changes}.items())
 
 

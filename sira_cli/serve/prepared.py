@@ -12,16 +12,16 @@ from PIL.Image import Image
 from torch import Tensor
 
 from sira_cli.core.fork import Step
-from sira_cli.data.records.record import Answer
 from sira_cli.errors import LongPromptError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.sampling import derived_seed
 from sira_cli.models.answering.starts import Start
-from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.keys import Asked
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.keys import Asked
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.jobs import Job, Logprob, Reply
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.protocol import RequestError

@@ -6,8 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from sira_cli.data.records.record import hash_of
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import hash_of
 from sira_cli.serve.protocol import MOST_ECHOED, Options, RequestError, shortened
 
 OLLAMA_VERSION = "0.12.11"  # whose requests are understood: the first with `logprobs`

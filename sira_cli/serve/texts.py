@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.reasoning import Parsed, ReasoningParser
 from sira_cli.serve.jobs import Job, Logprob, TextPiece
 

@@ -30,7 +30,7 @@ from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.inputs.processors import load_processor
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.memory import cache_bytes
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks

@@ -13,8 +13,8 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.language import things
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.load import load
 from sira_cli.models.look.second_look import SecondLook
+from sira_cli.run.lvlm import load
 from tests.support.endpoint import named, plain, scripted, tokens
 
 TEXTS = (

@@ -21,10 +21,10 @@ from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models.loading import calibrations, presets
 from sira_cli.models.loading.hub import find_checkpoint
-from sira_cli.models.loading.load import load
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.events import Advanced, FailedPicture
+from sira_cli.run.events import Advanced, FailedPicture
+from sira_cli.run.lvlm import load
 
 BOX = (20, 30, 200, 180)
 
@@ -343,7 +343,7 @@ def test_made_once_it_is_found_by_the_model(sira, data, llava_folder, photos):
 )
 def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given, code, message):
     monkeypatch.chdir(data)
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     found, out, err = sira("calibrate", "ict", "-m", "nowhere/at-all", *given)
     assert (found, out) == (code, "")
     assert message in err

@@ -18,8 +18,8 @@ from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.calibrations import SHIPPED
-from sira_cli.models.loading.load import load
 from sira_cli.pictures.sources import as_picture
+from sira_cli.run.lvlm import load
 from tests.support import tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks

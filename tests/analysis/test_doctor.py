@@ -16,7 +16,7 @@ from sira_cli.analysis.doctor.machine import extras
 from sira_cli.errors import SettingsError
 from sira_cli.models.loading import fitting, hub, presets
 from sira_cli.models.loading.sizes import size_of
-from sira_cli.runs import nothing_left
+from sira_cli.run import nothing_left
 from tests.support import layouts
 from tools import sizes
 from tools.docs import bench_report

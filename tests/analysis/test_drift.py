@@ -32,8 +32,8 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
-from sira_cli.models.loading.load import load
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
+from sira_cli.run.lvlm import load
 from tests.support import tiny
 from tests.support.helpers import generate_sira, hooks
 

@@ -33,10 +33,9 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.runner import Runner
-from sira_cli.runs.events import Advanced, FailedPicture, StageStarted
+from sira_cli.run.events import Advanced, FailedPicture, StageStarted
+from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.runner import Runner
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 

@@ -338,7 +338,7 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
     file.write_bytes(b"".join([*lines[:5], failure, *lines[10:]]))  # the second one is tried again
     assert sira(*command)[0] == 0
     assert content() == [*expected[:5], *expected[10:], *expected[5:10]]
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, _, err = sira(*command)
     assert (code, "all traces are there already" in err) == (0, True)
     for option in (["--alpha", 0.25], ["--track", "dog"], ["--verify", "flag"], ["--system", "Be brief."]):
@@ -417,7 +417,7 @@ def test_texts_are_strings_in_lines_that_only_a_newline_ends(tmp_path):
     ],
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, options, message):
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, out, err = sira("trace", EXAMPLES[0], "--preset", "demo", *options)
     assert (code, out) == (2, "")
     assert message in err

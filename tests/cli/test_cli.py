@@ -21,7 +21,7 @@ from sira_cli import __version__
 from sira_cli.cli.options.choosing import note_idle
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.load import load
+from sira_cli.run.lvlm import load
 from tests.support.helpers import SIRA, installed, on_terminal
 
 
@@ -77,7 +77,7 @@ def test_an_unforeseen_error_is_one_record_too(sira, photos, monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("kernel on fire")
 
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", fail)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", fail)
     code, out, err = sira("caption", photos["chelsea"], *FAST, "--json")
     assert code == 3
     assert json.loads(out)["error"] == f"{photos['chelsea']}: RuntimeError: kernel on fire"
@@ -336,7 +336,7 @@ def test_a_closed_pipe_is_no_error_message(photos, home):
 
 
 def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(sira, photos, monkeypatch):
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     folder = photos["coffee"].parent
     code, _, err = sira("ask", folder, "-p", "demo")
     assert (code, err) == (2, f"sira: the question comes last, but {folder} is a folder: add the question in quotes\n")

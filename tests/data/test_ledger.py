@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.data.records.ledger import Ledger
-from sira_cli.data.records.record import CONFIGURATION
 from sira_cli.errors import DataError, SettingsError, SiraError
+from sira_cli.run.ledger import Ledger
+from sira_cli.run.records import CONFIGURATION
 
 COMMON = {
     "schema": "sira.caption/1",

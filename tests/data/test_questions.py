@@ -19,7 +19,7 @@ from sira_cli.pictures import picture
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import as_picture
-from sira_cli.runs.events import Finished
+from sira_cli.run.events import Finished
 from tests.support.shards import EXAMPLES
 
 THINGS = ("dog", "tree", "car")
@@ -67,7 +67,7 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
         assert record["text"] == lvlm.ask(record["file_name"], record["prompt"]).text
     assert all(record["error"].startswith("photos/2.png: is not a picture") for record in records[6:])
     before = Path("answers.jsonl").read_bytes()
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
     assert sira(*command)[0] == 3  # nothing is decoded again
     assert Path("answers.jsonl").read_bytes() == before
 

@@ -14,8 +14,7 @@ from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber.benchmark import Amber
 from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm, load
 from tests.support.eval.amber_data import benchmark, lay_out
 from tests.support.eval.coco_data import IMAGES, write_coco
 from tests.support.eval.helpers import SCENES, SPLITS

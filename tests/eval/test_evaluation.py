@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.data.records.ledger import Ledger
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import METHODS
 from sira_cli.pictures.single import FilePicture
-from sira_cli.runs.events import Finished, Skipped
+from sira_cli.run.events import Finished, Skipped
+from sira_cli.run.ledger import Ledger
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from sira_cli import methods
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.single import FilePicture
+from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.helpers import SPLITS, rows, values
 from tests.support.eval.writing import lines
 

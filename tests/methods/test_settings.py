@@ -36,7 +36,7 @@ def record(sira):
 @pytest.fixture
 def refused(sira, monkeypatch):
     """The message of a command line that is refused before any model is loaded."""
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
 
     def message(*options: object) -> str:
         code, out, err = sira("caption", PICTURE, *SHORT, *options)

@@ -9,9 +9,9 @@ import torch
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
-from sira_cli.models.keys import Keys
 from sira_cli.models.loading import calibrations, presets
 from sira_cli.models.loading.calibrations import calibrated
+from sira_cli.run.keys import Keys
 
 REVISION = "folder-0123456789ab"
 

@@ -13,8 +13,8 @@ from sira_cli.methods import find
 from sira_cli.models.combinations import ROWS, check
 from sira_cli.models.loading import presets
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.request import Request
 from sira_cli.models.schemas.schema import Schema
+from sira_cli.run.request import Request
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 # Each feature: its options, the settings of a preset, and the arguments of a request.
@@ -70,7 +70,7 @@ def refusal(one: str, other: str) -> str:
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in ONLY_PYTHON], ids="-".join)
 def test_a_row_is_refused_from_the_command(sira, monkeypatch, pair):
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     options = FEATURES[pair[0]][0] + FEATURES[pair[1]][0]
     command = ("trace",) if "streams" in pair else ("ask",) if "choices" in pair else ("caption",)
     code, out, err = sira(*command, PICTURE, *["Is it?"] * (command == ("ask",)), "-p", "demo", *options)

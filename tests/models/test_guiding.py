@@ -250,7 +250,7 @@ def test_texts_of_a_method_without_a_cut_off_are_guided_with_one():
 
 
 def test_a_batch_is_as_its_single_pictures(lvlm):
-    from sira_cli.models.final_answers import FinalAnswers
+    from sira_cli.run.final_answers import FinalAnswers
 
     pictures = [render(held_out(seed))[0] for seed in SCENES[:3]]
     look = FinalAnswers(lvlm, Verify(mode="guide"))

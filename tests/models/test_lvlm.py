@@ -17,16 +17,15 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli.core.forward_pass import VIEWS
-from sira_cli.data.records.record import Answer
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.choices import choose
-from sira_cli.models.keys import Asked
-from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import open_picture
+from sira_cli.run.keys import Asked
+from sira_cli.run.lvlm import Lvlm, load
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast, mostly_slow
 from tests.support.tiny import Tiny

@@ -11,8 +11,8 @@ from sira_cli.models.loading.inspection import check_structure
 from sira_cli.models.loading.placement import devices_of, place, share_out, weight_bytes
 from sira_cli.models.loading.presets import find
 from sira_cli.models.loading.weights import load_model
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.sources import open_picture
+from sira_cli.run.lvlm import Lvlm
 from tests.support import layouts
 
 GB = 10**9

@@ -14,8 +14,8 @@ from PIL import Image
 import sira_cli
 from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
-from sira_cli.models.many.runner import READERS, WINDOW
 from sira_cli.pictures.sources import as_picture, open_picture
+from sira_cli.run.runner import READERS, WINDOW
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
 

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, load
-from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.schemas.following import masked
 from sira_cli.models.schemas.schema import Schema
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from sira_cli import attach, load
-from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.repetition import NoRepeatedNgrams
 from sira_cli.models.answering.texts import TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import open_picture

@@ -15,8 +15,8 @@ from sira_cli.models.answering.choices import choose
 from sira_cli.models.look import second_look
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
-from sira_cli.runs.events import Failed, Finished, Skipped
-from sira_cli.runs.pictures import run_pictures
+from sira_cli.run.events import Failed, Finished, Skipped
+from sira_cli.run.pictures import run_pictures
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.checkpoints_other import write_gemma4
 from tests.support.scripted import script, written

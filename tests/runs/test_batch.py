@@ -17,16 +17,16 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.models.look.second_look import Verify
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Item
-from sira_cli.models.many.request import Request
-from sira_cli.models.many.runner import _portions
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.samples import BOUND
 from sira_cli.pictures.single import FilePicture
 from sira_cli.pictures.sources import located
-from sira_cli.runs.events import Halved, Skipped
-from sira_cli.runs.local_run import LocalRun
+from sira_cli.run.batch import Item
+from sira_cli.run.events import Halved, Skipped
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.request import Request
+from sira_cli.run.runner import _portions
 from tests.support.checkpoints_all import REPRESENTATIVES
 
 PROMPT = "Is there a cat on the table?"
@@ -259,7 +259,7 @@ def test_batches_of_large_pictures_are_smaller():
 
 def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkeypatch):
     expected = records(demo, scenes, batch_size=3)
-    monkeypatch.setattr("sira_cli.models.many.task.KEPT", 100)
+    monkeypatch.setattr("sira_cli.run.task.KEPT", 100)
     reads = []
     read = FilePicture.read
     monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture) or read(picture))

@@ -18,14 +18,13 @@ from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models.loading import memory
 from sira_cli.models.loading.presets import resolve
-from sira_cli.models.many import picture_task, runner
-from sira_cli.models.many.batch_size import check_batch_size, largest_batch, usual_batch_size
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
-from sira_cli.runs import ray_run
-from sira_cli.runs.events import FailedPicture, Halved
-from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.ray_run import RayRun, Work
+from sira_cli.run import on_ray, picture_task, runner
+from sira_cli.run.batch import check_batch_size, largest_batch, usual_batch_size
+from sira_cli.run.events import FailedPicture, Halved
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.on_ray import RayRun, Work
+from sira_cli.run.request import Request
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -139,7 +138,7 @@ def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
 def test_workers_that_share_memory_cannot_find_it(monkeypatch):
     """The cluster is a stand-in: one machine with four CPUs, without GPUs."""
     cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
-    monkeypatch.setattr(ray_run, "_connect", lambda workers, quiet: cluster)
+    monkeypatch.setattr(on_ray, "_connect", lambda workers, quiet: cluster)
     work = Work(resolve("demo"), {"device": "auto"}, Request("caption", PROMPT), "auto", "")
     RayRun(work, workers=1)
     with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):

@@ -20,9 +20,9 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.models.look.second_look import Verify
-from sira_cli.runs.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
-from sira_cli.runs.events import Failed, Finished, Skipped
-from sira_cli.runs.ray_run import Captioner, Work
+from sira_cli.run.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
+from sira_cli.run.events import Failed, Finished, Skipped
+from sira_cli.run.on_ray import Captioner, Work
 from tests.support.shards import write_tar
 
 FIRST = VALIDATION_SEEDS[500_000]  # a bicycle, tables, a bowl, a clock

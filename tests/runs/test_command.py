@@ -25,11 +25,10 @@ from PIL import Image
 
 from sira_cli import SettingsError, interrupts
 from sira_cli.data.captions.find import find_captions
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture
-from sira_cli.runs.targets import targets_for
+from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.targets import targets_for
 from tests.support.helpers import SIRA, open_terminal
 from tests.support.scripted import script, written
 
@@ -173,7 +172,7 @@ def test_nothing_is_done_twice(sira, folder, monkeypatch):
     before, times = output.read_bytes(), TIMES.findall(report.read_text())
     real = Lvlm.generate
     # No picture may be decoded again.
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
     code, _, err = sira("caption", folder, *FAST, "-o", output)
     assert code == 3
     assert (
@@ -186,7 +185,7 @@ def test_nothing_is_done_twice(sira, folder, monkeypatch):
     assert "0 of 7 pictures done in" in err
     assert "6 of 7 pictures were done before, 1 failed" in err
     assert (TIMES.findall(report.read_text()), len(times)) == (times, 4)  # of the run that did most
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", real)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", real)
     sira("caption", folder, *FAST, "-o", output, "--overwrite", "--limit", 1)
     assert TIMES.findall(report.read_text()) != times
 
@@ -280,7 +279,7 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     monkeypatch.chdir(folder)
     command = ("caption", ".", *FAST, "-o", "captions.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("sira_cli.models.many.task.Task.image", None)
+        broken.setattr("sira_cli.run.task.Task.image", None)
         assert sira(*command)[0] == 3
     assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
     sira(*command)
@@ -303,7 +302,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
     sira("caption", folder, *FAST, "-o", output)
     before = output.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.models.loading.load.load", None)
+        patch.setattr("sira_cli.run.lvlm.load", None)
         code, _, err = sira("caption", folder, *FAST, "-o", output, *options)
     assert (code, output.read_bytes()) == (2, before)
     assert f"{output}: holds records of another configuration: {difference}" in err
@@ -326,7 +325,7 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, folde
 )
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, folder, monkeypatch, options, message):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, out, err = sira("caption", folder, *FAST, *options)
     assert (code, out) == (2, "")
     assert message in err
@@ -369,7 +368,7 @@ def test_a_tree_of_sidecars_from_the_records_of_an_earlier_run(sira, folder, tmp
     (folder / "000.png").rename(folder / "sub/000.png")
     output = tmp_path / "captions.jsonl"
     sira("caption", folder, "-r", *FAST, "-o", output)
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
     tree = ("--output-dir", tmp_path / "texts", "--caption-extension", "caption")
     sira("caption", folder, "-r", *FAST, "-o", output, *tree)
     texts = {str(path.relative_to(tmp_path / "texts")) for path in (tmp_path / "texts").rglob("*.caption")}
@@ -596,7 +595,7 @@ def test_a_write_protected_file_is_refused_before_the_model_is_loaded(sira, fold
     real.chmod(0o444)
     if protected == "a link":
         (folder / "000.txt").symlink_to("002.txt")
-    monkeypatch.setattr("sira_cli.models.loading.load.load", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, _, err = sira("caption", folder, *FAST, "--sidecar", "--overwrite", "-o", folder / "captions.jsonl")
     shown = "000.txt" if protected == "a link" else protected
     assert (code, err.count("\n")) == (2, 1)

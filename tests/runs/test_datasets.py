@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sira_cli.models.loading import presets
-from sira_cli.models.loading.load import load
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.find import find_pictures
-from sira_cli.runs.ray_run import Captioner, Work
+from sira_cli.run.lvlm import load
+from sira_cli.run.on_ray import Captioner, Work
+from sira_cli.run.request import Request
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")

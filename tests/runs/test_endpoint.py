@@ -19,7 +19,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.opening import decode_picture
-from sira_cli.runs import endpoint
+from sira_cli.run import endpoint
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, refused, scored, scripted, tokens

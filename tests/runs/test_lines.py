@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sira_cli.data.records.lines import as_line, split_optional
-from sira_cli.data.records.record import Result
+from sira_cli.run.ledger import split_optional
+from sira_cli.run.records import Result, as_line
 
 # Entries of lists with every key that one may have.
 WORD = {"word": "dog", "start": 0, "end": 3, "probability": 0.5, "grounding": 0.5, "delta": 0.1, "cf_probability": 0.4}

@@ -15,10 +15,10 @@ import pytest
 
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.loading import presets
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.sources import located
-from sira_cli.runs import ray_run
-from sira_cli.runs.ray_run import Captioner, RayRun, Work
+from sira_cli.run import on_ray
+from sira_cli.run.on_ray import Captioner, RayRun, Work
+from sira_cli.run.request import Request
 from tests.support.helpers import SIRA
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -114,8 +114,8 @@ def test_a_picture_that_kills_its_workers_is_an_error_and_the_others_are_not(mon
                 os._exit(1)
             return super().__call__(rows)
 
-    monkeypatch.setattr(ray_run, "Captioner", Fragile)
-    monkeypatch.setattr(ray_run, "RETRIES", 0)
+    monkeypatch.setattr(on_ray, "Captioner", Fragile)
+    monkeypatch.setattr(on_ray, "RETRIES", 0)
     pictures = [(str(tmp_path / f"{number}.png"), f"{number}.png") for number in range(9)]  # in blocks of two
     for path, _ in pictures:
         shutil.copy(EXAMPLES[0], path)

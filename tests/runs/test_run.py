@@ -14,10 +14,10 @@ from sira_cli.data.selection import Selection
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.answering.texts import TextSettings
 from sira_cli.pictures.find import Shard
-from sira_cli.runs.engines import Engines
-from sira_cli.runs.events import Failed, Finished, Skipped, Started
-from sira_cli.runs.pictures import opened_jobs
-from sira_cli.runs.run import PictureRun
+from sira_cli.run.engines import Engines
+from sira_cli.run.events import Failed, Finished, Skipped, Started
+from sira_cli.run.pictures import opened_jobs
+from sira_cli.run.run import PictureRun
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]

@@ -17,10 +17,10 @@ from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.groups import listed_groups
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.sources import as_picture
-from sira_cli.runs.check_request import CheckRequest
+from sira_cli.run.check_request import CheckRequest
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.shards import EXAMPLES, write_tar
@@ -80,7 +80,7 @@ def test_one_bad_picture_fails_its_group_and_nothing_else(sira, folder, demo, mo
     for number in (0, 2, 4):
         assert records[number]["text"] == demo.caption([f"photos/{name}" for name in rows[number]]).text
     before = Path("photos/out.jsonl").read_bytes()
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
     assert sira(*command)[0] == 3  # nothing is decoded again
     assert Path("photos/out.jsonl").read_bytes() == before
 
@@ -227,7 +227,7 @@ def test_captions_of_groups_are_checked(sira, folder, demo):
 
 def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, folder, checkpoint_of, monkeypatch):
     """Also where other rows have one."""
-    monkeypatch.setattr("sira_cli.models.lvlm.Lvlm.generate", None)
+    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
     model = checkpoint_of("JoyCaption (LLaVA)")
     groups = write("photos/g.jsonl", {"images": ["0.png"]}, {"images": ["0.png", "1.png"], "text": "A dog."})
     for options in (("--files-from", groups), ("photos", "--together")):

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.data.records.repeated import MANY, WARNING
 from sira_cli.pictures.opening import decode_picture
+from sira_cli.run.ledger import MANY, WARNING
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 FAST = ("-p", "demo", "--max-new-tokens", 4)

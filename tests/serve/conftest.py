@@ -9,8 +9,7 @@ import openai
 import pytest
 
 from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.models.loading.load import load
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sira_cli.data.records.record import Result
+from sira_cli.run.records import Result
 
 KNOWN: dict[str, Any] = {"schema": "sira.caption/1", "status": "ok", "error": "", "prompt": "?", "preset": "demo"}
 KNOWN |= {"model": "m", "revision": "r", "method": "sira", "k": 4, "layers": 8, "alpha": 0.5, "max_new_tokens": 9}

@@ -11,8 +11,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.errors import SettingsError
 from sira_cli.models.inputs.processors import chat_inputs
-from sira_cli.models.loading.load import load
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.run.lvlm import load
 from tools import train
 from tools.pictures import Pictures
 from tools.recipe import Recipe

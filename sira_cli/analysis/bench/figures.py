@@ -12,8 +12,8 @@ import transformers
 from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Timing, device_name
-from sira_cli.data.report import Report
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.report import Report
 
 # Seconds of a request on Qwen2.5-VL over those of standard decoding (paper, Appendix B, Table "Comparison of
 # inference efficiency"). OPERA's milliseconds for 64 tokens would be 7.8 times; the table has 5.8.

@@ -31,7 +31,7 @@ from sira_cli.models.loading.memory import cache_bytes
 from sira_cli.models.loading.packed import stored_bytes
 from sira_cli.models.loading.peak import peak_since, restart_peak
 from sira_cli.models.loading.placement import devices_of
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 SHARES = (
     1.0,

@@ -26,7 +26,7 @@ from sira_cli.models.loading import presets
 from sira_cli.models.loading.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
 from sira_cli.models.loading.placement import pick_device
 from sira_cli.models.loading.preset_parts import ImageSettings
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 WORD = "<word>"
 SCALE = 0.02  # standard deviation of the weights, as models are initialised

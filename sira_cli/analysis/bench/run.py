@@ -10,7 +10,7 @@ from sira_cli.analysis.bench.measure import Timing, measure, pictures, prompts
 from sira_cli.analysis.bench.stand_ins import RANDOM, with_stand_ins
 from sira_cli.core.upstream import attention_of
 from sira_cli.methods import find
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 WARM_UP = 4  # tokens
 GREEDY = "greedy"

@@ -12,7 +12,7 @@ from sira_cli._version import __version__
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 
 RANDOM = "random"  # the revision of a model with random weights
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from sira_cli.analysis.calibration.support import SHOWN, Source
-from sira_cli.data.report import Report
 from sira_cli.errors import DataError
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language.things import Thing, Words
+from sira_cli.run.report import Report
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
 PERCENTILE = 98

@@ -39,12 +39,11 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.task import Task
-from sira_cli.models.recording import RecordingModel
-from sira_cli.runs.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.runner import Runner
+from sira_cli.run.task import Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -238,7 +237,7 @@ class IctTraining:
 
 
 @torch.no_grad()
-def last_outputs(lvlm: RecordingModel, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
+def last_outputs(lvlm: Lvlm, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
     """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
     inputs = lvlm.to_device(inputs)
     answers = [

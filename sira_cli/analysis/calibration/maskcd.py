@@ -23,17 +23,17 @@ from sira_cli._version import __version__
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
-from sira_cli.data.records.record import hash_of
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.task import Task
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Halved
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.events import Halved
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import hash_of
+from sira_cli.run.runner import Runner
+from sira_cli.run.task import Task
 
 
 @dataclass(frozen=True)

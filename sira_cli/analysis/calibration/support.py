@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sira_cli.data.report import Report
 from sira_cli.data.rows import brief, read_json, read_rows
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
@@ -25,6 +24,7 @@ from sira_cli.eval.stats.auroc import auroc_interval
 from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.tally import ratio
 from sira_cli.language import things
+from sira_cli.run.report import Report
 
 FALSE_ALARMS = 0.03
 SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # thresholds in the table, besides the one that is found

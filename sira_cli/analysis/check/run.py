@@ -13,12 +13,12 @@ from typing import Any
 
 from sira_cli.data.captions.find import Captions
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.batch_size import BatchSize
-from sira_cli.runs.check_request import CheckRequest
-from sira_cli.runs.events import Event
-from sira_cli.runs.local_run import LocalRun
-from sira_cli.runs.run import Job, PictureRun
+from sira_cli.run.batch import BatchSize
+from sira_cli.run.check_request import CheckRequest
+from sira_cli.run.events import Event
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.run import Job, PictureRun
 
 
 def check_captions(

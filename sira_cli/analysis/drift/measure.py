@@ -30,11 +30,11 @@ from sira_cli.errors import PictureError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, open_picture
+from sira_cli.run.lvlm import Lvlm
 
 REFERENCES = ("cf", "blur", "shuffle")
 

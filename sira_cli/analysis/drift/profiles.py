@@ -10,8 +10,8 @@ import numpy as np
 
 from sira_cli.analysis.drift.measure import REFERENCES, Divergence
 from sira_cli.analysis.provenance import Provenance
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.perturb import Perturbations
+from sira_cli.run.lvlm import Lvlm
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm, load
 
 TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts

@@ -22,13 +22,11 @@ from sira_cli.errors import PictureError, UnfinishedReasoningError
 from sira_cli.models.loading.memory import PictureMemory
 from sira_cli.models.loading.peak import peak_memory
 from sira_cli.models.loading.placement import devices_of
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.batch_size import BatchSize, most_that_fit
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.task import Task
-from sira_cli.models.recording import RecordingModel
-from sira_cli.runs.events import Advanced, FailedPicture, Halved
+from sira_cli.run.batch import Batch, BatchSize, Item, most_that_fit
+from sira_cli.run.events import Advanced, FailedPicture, Halved
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.runner import Runner
+from sira_cli.run.task import Task
 
 MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
@@ -95,7 +93,7 @@ def answer_unit(number: int) -> str:
     return f"question {number}"
 
 
-def first_tokens(lvlm: RecordingModel, grid: Grid, inputs: Any) -> torch.Tensor:
+def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`."""
     inputs = lvlm.to_device(inputs)
     found = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)

@@ -18,8 +18,8 @@ from sira_cli.eval.stats.intervals import Figure
 from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
 from sira_cli.eval.stats.pope import add_answer, strict
 from sira_cli.eval.stats.tally import Tally
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.runs.events import FailedPicture
+from sira_cli.run.events import FailedPicture
+from sira_cli.run.lvlm import Lvlm
 
 
 @dataclass(frozen=True)

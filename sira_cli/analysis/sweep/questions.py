@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.records.record import hash_of
 from sira_cli.eval.pope import split_names
 from sira_cli.eval.pope_questions import read_questions
 from sira_cli.eval.stats.tally import Counts
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.run.records import hash_of
 
 
 @dataclass(frozen=True)

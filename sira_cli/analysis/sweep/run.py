@@ -17,10 +17,10 @@ from sira_cli.analysis.sweep.outcome import SweepReport
 from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.core.families import find_backbone
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.batch_size import BatchSize, check_batch_size
-from sira_cli.models.many.runner import Runner
-from sira_cli.runs.events import FailedPicture, StageStarted
+from sira_cli.run.batch import BatchSize, check_batch_size
+from sira_cli.run.events import FailedPicture, StageStarted
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.runner import Runner
 
 
 class Sweep:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.continued_file import ContinuedFile, check_same
-from sira_cli.data.records.lines import as_line
 from sira_cli.errors import DataError
+from sira_cli.run.continued import ContinuedFile, check_same
+from sira_cli.run.records import as_line
 
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet

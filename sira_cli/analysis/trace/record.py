@@ -22,7 +22,7 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.recording import RecordingModel
+from sira_cli.run.lvlm import Lvlm
 
 Line = dict[str, Any]
 
@@ -50,7 +50,7 @@ class Tracer:
 
     def __init__(
         self,
-        lvlm: RecordingModel,
+        lvlm: Lvlm,
         request: OpenedRequest,
         options: TraceOptions,
         write: Callable[[Line], None],
@@ -206,9 +206,7 @@ class Tracer:
                     yield {"word": word, "step": step, **sums}
 
 
-def trace_generated(
-    lvlm: RecordingModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
-) -> Line:
+def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]) -> Line:
     """Decode as `Lvlm.run` does, and write a line per token at once."""
     lvlm.check_prompt(request.prompt, len(request.picture.images))
     with LogitsFile.replacing(options.full_logits) as logits:
@@ -221,7 +219,7 @@ def trace_generated(
 
 
 def trace_forced(
-    lvlm: RecordingModel,
+    lvlm: Lvlm,
     requests: Sequence[OpenedRequest],
     options: TraceOptions,
     writes: Sequence[Callable[[Line], None]],
@@ -253,7 +251,7 @@ def trace_forced(
         return [tracer.end() for tracer in tracers]
 
 
-def _prepared(lvlm: RecordingModel, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
+def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
     inputs = lvlm.prepare(
         [one.picture.shown for one in requests],
         [one.prompt for one in requests],

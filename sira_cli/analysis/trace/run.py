@@ -19,12 +19,12 @@ from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRe
 from sira_cli.analysis.trace.targets import Line, TraceTargets
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.inputs.processors import check_pictures
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.runner import Runner
-from sira_cli.models.many.task import Task
 from sira_cli.pictures.picture import OpenedPicture, Picture
-from sira_cli.runs.events import Halved
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.events import Halved
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.runner import Runner
+from sira_cli.run.task import Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

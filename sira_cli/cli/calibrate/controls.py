@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
     from sira_cli.data.captions.captioned import CaptionedPicture
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.lvlm import Lvlm
-    from sira_cli.runs.run import Engine, Job
+    from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.run import Engine, Job
 
 FEW = 500  # controls; with fewer, a percentile is uncertain
 
@@ -48,7 +48,7 @@ def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
     """Let the bundled model caption drawn scenes, and find the threshold by controls."""
     from sira_cli.demo.labelled_captions import captioned_scenes
     from sira_cli.methods import find
-    from sira_cli.runs.local_run import LocalRun
+    from sira_cli.run.local_run import LocalRun
 
     with Progress.shown("scenes", count) as progress:
         pictures = captioned_scenes(lvlm, count, progress.reach)
@@ -70,8 +70,8 @@ def _report(
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
     from sira_cli.language.listed import Asked
     from sira_cli.models.look.verify import Verify
-    from sira_cli.runs.check_request import CheckRequest
-    from sira_cli.runs.run import Job, PictureRun
+    from sira_cli.run.check_request import CheckRequest
+    from sira_cli.run.run import Job, PictureRun
 
     verify = with_objects(Verify(), objects)
     finder = verify.finder(preset)

@@ -14,7 +14,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 Output = Annotated[
     Path | None,

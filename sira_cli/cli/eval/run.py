@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sira_cli.methods.base import Method
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
-    from sira_cli.models.lvlm import Lvlm
     from sira_cli.pictures.picture import Picture
+    from sira_cli.run.lvlm import Lvlm
 
 
 def ask_or_read(

@@ -18,7 +18,7 @@ from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 ALL = "all"  # as --method: every method
 

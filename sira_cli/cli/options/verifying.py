@@ -15,9 +15,10 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from sira_cli.data.records.record import Answer, Result
+    from sira_cli.models.answering.answer import Answer
     from sira_cli.models.loading.preset import Preset
     from sira_cli.models.look.verify import Verify
+    from sira_cli.run.records import Result
 
 MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"
 

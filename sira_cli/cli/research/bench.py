@@ -22,7 +22,7 @@ from sira_cli.methods import find
 
 if TYPE_CHECKING:
     from sira_cli.analysis.bench.figures import BenchReport, BenchRow, Measure
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 
 EXAMPLES = """

@@ -179,7 +179,7 @@ class _Terminal:
     def listen(self, run: TraceRun) -> int:
         """Run to the end, and return the number of failed pictures."""
         from sira_cli.analysis.trace.run import Traced, TraceFailed
-        from sira_cli.runs.events import Halved
+        from sira_cli.run.events import Halved
 
         failed = 0
         with closing(run.events()) as events:
@@ -202,7 +202,7 @@ class _Terminal:
         print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
         self._legend = False
         if "verify" in lines[-1]:
-            from sira_cli.data.records.record import Answer
+            from sira_cli.models.answering.answer import Answer
 
             end = lines[-1]
             print(verdict(Answer(objects=end["objects"], verify=end["verify"])))

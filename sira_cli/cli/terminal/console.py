@@ -16,7 +16,7 @@ from sira_cli.errors import UntestedModelWarning
 
 if TYPE_CHECKING:
     from sira_cli.models.loading.hub import Download
-    from sira_cli.runs.events import Halved
+    from sira_cli.run.events import Halved
 
 _verbosity = 0
 _spelled: dict[str, str] = {}  # parameters that are no options of their own

@@ -12,8 +12,8 @@ from sira_cli import interrupts
 from sira_cli.cli.terminal.console import note, note_halved, say, verbosity
 
 if TYPE_CHECKING:
-    from sira_cli.runs.events import Event, PictureEvent
-    from sira_cli.runs.targets import Targets
+    from sira_cli.run.events import Event, PictureEvent
+    from sira_cli.run.targets import Targets
 
 EVERY = 30.0  # seconds between two lines
 
@@ -80,7 +80,7 @@ class Progress:
 
 def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[PictureEvent]:
     """Yield the events of a run about its pictures, and count each when it has been shown; halvings are noted."""
-    from sira_cli.runs.events import Failed, Halved, Skipped, Started
+    from sira_cli.run.events import Failed, Halved, Skipped, Started
 
     for event in events:
         if isinstance(event, Halved):
@@ -97,7 +97,7 @@ def run_records(
     events: Iterable[Event], targets: Targets, progress: Progress
 ) -> Iterator[tuple[PictureEvent, dict[str, Any]]]:
     """Yield each picture's event with its record, including earlier runs', and report why pictures failed."""
-    from sira_cli.runs.events import Failed, Skipped
+    from sira_cli.run.events import Failed, Skipped
 
     for event in picture_events(events, progress):
         if isinstance(event, Skipped):

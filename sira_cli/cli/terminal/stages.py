@@ -12,7 +12,7 @@ from sira_cli.errors import PictureError
 
 if TYPE_CHECKING:
     from sira_cli.pictures.picture import Picture
-    from sira_cli.runs.events import Halved
+    from sira_cli.run.events import Halved
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def show_stages(events: Generator[Any, None, None]) -> None:
     """Consume the events of work in stages, or of a benchmark's parts: a bar per stage, each failure once."""
     from sira_cli.eval.evaluation import PartStarted
-    from sira_cli.runs.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
+    from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
 
     said: set[str] = set()
     with ExitStack() as bars, closing(events):

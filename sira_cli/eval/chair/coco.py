@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.data.records.record import hash_of
 from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
 from sira_cli.files import make_folder, write_whole
 from sira_cli.models.loading import presets
+from sira_cli.run.records import hash_of
 
 YEARS = ("2014", "2017")
 SPLITS = ("val", "train")  # val first: it has all of CHAIR's usual images, and train is five times as large

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from sira_cli.core.forcing import score
-from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.final_answers import FinalAnswers
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.lvlm import Lvlm
 from sira_cli.pictures.picture import digest_of
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.lvlm import Lvlm
 
 _log = logging.getLogger(__name__)
 

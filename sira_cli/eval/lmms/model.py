@@ -14,7 +14,7 @@ from tqdm import tqdm
 from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.answers import answers, losses
 from sira_cli.eval.lmms.requests import Request, plain_request, request_of
-from sira_cli.models.loading.load import load
+from sira_cli.run.lvlm import load
 
 
 class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where types are checked

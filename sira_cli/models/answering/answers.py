@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.forward_pass import Step
-from sira_cli.data.records.record import Answer, FinishReason
+from sira_cli.models.answering.answer import Answer, FinishReason
 from sira_cli.models.answering.decoding import DecodingModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.answering.word_scores import WordScores

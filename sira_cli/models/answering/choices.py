@@ -9,16 +9,15 @@ import torch
 
 from sira_cli.core.forcing import score
 from sira_cli.core.forward_pass import VIEWS
-from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.answers import AnsweringModel
 
 
 def choose(lvlm: AnsweringModel, inputs: Any, choices: Sequence[str]) -> list[Answer]:
-    """Pick the likeliest of given answers to each row of prepared inputs, under the contrast (greedy: the full stream).
-    """
+    """Pick the likeliest given answer to each row of prepared inputs, under the contrast (greedy: the full stream)."""
     require(lvlm.decoder, Ability.TRACES, "choosing among given answers")
     inputs = lvlm.to_device(inputs)
     image_tokens, prompt_tokens = lvlm.lengths(inputs)

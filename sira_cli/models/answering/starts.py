@@ -70,8 +70,7 @@ class Trail:
         self._positions = [(module, name, getattr(module, name)) for module, name in state]
 
     def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
-        """Return inputs and a start that continue some texts after given tokens; None if the cache does not have them.
-        """
+        """Return inputs and a start that continue texts after given tokens; None if the cache does not have them."""
         places = [self.rows.index(row) for row in rows]
         if self.cache is None or any(
             self.texts[place][: len(kept)] != list(kept) for place, kept in zip(places, tokens, strict=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from sentencex import get_sentence_boundaries
 
-from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answer import Answer
 
 # A full stop ends a sentence at the end of the text, or before white space that no small letter follows; a Chinese or
 # Japanese one always does. Closing quotes, brackets and Markdown's asterisks after it belong to the sentence.

@@ -1,11 +1,11 @@
-"""Load the model of a preset, with its processor."""
+"""Read the model of a preset, with its processor."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,38 +25,28 @@ from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.quantization import check_quantization, quantization_config
 from sira_cli.models.loading.reading import reading
 from sira_cli.models.loading.weights import load_model
-from sira_cli.models.lvlm import Lvlm
 
 
-def load(
+class Loaded(NamedTuple):
+    """What a loaded model is made of (`sira_cli.load`)."""
+
+    model: Any
+    processor: Any
+    preset: Preset
+    method: Method
+    revision: str
+
+
+def read_model(
     source: str | os.PathLike[str] | Preset,
     *,
-    method: str | Method = "sira",
-    device: str = "auto",
-    offline: bool = False,
-    on_download: Callable[[Download], None] | None = None,
+    method: str | Method,
+    device: str,
+    offline: bool,
+    on_download: Callable[[Download], None] | None,
     **settings: Any,
-) -> Lvlm:
-    """Load a vision-language model that captions pictures and answers questions with SIRA.
-
-    Args:
-        source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
-        method: `sira`, `greedy` for the unchanged model, or another one of `sira_cli.methods.METHODS` to compare with.
-            A method given by name gets the preset's settings for it.
-        device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
-        offline: never contact the hub; cached models still work.
-        on_download: called before each download, with its name and size.
-        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature, top_p, top_k,
-            min_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
-            `4bit`), attn_implementation, trust_remote_code, max_pixels, min_pixels, max_tiles, longest_edge,
-            pan_and_scan, pad_to_square, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A
-            method's own settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
-
-    Raises:
-        SettingsError: a preset or a setting is wrong.
-        ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
-        UnsupportedModelError: SIRA cannot follow the model exactly.
-    """
+) -> Loaded:
+    """Find, check and read a model; the arguments are those of `sira_cli.load`."""
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     if isinstance(method, str):
         method = preset.method(method)
@@ -103,4 +93,4 @@ def load(
             attn_implementation=preset.load.attention,
             **how,
         )
-    return Lvlm(model, processor, preset, method, checkpoint.revision)
+    return Loaded(model, processor, preset, method, checkpoint.revision)

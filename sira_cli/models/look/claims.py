@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sira_cli.data.records.record import Answer
+from sira_cli.models.answering.answer import Answer
 
 LIST_TOKENS = 256  # of an answer that lists the objects of a text
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.texts import TextSettings
 from sira_cli.models.look.second_look import PictureLook
 from sira_cli.models.schemas.schema import Schema

@@ -27,8 +27,7 @@ class ObjectFinder:
         self._question, self._around = preset.prompts.verify, preset.text
 
     def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
-        """Return the objects of a text, but not those of the preset's prefix and suffix, which the model did not write.
-        """
+        """Return the objects of a text, without those of the preset's prefix and suffix."""
         first, last = self._around.written(text)
         found = []
         for thing in self._named(text, ask):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.record import Answer
 from sira_cli.language.things import Thing
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.candidates import captions

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.record import Answer
 from sira_cli.errors import SettingsError
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.schemas.notes import without_notes
 from sira_cli.models.schemas.trying import engine_reason, matcher_of, reason_against
 

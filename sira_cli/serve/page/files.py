@@ -11,7 +11,7 @@ from sira_cli.analysis.doubt import DOUBTED, STEPS
 from sira_cli.analysis.page.shared import element_script, shared_style
 from sira_cli.language import function_words
 from sira_cli.methods.base import Ability
-from sira_cli.models.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sira_cli.data.records.record import Result
-from sira_cli.models.many.batch_size import Halved as Halved
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.records import Result
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,14 @@ class Skipped:
     name: str
     id: str
     failed: bool = False
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Memory was too small for `before` pictures at once; from now on the batch size is `batch_size`."""
+
+    before: int
+    batch_size: int
 
 
 @dataclass(frozen=True)

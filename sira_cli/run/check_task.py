@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.records.record import Answer, Result
-from sira_cli.models.final_answers import FinalAnswers
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.picture_task import PictureTask
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.check_request import CheckRequest, checked
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.check_request import CheckRequest, checked
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.picture_task import PictureTask
+from sira_cli.run.records import Result
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.records.record import Answer
 from sira_cli.models import combinations
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.look.entries import looked

@@ -8,23 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.records.record import Answer, Result
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.language.things import Thing
 from sira_cli.methods import find
-from sira_cli.models.keys import Asked, Keys
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.look.claims import LIST_TOKENS, Claim, best_of
 from sira_cli.models.look.finding import ObjectFinder
-from sira_cli.models.many.ahead import ahead
-from sira_cli.models.many.item import message
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM
-from sira_cli.runs.check_request import CheckRequest, checked
-from sira_cli.runs.endpoint import Endpoint
-from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
-from sira_cli.runs.nothing_left import nothing_left
-from sira_cli.runs.run import Engine, Job
+from sira_cli.run.batch import ahead, message
+from sira_cli.run.check_request import CheckRequest, checked
+from sira_cli.run.endpoint import Endpoint
+from sira_cli.run.events import Failed, Finished, PictureEvent, Skipped
+from sira_cli.run.keys import Asked, Keys
+from sira_cli.run.nothing_left import nothing_left
+from sira_cli.run.records import Result
+from sira_cli.run.run import Engine, Job
 
 REVISION = "endpoint"  # in records: the files of the model are not known here
 CONCURRENCY = 4  # questions at once, each about another picture

@@ -69,8 +69,7 @@ class Request:
         return cls(task, prompts.asking(said) if task == "ask" else said, **options)
 
     def about(self, pictures: Sequence[Picture]) -> Self:
-        """Return the request for these pictures: with `together`, and with `fills` if their columns go into a prompt.
-        """
+        """Return the request for these pictures, with `together` and `fills`."""
         together = max((len(picture.parts) for picture in pictures), default=1)
         return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 

@@ -24,16 +24,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.models.loading.load import load
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.many.batch_size import AUTO, BatchSize
-from sira_cli.models.many.request import Request
-from sira_cli.models.many.runner import WINDOW
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
-from sira_cli.runs.local_run import LocalRun
+from sira_cli.run.batch import AUTO, BatchSize
+from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped
+from sira_cli.run.local_run import LocalRun
+from sira_cli.run.lvlm import load
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.runner import WINDOW
 
 LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
 ROWS = 32  # pictures in a block, at least; a block's texts come back together

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.runs.events import Failed, Finished, PictureEvent, Skipped
+from sira_cli.run.events import Failed, Finished, PictureEvent, Skipped
 
 # Facts from an engine about the model, the device and the memory.
 FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")

@@ -5,23 +5,174 @@ The file of a killed process is complete, except perhaps for its last line, whic
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sira_cli.data.records.continued_file import ContinuedFile, check_same, kept_in_place
-from sira_cli.data.records.index import RecordIndex
-from sira_cli.data.records.lines import FAILED, MARKED, Head, as_line, head_of
-from sira_cli.data.records.record import CONFIGURATION, configuration_of
-from sira_cli.data.records.repeated import marked, shared_by_many
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
+from sira_cli.run.continued import ContinuedFile, check_same, kept_in_place
+from sira_cli.run.records import CONFIGURATION, OPTIONAL, as_line, configuration_of
+
+Numbers = NDArray[np.int64]
+
+
+class RecordIndex:
+    """Numbers about each record of a file, in arrays: a file may have millions of records, which count from 0 on.
+
+    start   of its line, in bytes; -1: it is not in the file
+    name    hash of its name
+    image   hash of the content of its picture
+    """
+
+    def __init__(self, *more: str) -> None:
+        """Begin empty, with columns of the user's own after those above."""
+        self._columns = {name: array("q") for name in ("start", "name", "image", *more)}
+
+    def __len__(self) -> int:
+        return len(self._columns["start"])
+
+    def add(self, *row: int) -> int:
+        """Add a record, with a value for each column, and return its number."""
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+        return len(self) - 1
+
+    def replace(self, number: int, *row: int) -> None:
+        """Put another record in the place of one."""
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column[number] = value
+
+    def __getitem__(self, name: str) -> array[int]:
+        """Return a column."""
+        return self._columns[name]
+
+    def numbers(self, name: str) -> Numbers:
+        """Return a column for arithmetic. As long as it is in use, nothing can be added."""
+        return np.frombuffer(self._columns[name], dtype=np.int64)
+
+
+MANY = 10  # pictures
+WARNING = f"has the text of {MANY} pictures or more"
+
+
+def shared_by_many(texts: Numbers, images: Numbers) -> Numbers:
+    """Return the texts that many pictures share; copies of a picture count once."""
+    found, counts = np.unique(texts[texts != 0], return_counts=True)
+    often = np.isin(texts, found[counts >= MANY])
+    pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
+    found, counts = np.unique(pairs[0], return_counts=True)
+    shared: Numbers = found[counts >= MANY]
+    return shared
+
+
+def marked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the warning if it had none, else without it."""
+    before = record.pop("warnings", [])
+    after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
+    return record | ({"warnings": after} if after else {})
+
+
+FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
+
+
+class Head(NamedTuple):
+    """The fields of a record that are needed without its text. Numbers are hashes.
+
+    Attributes:
+        text: of a caption; 0 for answers, which many pictures may share.
+        image: of its picture's content.
+        flags: of `FAILED` and `MARKED`.
+        configuration: all that is equal in a file, as it is written; it may differ where that does not.
+    """
+
+    name: str
+    key: str
+    text: int
+    image: int
+    flags: int
+    configuration: bytes
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], by: str) -> Head:
+        """Return the fields of a record, whose name is its field `by`."""
+        text, image, warnings = (
+            json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "image_sha256", "warnings")
+        )
+        said = _hashed(record["schema"], record["status"] == "error", text, image, warnings)
+        return cls(record[by], record["key"], *said, b"")
+
+
+def _hashed(schema: str, failed: bool, text: bytes, image: bytes, warnings: bytes) -> tuple[int, int, int]:
+    """Return `text`, `image` and `flags` of a record, from the JSON of its fields."""
+    is_caption = not failed and "sira.caption/" in schema
+    return hash(text) if is_caption else 0, hash(image), FAILED * failed + MARKED * (WARNING.encode() in warnings)
+
+
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_HEAD = re.compile(
+    rb'\{"schema": ("sira\.\w+/\d+"), (?:"id": (%(s)s), )?"key": "(\w*)", '
+    rb'"file_name": (%(s)s), "status": "(ok|error)", "text": (%(s)s), "error": ' % {b"s": _STRING}
+)
+
+
+def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> Head | None:
+    """Return the needed fields of a line that sira wrote; None for other lines.
+
+    The searched byte strings cannot occur in a text, in which quotes are escaped.
+    """
+    found = _HEAD.match(line)
+    if found is None:
+        return None
+    first = line.find(b', "prompt": ', found.end())
+    last = line.find(b', "finish_reason": ', first)
+    image = line.find(b', "image_sha256": ', last)
+    version = line.find(b', "sira_version": ', image)
+    if not 0 < first < last < image < version:
+        return None
+    first = first if same_prompt else line.find(b', "preset": ', first)
+    schema, number, key, file_name, status, text = found.groups()
+    name = file_name if by == "file_name" else number
+    if name is None:
+        return None
+    end = _end_of(line[version:])
+    content = line[image + len(b', "image_sha256": ') : version]
+    said = _hashed(schema.decode(), status == b"error", text, content, end.warnings)
+    name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
+    return Head(name, key.decode(), *said, schema + line[first:last] + end.configuration)
+
+
+class _End(NamedTuple):
+    """The needed fields at a line's end: those equal in the whole file, and the warnings."""
+
+    configuration: bytes
+    warnings: bytes
+
+
+@functools.lru_cache(maxsize=64)  # most lines of a file end alike
+def _end_of(end: bytes) -> _End:
+    rest, optional = split_optional(end)
+    same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
+    return _End(rest + same, optional.get("warnings", b""))
+
+
+def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Split a line of sira into its beginning and the JSON of its optional fields at the end."""
+    rest, optional = line.rstrip().removesuffix(b"}"), {}
+    for name in reversed(OPTIONAL):
+        rest, found, value = rest.partition(b', "%s": ' % name.encode())
+        if found:
+            optional[name] = value
+    return rest, optional
+
 
 _BEGINNING = b'{"schema": "sira.'
 _HASH, _KEY = re.compile("[0-9a-f]{64}"), 32

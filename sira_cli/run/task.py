@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
 from sira_cli.models.inputs.processors import refused
-from sira_cli.models.many.batch_size import largest_batch
-from sira_cli.models.many.item import Batch, Item, is_final, message
-from sira_cli.models.many.memory import out_of_memory
-from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
+from sira_cli.run.batch import Batch, Item, is_final, largest_batch, message, out_of_memory
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -46,7 +43,7 @@ class Task(ABC, Generic[A, R]):
     streams = False
     in_order = False
 
-    def __init__(self, lvlm: RecordingModel, *, decoded: int = 0, images_kept: bool = False) -> None:
+    def __init__(self, lvlm: Any, *, decoded: int = 0, images_kept: bool = False) -> None:
         """Prepare the task."""
         self.lvlm = lvlm
         self._decoded: Kept[OpenedPicture] = Kept(decoded)

@@ -15,16 +15,16 @@ from sira_cli.data.selection import Selection
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.batch_size import BatchSize
-from sira_cli.models.many.request import Request
 from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Event
-from sira_cli.runs.run import Job, PictureRun
+from sira_cli.run.batch import BatchSize
+from sira_cli.run.events import Event
+from sira_cli.run.request import Request
+from sira_cli.run.run import Job, PictureRun
 
 if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def run_pictures(
     selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     chosen = {lvlm.method: (lvlm.preset, lvlm.decoder)}
     with opened_jobs(selection, chosen, verify=Verify.of(verify), **asked) as (job,):
-        from sira_cli.runs.local_run import LocalRun
+        from sira_cli.run.local_run import LocalRun
 
         engine = LocalRun(lvlm, job.request, batch_size=batch_size, done=job.targets.done, on_text=on_text)
         yield from PictureRun(job, engine, fail_fast=fail_fast).events()

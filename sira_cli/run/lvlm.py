@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
-from sira_cli.data.records.record import Result
 from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.language.things import Words
 from sira_cli.methods.base import Method
+from sira_cli.models.answering.answer import Answer
+from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.inputs.processors import refusing
+from sira_cli.models.loading.hub import Download
+from sira_cli.models.loading.load import read_model
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.claims import Check
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.item import Batch, Item
-from sira_cli.models.many.picture_task import PictureTask
-from sira_cli.models.many.request import Request
-from sira_cli.models.many.runner import Runner
-from sira_cli.models.recording import RecordingModel
 from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.keys import Asked, Keys
+from sira_cli.run.picture_task import PictureTask
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.runner import Runner
 
 
-class Lvlm(RecordingModel):
-    """A loaded large vision-language model. `load` makes it; its attributes are those of `DecodingModel`."""
+class Lvlm(AnsweringModel):
+    """A loaded large vision-language model. `load` makes it; its attributes are those of `AnsweringModel`."""
 
     def __repr__(self) -> str:
         fork = f", K = {self.k} of {self.layers}" if self.k else ""
@@ -38,6 +45,43 @@ class Lvlm(RecordingModel):
     def under(self, method: Method, preset: Preset | None = None) -> Lvlm:
         """Return the same loaded model under another method, or with another preset; this one is unchanged."""
         return Lvlm(self.model, self.processor, preset or self.preset, method, self.revision, self.vocabulary)
+
+    @functools.cached_property
+    def keys(self) -> Keys:
+        """The keys of its records."""
+        return Keys.of(self.preset, self.decoder, self.revision)
+
+    def result(
+        self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any
+    ) -> Result:
+        """Return the record of a picture, as `Keys.result`; a failed picture's record has the same keys and types."""
+        return self.keys.result(
+            asked,
+            answer,
+            milliseconds,
+            warnings,
+            k=self.k,
+            layers=self.layers,
+            alpha=self.alpha,
+            method_settings=self._other_settings(asked.task),
+            picture_settings=self._picture_settings(asked.task, answer.image_tokens),
+            **more,
+        )
+
+    def _other_settings(self, task: str) -> dict[str, Any] | None:
+        """Return the method's settings without their own key in records."""
+        settings = self.decoder.for_task(task).settings()
+        if "beta" in self.decoder.deciding and self.sira.beta is not None:
+            settings["beta"] = self.sira.beta
+        return {name: value for name, value in settings.items() if name != "alpha"} or None
+
+    def _picture_settings(self, task: str, image_tokens: int) -> dict[str, Any] | None:
+        """Return the method's settings that differ for a picture with this number of tokens (0: it failed)."""
+        usual = self.decoder.for_task(task)
+        if not image_tokens or (own := usual.for_picture(image_tokens)) is usual:
+            return None
+        known = usual.settings()
+        return {name: value for name, value in own.settings().items() if value != known[name]} or None
 
     def caption(
         self,
@@ -142,3 +186,36 @@ class Lvlm(RecordingModel):
         task.settle(item, answer, 1000 * (time.perf_counter() - started))
         assert item.result is not None
         return item.result
+
+
+def load(
+    source: str | os.PathLike[str] | Preset,
+    *,
+    method: str | Method = "sira",
+    device: str = "auto",
+    offline: bool = False,
+    on_download: Callable[[Download], None] | None = None,
+    **settings: Any,
+) -> Lvlm:
+    """Load a vision-language model that captions pictures and answers questions with SIRA.
+
+    Args:
+        source: a preset (name, YAML file or `Preset`), a checkpoint folder, or a hub model id.
+        method: `sira`, `greedy` for the unchanged model, or another one of `sira_cli.methods.METHODS` to compare with.
+            A method given by name gets the preset's settings for it.
+        device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
+        offline: never contact the hub; cached models still work.
+        on_download: called before each download, with its name and size.
+        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature, top_p, top_k,
+            min_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
+            `4bit`), attn_implementation, trust_remote_code, max_pixels, min_pixels, max_tiles, longest_edge,
+            pan_and_scan, pad_to_square, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A
+            method's own settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
+
+    Raises:
+        SettingsError: a preset or a setting is wrong.
+        ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
+        UnsupportedModelError: SIRA cannot follow the model exactly.
+    """
+    arguments: dict[str, Any] = {"method": method, "device": device, "offline": offline, "on_download": on_download}
+    return Lvlm(*read_model(source, **arguments, **settings))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sira_cli.data.records.continued_file import check_same
-from sira_cli.data.records.ledger import Ledger
-from sira_cli.data.records.record import Result, flat
 from sira_cli.models.loading.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.run_record import read_report
+from sira_cli.run.continued import check_same
+from sira_cli.run.ledger import Ledger
+from sira_cli.run.records import Result, flat
+from sira_cli.run.run_record import read_report
 
 
 class RecordFile:

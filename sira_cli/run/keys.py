@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from sira_cli._version import __version__
-from sira_cli.data.records.record import Answer, Result, hash_of
 from sira_cli.methods.base import Method
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.loading.calibrations import calibrated
 from sira_cli.models.loading.preset import Preset
+from sira_cli.run.records import Result, hash_of
 
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
 SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(Result)} - {"warnings"}

@@ -7,20 +7,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.data.records.record import Answer, Result
 from sira_cli.data.rows import brief
 from sira_cli.errors import PictureSettingsError, SettingsError
+from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.choices import choose
 from sira_cli.models.answering.texts import repetition
-from sira_cli.models.final_answers import FinalAnswers
 from sira_cli.models.inputs.encoded import EncodedPictures
-from sira_cli.models.keys import Asked
-from sira_cli.models.many.batch_size import largest_batch
-from sira_cli.models.many.item import Batch, Item, message
-from sira_cli.models.many.request import Request
-from sira_cli.models.many.task import Task
-from sira_cli.models.recording import RecordingModel
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.batch import Batch, Item, largest_batch, message
+from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.keys import Asked
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.task import Task
 
 DECODED = 2  # pictures whose samples wait for the next question about them
 
@@ -28,7 +27,7 @@ DECODED = 2  # pictures whose samples wait for the next question about them
 class PictureTask(Task[Answer, Result]):
     """A caption of each picture, or an answer about it."""
 
-    def __init__(self, lvlm: RecordingModel, request: Request, done: Callable[[str], str]) -> None:
+    def __init__(self, lvlm: Any, request: Request, done: Callable[[str], str]) -> None:
         """Prepare the task."""
         lvlm.check_prompt(request.prompt, request.together)
         if request.schema is not None:
@@ -48,7 +47,8 @@ class PictureTask(Task[Answer, Result]):
 
     def blank(self) -> Result:
         """Return a result without a picture: the fields that are equal in all results of this task."""
-        return self.lvlm.result(Asked(self.request.task, "", "", self.request.prompt), self._no_answer(""))
+        found: Result = self.lvlm.result(Asked(self.request.task, "", "", self.request.prompt), self._no_answer(""))
+        return found
 
     def item(self, picture: Picture, name: str) -> Item[Result]:
         """Return the item of a picture, with its name in the record."""

@@ -8,46 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "error"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of decoding one picture; if it failed, with `error`.
-
-    Attributes:
-        text: without surrounding white space.
-        error: the reason of a failure.
-        reasoning: as in `Result`; None: the model is not known to think.
-        reasoning_tokens: number of `output_tokens` that belong to `reasoning`.
-        tokens: as decoded, with the end token.
-        json_schema: the schema that the text follows (`Schema.label`); None without one.
-
-    The others are as in `Result`.
-    """
-
-    text: str = ""
-    finish_reason: FinishReason = "error"
-    image_tokens: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    error: str = ""
-    words: list[dict[str, Any]] | None = None
-    choices: list[dict[str, Any]] | None = None
-    warnings: tuple[str, ...] = ()
-    objects: list[dict[str, Any]] | None = None
-    verify: dict[str, Any] | None = None
-    draft: str | None = None
-    removed: list[dict[str, Any]] | None = None
-    candidates: list[dict[str, Any]] | None = None
-    added: list[str] | None = None
-    forbidden: list[str] | None = None
-    reasoning: str | None = None
-    reasoning_tokens: int = 0
-    tokens: tuple[int, ...] = ()
-    json_schema: str | None = None
-    data: Any = None
-
+from sira_cli.models.answering.answer import FinishReason
 
 # Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
 SAME_IN_A_FILE = {"same in a file": True}
@@ -183,3 +144,8 @@ def hash_of(**decisive: Any) -> str:
     """Return the SHA-256, in hexadecimal, of the arguments as canonical JSON."""
     canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def as_line(record: dict[str, Any]) -> bytes:
+    """Return a record as a line."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sira_cli.data.captions.captioned import CaptionedPicture
-from sira_cli.data.records.record import Result
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
 
 TASK = "check"
 EMPTY = "the caption is empty"

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from sira_cli.data.records.record import Result
 from sira_cli.errors import PictureError
 from sira_cli.models.inputs.processors import pixel_library
 from sira_cli.models.loading.peak import peak_of_process
-from sira_cli.models.lvlm import Lvlm
-from sira_cli.models.many.batch_size import BatchSize
-from sira_cli.models.many.item import Item
-from sira_cli.models.many.picture_task import PictureTask
-from sira_cli.models.many.request import Request
-from sira_cli.models.many.runner import Runner
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.check_task import CheckTask
-from sira_cli.runs.events import Failed, Finished, Halved, PictureEvent, Skipped
+from sira_cli.run.batch import BatchSize, Item
+from sira_cli.run.check_task import CheckTask
+from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.picture_task import PictureTask
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.runner import Runner
 
 TASKS: dict[str, Callable[..., PictureTask]] = {"caption": PictureTask, "ask": PictureTask, "check": CheckTask}
 

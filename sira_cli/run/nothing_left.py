@@ -13,15 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.keys import Keys
 from sira_cli.models.loading import presets
 from sira_cli.models.loading.hub import find_checkpoint
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.many.ahead import ahead
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Skipped
-from sira_cli.runs.run import Job
-from sira_cli.runs.targets import Targets
+from sira_cli.run.batch import ahead
+from sira_cli.run.events import Skipped
+from sira_cli.run.keys import Keys
+from sira_cli.run.run import Job
+from sira_cli.run.targets import Targets
 
 READERS = 4
 

@@ -8,16 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from sira_cli.data.records.record import Result
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.many.request import Request
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.events import Event, Failed, Halved, PictureEvent, Skipped, Started
-from sira_cli.runs.run_record import Counts, run_record
-from sira_cli.runs.targets import Targets, targets_for
+from sira_cli.run.events import Event, Failed, Halved, PictureEvent, Skipped, Started
+from sira_cli.run.records import Result
+from sira_cli.run.request import Request
+from sira_cli.run.run_record import Counts, run_record
+from sira_cli.run.targets import Targets, targets_for
 
 
 class Engine(Protocol):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sira_cli.models.many.batch_size import BatchSize
 from sira_cli.pictures.picture import Picture
-from sira_cli.runs.nothing_left import nothing_left
-from sira_cli.runs.run import Engine, Job
+from sira_cli.run.batch import BatchSize
+from sira_cli.run.nothing_left import nothing_left
+from sira_cli.run.run import Engine, Job
 
 if TYPE_CHECKING:
-    from sira_cli.models.lvlm import Lvlm
+    from sira_cli.run.lvlm import Lvlm
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Engines:
         if self.workers is not None:
             return self.workers(job)
         lvlm = self._under(job)
-        from sira_cli.runs.local_run import LocalRun
+        from sira_cli.run.local_run import LocalRun
 
         return LocalRun(lvlm, job.request, batch_size=self.batch_size, done=job.targets.done, on_text=on_text)
 

@@ -19,12 +19,22 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from sira_cli.models.many.ahead import ahead, as_they_come
-from sira_cli.models.many.batch_size import AUTO, FIRST, BatchSize, Halved, check_batch_size, usual_batch_size
-from sira_cli.models.many.item import Batch, Item, is_final
-from sira_cli.models.many.memory import out_of_memory
-from sira_cli.models.many.task import LARGE, Task
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.batch import (
+    AUTO,
+    FIRST,
+    Batch,
+    BatchSize,
+    Item,
+    ahead,
+    as_they_come,
+    check_batch_size,
+    is_final,
+    out_of_memory,
+    usual_batch_size,
+)
+from sira_cli.run.events import Halved
+from sira_cli.run.task import LARGE, Task
 
 R = TypeVar("R")
 

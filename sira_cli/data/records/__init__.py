@@ -1,1 +1,0 @@
-"""Records: one per picture, in files that a later run continues, and as tables."""
