@@ -28,6 +28,7 @@ class RecordFile:
 
     def __init__(self, path: Path, schemas: tuple[str, ...] = SCHEMAS) -> None:
         """Scan the file."""
+        self.path = path
         try:
             self._file = _seekable(path)
         except OSError as error:

@@ -41,6 +41,7 @@ def _print_pair(pair: Pair) -> None:
     """Print a picture's name, and both texts as one with marked differences: by colour, else as in git."""
     from rich.text import Text
 
+    from sira_cli.analysis.compare import differences
     from sira_cli.cli.terminal.output import table_console
 
     console = table_console()
@@ -52,11 +53,11 @@ def _print_pair(pair: Pair) -> None:
         print(f"  {pair.marked()}")
     else:
         line = Text("  ")
-        for stretch in pair.stretches:
-            if stretch.equal:
-                line.append(stretch.b)
-                continue
-            line.append(stretch.a, "red strike").append(stretch.b, "green bold")
+        for equal, a, b in differences(pair.a["text"], pair.b["text"]):
+            if equal:
+                line.append(b)
+            else:
+                line.append(a, "red strike").append(b, "green bold")
         console.print(line)
     print()
 
@@ -67,25 +68,22 @@ def _print_sums(comparison: Comparison) -> None:
     a, b = (path.stem for path in comparison.paths)
     if a == b:
         a, b = map(str, comparison.paths)
-    both = len(comparison.pairs)
-    table = new_list("", a, b)
+    only_a, only_b = len(comparison.only_a), len(comparison.only_b)
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,
-        "pictures": (both + len(comparison.only_a), both + len(comparison.only_b)),
-        "only in this run": (len(comparison.only_a), len(comparison.only_b)),
+        "pictures": (comparison.both + only_a, comparison.both + only_b),
+        "only in this run": (only_a, only_b),
         **{f"ended by {reason}": counts for reason, counts in comparison.finish_reasons.items()},
         **{name: (f"{first:.1f}", f"{second:.1f}") for name, (first, second) in comparison.figures.items()},
     }
+    table = new_list("", a, b)
     for name, values in rows.items():
-        table.add_row(name, *(_shown(value) for value in values))
+        shown = ("" if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+        table.add_row(name, *shown)
     table_console().print(table)
-    print(f"\n{comparison.equal} of {both} texts are equal")
+    print(f"\n{comparison.equal} of {comparison.both} texts are equal")
     words = list(comparison.words.items())[:WORDS]
     for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):
         listed = [f"{word} {counts[number]}" for word, counts in words if counts[number] > counts[1 - number]]
         if listed:
             print(f"{title}, with the number of texts: {', '.join(listed)}")
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

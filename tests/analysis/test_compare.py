@@ -6,11 +6,12 @@ import json
 import random
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from sira_cli.analysis.compare import Pair, compare
+from sira_cli.analysis.compare import Pair, compare, differences
 from sira_cli.errors import DataError
 from sira_cli.models.loading import load as loading
 from sira_cli.run.lvlm import load
@@ -81,8 +82,10 @@ def test_a_comparison_of_two_runs(sira, folder):
     texts = [[json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (a, b)]
     comparison = compare(a, b)
     assert comparison.settings == {"method": ("greedy", "sira"), "alpha": (0.0, 0.5)}
-    assert [(pair.a["text"], pair.b["text"]) for pair in comparison.pairs] == list(zip(*texts, strict=True))
-    assert comparison.equal == sum(one == other for one, other in zip(*texts, strict=True)) < 3
+    different = [(one, other) for one, other in zip(*texts, strict=True) if one != other]
+    assert [(pair.a["text"], pair.b["text"]) for pair in comparison.changed] == different
+    assert (comparison.both, comparison.equal) == (3, 3 - len(different))
+    assert different
     words = tuple(sum(len(text.split()) for text in side) / 3 for side in texts)
     assert comparison.figures["words per text"] == pytest.approx(words)
     code, out, _ = sira("compare", a, b)
@@ -93,26 +96,25 @@ def test_a_comparison_of_two_runs(sira, folder):
     assert json.loads(sira("compare", a, b, "--json")[1]) == json.loads(json.dumps(comparison.to_record()))
 
 
-def test_marked_differences(tmp_path):
-    pair = Pair(
-        "a.jpg", record("a.jpg", "There is a red ball, and  a dog."), record("a.jpg", "There is a ball and a blue dog!")
-    )
-    assert pair.marked() == "There is a [-red-] ball[-,-] and a {+blue+} dog[-.-]{+!+}"
-    assert Pair("", record("", "两只狗。"), record("", "两只猫。")).marked() == "两只[-狗-]{+猫+}。"
+def marked(a: str, b: str) -> str:
+    return Pair(record("", a), record("", b)).marked()
 
 
 def test_both_texts_can_be_read_from_the_marked_one():
+    assert marked("There is a red ball, and  a dog.", "There is a ball and a blue dog!") == (
+        "There is a [-red-] ball[-,-] and a {+blue+} dog[-.-]{+!+}"
+    )
+    assert marked("两只狗。", "两只猫。") == "两只[-狗-]{+猫+}。"
     draw = random.Random(0)
     for _ in range(300):
         a, b = (
             " ".join(draw.choice(["a", "dog", "cat", "is", "on", "the", "it's"]) for _ in range(draw.randrange(12)))
             for _ in range(2)
         )
-        pair = Pair("", record("", a), record("", b))
-        assert "".join(stretch.a for stretch in pair.stretches) == a
-        assert "".join(stretch.b for stretch in pair.stretches) == b
-        first = re.sub(r"\{\+.*?\+\}", "", pair.marked()).replace("[-", "").replace("-]", "")
-        second = re.sub(r"\[-.*?-\]", "", pair.marked()).replace("{+", "").replace("+}", "")
+        stretches = differences(a, b)
+        assert ("".join(each.a for each in stretches), "".join(each.b for each in stretches)) == (a, b)
+        first = re.sub(r"\{\+.*?\+\}", "", marked(a, b)).replace("[-", "").replace("-]", "")
+        second = re.sub(r"\[-.*?-\]", "", marked(a, b)).replace("{+", "").replace("+}", "")
         assert (first.split(), second.split()) == (a.split(), b.split())
 
 
@@ -140,23 +142,27 @@ def test_sums(tmp_path):
         record("4", "", status="error", error="4: is damaged", finish_reason="error"),
         record("5", "Only here."),
     )
-    b = write(
-        tmp_path / "b.jsonl",
-        record("2", "A cat\u2028and a horse.", alpha=1.0),
-        record("1", "A dog.", alpha=1.0),
-        record("3", "A fish.", alpha=1.0),
-        record("4", "A fish.", alpha=1.0),
-        record("6", "Only there.", alpha=1.0),
-    )
+    texts = {"2": "A cat\u2028and a horse.", "1": "A dog.", "3": "A fish.", "4": "A fish.", "6": "Only there."}
+    b = write(tmp_path / "b.jsonl", *(record(name, text, alpha=1.0) for name, text in texts.items()))
     b.write_bytes(b.read_bytes() + b'{"schema": "sira.cap')  # torn
     comparison = compare(a, b)
-    assert [pair.name for pair in comparison.pairs] == ["1", "2", "3", "4"]
+    assert (comparison.both, comparison.equal) == (4, 1)
     assert [pair.name for pair in comparison.changed] == ["2", "3", "4"]
     assert (comparison.only_a, comparison.only_b) == (["5"], ["6"])
     assert comparison.settings == {"alpha": (0.5, 1.0)}
     assert comparison.finish_reasons == {"error": (1, 0), "length": (1, 0), "stop": (2, 4)}
     assert comparison.figures["words per text"] == (3.0, 3.0)  # of 1, 2 and 3
     assert comparison.words == {"bird": (1, 0), "dog": (1, 0), "fish": (0, 1), "horse": (0, 1)}
+
+
+def test_texts_stay_on_disk(tmp_path):
+    """Memory for a record of a kilobyte is a few numbers."""
+    text = "A dog on a sofa. " * 60
+    a, b = (write(tmp_path / f"{name}.jsonl", *(record(f"{number}", text) for number in range(2000))) for name in "ab")
+    tracemalloc.start()
+    assert compare(a, b).equal == 2000
+    assert tracemalloc.get_traced_memory()[1] < a.stat().st_size / 2
+    tracemalloc.stop()
 
 
 def test_pictures_are_found_in_files_of_other_folders(tmp_path):

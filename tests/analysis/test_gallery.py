@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.page.page import make_page
+from sira_cli.analysis.page import make_page
 from sira_cli.errors import DataError, SettingsError
 from tests.support.browser import violations, wait, without_axe
 from tests.support.records import caption_record

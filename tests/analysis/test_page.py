@@ -14,10 +14,8 @@ import jsonschema
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.page.chart import HEIGHT, Chart, Scale
-from sira_cli.analysis.page.page import render, to_script
-from sira_cli.analysis.page.pictures import find_picture
-from sira_cli.analysis.page.text import label, pieces
+from sira_cli.analysis.page import render, to_script
+from sira_cli.analysis.page.traces import HEIGHT, Scale, find_picture, label, token_texts
 from sira_cli.analysis.trace import SCHEMA
 from sira_cli.analysis.trace.read import read_traces
 from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
@@ -62,8 +60,12 @@ class Page(HTMLParser):
         return sum(found == tag and name in (None, *attrs.get("class", "").split()) for found, attrs in self.elements)
 
 
+def html_of(folder: Path, *traces: list[dict], title: str | None = None) -> str:
+    return render(read_traces(write_traces(folder / "trace.jsonl", *traces)), title)
+
+
 def page_of(folder: Path, *traces: list[dict], title: str | None = None) -> Page:
-    return Page(render(read_traces(write_traces(folder / "trace.jsonl", *traces)), title))
+    return Page(html_of(folder, *traces, title=title))
 
 
 @pytest.fixture
@@ -78,17 +80,14 @@ def tokens_of(folder: Path, text: str) -> list:
     return list(read_traces(write_traces(folder / "trace.jsonl", make_trace(text=text)))[0].tokens)
 
 
-def test_line_breaks_and_parts_of_characters_are_visible(tmp_path):
+def test_what_cannot_be_seen_has_a_sign(tmp_path):
     tokens = tokens_of(tmp_path, "a\n🐈 b\u202ec")
-    shown = [str(piece) for piece in pieces(tokens)]
+    shown = [str(piece) for piece in token_texts(tokens)]
     assert shown[1] == '<span class="sign" data-sign="↵"></span>\n'
     assert shown[2] == '<span class="sign">⟨F0⟩</span>'
     assert [label(token) for token in tokens[1:6]] == ["↵", "⟨F0⟩", "⟨9F⟩", "⟨90⟩", "⟨88⟩"]
     assert shown[5].startswith("🐈")
     assert shown[6] == ' b<span class="sign" data-sign="⟨U+202E⟩"></span>c'
-
-
-def test_what_cannot_be_seen_has_a_name(tmp_path):
     assert label(tokens_of(tmp_path, "ab\u202ecd")[0]) == "ab⟨U+202E⟩cd"
     assert label(tokens_of(tmp_path, "\0")[0]) == "␀"
 
@@ -131,7 +130,7 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
     assert [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")] == [
         (" dog", 0.7)
     ]
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    html = html_of(tmp_path, trace)
     section = re.search(r'<section class="things".*?</section>', html, re.DOTALL)[0]
     assert "Objects not supported: 2 of 3" in section
     assert re.findall(r"<bdi>(.*?)</bdi>", section) == ["bookshelf", "cat", "dog"]
@@ -139,34 +138,26 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
     assert section.count("[not supported]") == 2
 
 
-def test_reasoning_is_folded_and_stays_text(tmp_path):
-    trace = make_trace(text="A dog.")
-    assert '<details class="reasoning">' not in render(read_traces(write_traces(tmp_path / "plain.jsonl", trace)))
-    trace[-1]["reasoning"] = "A <b>cat</b>?"
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
-    folded = (
-        '<details class="reasoning"><summary>Reasoning</summary><p dir="auto">A &lt;b&gt;cat&lt;/b&gt;?</p></details>'
-    )
-    assert folded in html
+def test_reasoning_is_folded_and_stays_text(tmp_path, one):
+    assert '<details class="reasoning">' not in html_of(tmp_path, one)
+    one[-1]["reasoning"] = "A <b>cat</b>?"
+    folded = '<summary>Reasoning</summary><p dir="auto">A &lt;b&gt;cat&lt;/b&gt;?</p></details>'
+    assert f'<details class="reasoning">{folded}' in html_of(tmp_path, one)
 
 
 def test_the_words_to_doubt_stand_beside_the_picture(tmp_path):
     trace = make_trace(text="There is a cat, and a dog on a sofa.")
     for word in trace[-1]["words"]:
         word["grounding"] = {"cat,": 0.9, "dog": 0.104, "sofa.": 0.3999}.get(word["word"], 0.0)
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", trace)))
+    html = html_of(tmp_path, trace)
     evidence = re.search(r'<div class="evidence">.*?</section>', html, re.DOTALL)[0]
     assert "Words to doubt: 2 of 3" in evidence
     assert re.findall(r"<bdi>(.*?)</bdi>", evidence) == ["dog", "sofa", "cat"]
     shown = re.findall(r'<td data-value="[^"]*">([^<]*)<svg', evidence)
     assert shown == ["0.10", "0.40", "0.90"]  # a probability has no sign
-
-
-def test_no_coloured_space_is_left_at_the_end_of_a_line(tmp_path):
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", make_trace())))
     strip = re.search(r'<div class="strip".*?</div>', html, re.DOTALL)[0]
     assert '</span> <span class="tok ' in strip
-    assert not re.search(r'<span class="tok [^>]*> ', strip)
+    assert not re.search(r'<span class="tok [^>]*> ', strip)  # no coloured space at the end of a line
 
 
 # Charts
@@ -174,17 +165,14 @@ def test_no_coloured_space_is_left_at_the_end_of_a_line(tmp_path):
 
 def test_bars_stand_on_zero_and_fill_the_axis(tmp_path, one):
     (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", one))
-    scale = Scale.of([trace])
-    chart = Chart.of(trace.tokens, scale)
-    tops = [float(end) for end in re.findall(r"V([\d.]+)h", chart.above + chart.below)]
+    scale = Scale.fitted_to([trace])
+    chart = scale.chart(trace.tokens)
+    tops = [float(end) for end in re.findall(r"V([\d.]+)h", chart["above"] + chart["below"])]
     deltas = [token.delta for token in trace.tokens]
-    assert min(tops) == pytest.approx(0 if max(deltas) > 0 else chart.zero)
-    assert chart.zero == pytest.approx(HEIGHT * scale.high / (scale.high - scale.low), abs=0.01)
+    assert min(tops) == pytest.approx(0 if max(deltas) > 0 else chart["zero"])
+    assert chart["zero"] == pytest.approx(HEIGHT * scale.high / (scale.high - scale.low), abs=0.01)
     assert scale.high == max(0, *deltas)
-
-
-def test_colours_are_symmetric_and_saturate():
-    scale = Scale(colour=2.0, low=-1, high=5, kl=1)
+    scale = Scale(colour=2.0, low=-1, high=5, kl=1)  # colours are symmetric, and saturate
     assert [scale.level(delta) for delta in (0, 0.2, 0.3, 1, 2, 9)] == [0, 0, 1, 2, 4, 4]
     assert [scale.level(-delta) for delta in (0.2, 0.3, 1, 2, 9)] == [0, -1, -2, -4, -4]
 
@@ -192,17 +180,15 @@ def test_colours_are_symmetric_and_saturate():
 # The page
 
 
-def test_one_trace(tmp_path):
-    page = page_of(tmp_path, make_trace(tracked=("cat", "dog")))
+def test_one_trace_can_be_read_without_the_script(tmp_path):
+    page = page_of(tmp_path, make_trace(tracked=("cat", "dog"), file_name="../../photos/cat.png"))
     assert (page.count("article", "trace"), page.count("main", "one")) == (1, 1)
     for text in ("SIRA, K = 14 of 28", "Describe this image in detail.", "Qwen/Qwen2.5-VL-7B-Instruct",
                  "greedy, at most 512 tokens", "the model ended the text", "transformers 5.23.0", "not proof",
-                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5"):  # fmt: skip
+                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5",
+                 "Trace of photos/cat.png"):  # fmt: skip
         assert text in page.text
-
-
-def test_the_caption_reads_without_the_script(tmp_path):
-    page = page_of(tmp_path, make_trace())
+    assert ".." not in page.text  # the way to a picture is not its name
     assert page.strip == CAPTION + END
     title = next(attrs["title"] for tag, attrs in page.elements if tag == "span" and "title" in attrs)
     assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", title)
@@ -221,17 +207,13 @@ def test_the_data_hold_every_candidate_and_the_chosen_one(tmp_path):
         assert token["tracked"][0][0] == "cat"
 
 
-def test_nothing_is_fetched(tmp_path, photos):
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", make_trace(photos["chelsea"]))))
-    sources = [value for _, attrs in Page(html).elements for key, value in attrs.items() if key in ("src", "href")]
-    assert len(sources) == 1
-    assert sources[0].startswith("data:image/webp;base64,")
+def test_nothing_is_fetched_and_only_our_style_and_script_run(tmp_path, photos):
+    html = html_of(tmp_path, make_trace(photos["chelsea"]))
+    elements = Page(html).elements
+    (source,) = [value for _, attrs in elements for key, value in attrs.items() if key in ("src", "href")]
+    assert source.startswith("data:image/webp;base64,")
     assert not re.search(r"https?://|@import|url\(", html)
-
-
-def test_the_policy_names_our_style_and_script_and_nothing_else(tmp_path, one):
-    html = render(read_traces(write_traces(tmp_path / "trace.jsonl", one)))
-    policy = next(attrs["content"] for _, attrs in Page(html).elements if "http-equiv" in attrs)
+    policy = next(attrs["content"] for _, attrs in elements if "http-equiv" in attrs)
     for kind in ("style", "script"):
         (source,) = re.findall(f"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
@@ -294,16 +276,17 @@ def test_the_picture_beside_the_trace(tmp_path, photos):
     photo = tmp_path / "sub" / "photo.jpg"
     photo.write_bytes(photos["astronaut"].read_bytes())
     trace = write_traces(tmp_path / "trace.jsonl", make_trace(photo, folder=tmp_path, text="A."))
-    found = shown(trace)
-    assert (found.name, found.note) == ("sub/photo.jpg", "")
-    embedded = Image.open(io.BytesIO(base64.b64decode(found.uri.partition(",")[2])))
-    assert embedded.size == (found.width, found.height) == (512, 512)
-
-
-def test_a_large_picture_is_made_small(tmp_path):
-    Image.new("RGB", (3000, 1500), "teal").save(tmp_path / "large.png")
-    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(tmp_path / "large.png", text="A.")))
-    assert (found.width, found.height) == (640, 320)
+    name, note, ((uri, *size),) = shown(trace)
+    assert (name, note, size) == ("sub/photo.jpg", "", [512, 512])
+    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
+    photo.write_bytes(photos["rocket"].read_bytes())  # it is replaced
+    assert "not the picture that was traced" in shown(trace).note
+    assert "not the picture that was traced" in Page(render(read_traces(trace))).text
+    assert shown(trace).images
+    Image.new("RGB", (3000, 1500), "teal").save(photo)
+    assert [image[1:] for image in shown(trace).images] == [(640, 320)]
+    photo.write_bytes(b"\x89PNG\r\n")
+    assert "not a picture" in shown(trace).note
 
 
 def test_a_picture_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
@@ -312,42 +295,20 @@ def test_a_picture_in_the_current_folder_or_where_it_was(tmp_path, photos, monke
     assert shown(trace).note == ""
     line[0]["image"]["path"] = ""  # as from stdin
     write_traces(trace, line)
-    assert shown(trace).uri == ""
+    assert shown(trace).images == []
     monkeypatch.chdir(photos["rocket"].parent)
-    assert shown(trace).uri
+    assert shown(trace).images
 
 
-def test_a_picture_that_was_replaced_is_shown_with_a_note(tmp_path, photos):
-    photo = tmp_path / "photo.jpg"
-    photo.write_bytes(photos["astronaut"].read_bytes())
-    trace = write_traces(tmp_path / "trace.jsonl", make_trace(photo, text="A."))
-    photo.write_bytes(photos["rocket"].read_bytes())
-    assert "not the picture that was traced" in shown(trace).note
-    assert shown(trace).uri
-    assert "not the picture that was traced" in Page(render(read_traces(trace))).text
-
-
-def test_a_missing_or_damaged_picture_has_a_place(tmp_path, one):
-    found = shown(write_traces(tmp_path / "trace.jsonl", one))
-    assert (found.uri, found.width, found.height) == ("", 640, 480)
-    assert "not found" in found.note
-    page = page_of(tmp_path, one)
+@pytest.mark.parametrize("file_name", ["cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])
+def test_a_missing_picture_has_a_place(tmp_path, file_name):
+    """Also one in an object store: nothing is fetched."""
+    trace = make_trace(text="A.", file_name=file_name)
+    page = page_of(tmp_path, trace)
     assert page.count("img") == 0
-    assert "Picture missing" in page.text
-    (tmp_path / "cat.png").write_bytes(b"\x89PNG\r\n")
-    assert "not a picture" in shown(tmp_path / "trace.jsonl").note
-
-
-@pytest.mark.parametrize("file_name", ["x" * 300, "a\0b", "", "."])
-def test_a_name_that_no_file_can_have(tmp_path, file_name):
-    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(text="A.", file_name=file_name)))
-    assert found.uri == ""
-    assert found.name.isprintable()
-
-
-def test_a_picture_in_an_object_store_is_not_fetched(tmp_path):
-    found = shown(write_traces(tmp_path / "trace.jsonl", make_trace(text="A.", file_name="s3://bucket/cat.png")))
-    assert (found.name, found.uri) == ("s3://bucket/cat.png", "")
+    assert re.search(r"Picture missing\s+640 . 480", page.text)
+    name, note, images = shown(tmp_path / "trace.jsonl")
+    assert (name.isprintable(), "not found" in note, images) == (True, True, [])
 
 
 # The command
@@ -363,12 +324,6 @@ def test_a_folder_stands_for_its_traces(sira, tmp_path, one):
     assert sources == ["a", "b", "c"]
     inside = tmp_path / "traces" / "a.trace.jsonl"
     assert sira("report", tmp_path / "traces", "-o", inside)[0] == 2
-
-
-def test_the_way_to_a_picture_is_not_its_name(tmp_path):
-    page = page_of(tmp_path, make_trace(text="A.", file_name="../../photos/cat.png"))
-    assert "Trace of photos/cat.png" in page.text
-    assert ".." not in page.text
 
 
 def test_the_command_writes_a_page(sira, tmp_path, one):

@@ -1,1 +1,148 @@
-"""The page of `sira report`: one HTML file to look at traces."""
+"""The page of `sira report`: one self-contained HTML file of traces or records, without network or other files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from sira_cli._version import __version__
+from sira_cli.analysis.doubt import DOUBTED, bare, doubt
+from sira_cli.analysis.page.gallery import gallery_of
+from sira_cli.analysis.page.traces import HEIGHT, Card, Scale
+from sira_cli.analysis.trace.read import Trace, read_traces, trace_files
+from sira_cli.errors import SettingsError
+from sira_cli.pictures.names import one_line
+
+_HERE = Path(__file__).parent
+_ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        html: its text, with every picture in it.
+        shows: its content in words: `2 traces`, `40 records`.
+        notes: what is missing.
+    """
+
+    html: str
+    shows: str
+    notes: tuple[str, ...] = ()
+
+
+def make_page(
+    *files: str | Path,
+    other: str | Path | None = None,
+    title: str | None = None,
+    limit: int | None = None,
+    on_picture: Callable[[int, int], None] = lambda done, total: None,
+) -> Page:
+    """Make a page of traces, several side by side, or a gallery of the records in one file, the doubtful first.
+
+    Args:
+        files: what `sira trace` wrote, or folders of it; or one file that `sira caption`, `ask` or `check` wrote.
+        other: records of another run over the same pictures, to compare with.
+        title: of the page; default: the picture's or the file's name.
+        limit: of a gallery, the number of records that are shown: the most doubtful.
+        on_picture: receives how many pictures of a gallery are done, and their total.
+
+    Raises:
+        DataError: a file holds neither traces nor records, or the two runs have no picture in common.
+        SettingsError: an argument does not fit the files.
+    """
+    paths = [Path(file) for file in files]
+    if not any(map(_holds_records, paths)):
+        if other is not None or limit is not None:
+            raise SettingsError(f"{one_line(str(paths[0]))}: `with` and `limit` are for records, not for traces")
+        traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
+        return Page(render(traces, title), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
+    if len(paths) > 1:
+        raise SettingsError(f"{one_line(str(paths[0]))} and {len(paths) - 1} more: expected one file of records")
+    gallery = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
+    return Page(_html("gallery", title=title or paths[0].name, gallery=gallery), gallery.shows, gallery.notes)
+
+
+def _holds_records(path: Path) -> bool:
+    """Return whether the first line of a file is a record; a file that cannot be read holds none."""
+    try:
+        with path.open("rb") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "file_name" in first and "type" not in first
+
+
+def render(traces: Sequence[Trace], title: str | None = None) -> str:
+    """Return the page of traces."""
+    scale = Scale.fitted_to(traces)
+    cards = [Card(trace, scale) for trace in traces]
+    settings = {setting for card in cards for setting in card.settings.items()}
+    names = [name for name, _ in settings if name != "Finished"]
+    subjects = {card.picture.name for card in cards if card.picture.name}
+    count = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
+    return _html(
+        "trace",
+        title=title or " of ".join([count, *(subjects if len(subjects) == 1 else ())]),
+        cards=cards,
+        differing={name for name in names if names.count(name) > 1},
+        scale=scale,
+        doubted=DOUBTED,
+        height=HEIGHT,
+    )
+
+
+def _html(name: str, **content: Any) -> str:
+    """Fill in a template, and add our style and the script of the same name."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed, "bare": bare, "doubt": doubt}
+    style, script = shared_style() + _read("style.css"), _read(f"{name}.js") + element_script()
+    own = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script))
+    # Safe with any content: nothing is fetched, and only our own style and script are applied.
+    sources = "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'".format(*own)
+    return environment.get_template(f"{name}.html.jinja").render(
+        **content,
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        policy=f"{sources}; base-uri 'none'; form-action 'none'",
+    )
+
+
+def shared_style() -> str:
+    """Return the style of this page and the server's: colours, plain elements, marked words and their legend."""
+    return _read("base.css") + _read("marks.css")
+
+
+def element_script() -> str:
+    """Return the JavaScript function `element`, to stand at the end of a page's own script."""
+    return _read("element.js")
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def to_script(value: Any) -> Markup:
+    """Return JSON that cannot end the script element around it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_ESCAPED))
+
+
+def _plain(value: float) -> str:
+    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.2f}".replace("-", "\N{MINUS SIGN}")

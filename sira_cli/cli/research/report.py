@@ -50,7 +50,7 @@ def report(
     check_file("--output", page)
     if page.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"--output {page}: expected a file that ends in .html")
-    from sira_cli.analysis.page.page import make_page
+    from sira_cli.analysis.page import make_page
     from sira_cli.files import write_whole
 
     with Progress.shown("pictures", 0) as progress:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from sira_cli.analysis.doubt import DOUBTED, STEPS
-from sira_cli.analysis.page.shared import element_script, shared_style
+from sira_cli.analysis.page import element_script, shared_style
 from sira_cli.language import function_words
 from sira_cli.methods.base import Ability
 from sira_cli.run.lvlm import Lvlm

@@ -1,0 +1,359 @@
+"""Traces on the page: the content of each one's card, ready for the template."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import io
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+from PIL import Image
+
+from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
+from sira_cli.analysis.trace.read import Candidate, Token, Trace, TracedObject, TracedWord
+from sira_cli.errors import PictureError
+from sira_cli.pictures.names import one_line
+from sira_cli.pictures.picture import OpenedPicture
+from sira_cli.pictures.sources import recorded
+
+HEIGHT = 100  # of a chart's view box
+LEAST_STEPS = 24  # a short text has no bars as wide as a hand
+LONGEST_SIDE = 640  # of an embedded picture, in pixels
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
+_FINISH = {
+    "stop": "the model ended the text",
+    "length": "the longest answer was reached",
+    "forced": "the given text ended",
+    "error": "an error",
+}
+_UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
+_CHANGED = "This is not the picture that was traced: the file was replaced or changed since (its sha256 differs)."
+# Line breaks, non-characters, and marks that would turn the direction of the following tokens.
+_CONTROL = re.compile("([\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
+_SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵", "\u2029": "¶"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The axes that all charts of a page share: the |Δ| of the strongest colour, the ends of Δ, and the end of KL."""
+
+    colour: float
+    low: float
+    high: float
+    kl: float
+
+    @classmethod
+    def fitted_to(cls, traces: Sequence[Trace]) -> Scale:
+        """Fit the axes to all values; colours saturate at the 95th percentile of |Δ|, but not below 1."""
+        tokens = [token for trace in traces for token in trace.tokens]
+        sizes = sorted(abs(token.delta) for token in tokens if not token.special)
+        return cls(
+            colour=_round_up(max([1.0, *sizes[: math.ceil(0.95 * len(sizes))]])),
+            low=min([0.0, *(token.delta for token in tokens)]),
+            high=max([0.0, *(token.delta for token in tokens)]),
+            kl=max([0.0, *(token.kl for token in tokens)]),
+        )
+
+    def level(self, delta: float) -> int:
+        """Return the colour of a token, -4 to 4."""
+        size = min(4, int(4 * abs(delta) / self.colour + 0.5))
+        return size if delta >= 0 else -size
+
+    def chart(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """Return bars of Δ and KL as SVG paths, one path per colour, in a view box `steps` wide and `HEIGHT` high."""
+
+        def height(delta: float) -> float:
+            return HEIGHT * (self.high - delta) / (self.high - self.low or 1.0)
+
+        zero = round(height(0.0), 2)
+        return {
+            "steps": max(LEAST_STEPS, len(tokens)),
+            "zero": zero,
+            "above": _bars(tokens, zero, lambda token: height(max(token.delta, 0.0))),
+            "below": _bars(tokens, zero, lambda token: height(min(token.delta, 0.0))),
+            "kl": _bars(tokens, HEIGHT, lambda token: HEIGHT * (1 - token.kl / (self.kl or 1.0))),
+        }
+
+
+def _bars(tokens: Sequence[Token], base: float, top: Callable[[Token], float]) -> str:
+    ends = [(token.step, round(top(token), 2)) for token in tokens]
+    return "".join(f"M{step}.1 {base:g}V{end:g}h.8V{base:g}z" for step, end in ends if end != base)
+
+
+def _round_up(value: float) -> float:
+    """Round up to a number that is easy to read."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
+
+
+class Thing(NamedTuple):
+    """An object that the text names, its degree of doubt, and the tokens of each mention: `[first, last + 1]`."""
+
+    claim: TracedObject
+    degree: int
+    steps: list[tuple[int, int]]
+
+
+class Card:
+    """A trace on the page.
+
+    Attributes:
+        words: positions in the text of words that can be true or false of the picture, the least grounded first.
+        things: objects in the text with their support by a second look, the least supported first; None without one.
+        pieces: for each token, the white space before it, its HTML, its CSS classes, and its numbers in a line.
+        data: for the script, which fills the panel, beginning with the least grounded token.
+    """
+
+    def __init__(self, trace: Trace, scale: Scale) -> None:
+        """Prepare a trace; this looks for its picture."""
+        run, end, tokens = trace.run, trace.end, trace.tokens
+        self.trace, self.picture, self.settings = trace, find_picture(trace), _settings(trace)
+        self.heading, self.subject = "Failed at the start", ""
+        if run is not None:
+            method = "SIRA" if run.method == "sira" else run.method
+            self.heading = f"{method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
+            self.subject = f"{self.picture.name} · {run.preset or run.model}"
+        self.source = "" if trace.path is None else f"{one_line(str(trace.path))}, line {trace.line}"
+        self.chart = scale.chart(tokens)
+        words = [(position, word) for position, word in enumerate(end.words if end else ())]
+        telling = (each for each in words if says_something(each[1].word))
+        self.words: list[tuple[int, TracedWord]] = sorted(telling, key=lambda each: each[1].grounding)
+        self.doubted = sum(word.grounding < DOUBTED for _, word in self.words)
+        self.things = _things(trace)
+        mentioned = {
+            step: (thing, step == first, step == last - 1)
+            for thing in reversed(self.things or ())  # what is supported least comes last, and stays
+            for first, last in thing.steps
+            for step in range(first, last)
+        }
+        groundings = _groundings(trace)
+        self.pieces: list[tuple[str, Markup, str, str]] = []
+        rows = []
+        for token, html, grounding in zip(tokens, token_texts(tokens), groundings, strict=True):
+            thing, begins, ends = mentioned.get(token.step, (None, False, False))
+            degrees = [] if grounding is None else [doubt(grounding)]
+            degrees += [thing.degree] if thing else []
+            marks = f"g{max(degrees)} d{scale.level(token.delta)}" if degrees else "pale"
+            marks += " special" * token.special
+            if thing and thing.degree:  # brackets enclose what a second look does not support
+                marks += " unsupported" + " begins" * begins + " ends" * ends
+            text = html.lstrip(" ") or html
+            self.pieces.append((" " * (len(html) - len(text)), text, marks, _about(token)))
+            rows.append(_row_of(token, grounding, thing))
+        known = [(grounding, step) for step, grounding in enumerate(groundings) if grounding is not None]
+        self.data = {"first": min(known)[1] if known else 0, "tokens": rows}
+
+
+def _groundings(trace: Trace) -> list[float | None]:
+    """Return for each token the grounding of its word; None for words without content.
+
+    In an interrupted or failed trace, which has no words, each token counts as a word.
+    """
+    if trace.end is None or not trace.end.words:
+        return [
+            math.exp(token.contrast.logprob) if says_something(token.token) and not token.special else None
+            for token in trace.tokens
+        ]
+    found: list[float | None] = [None] * len(trace.tokens)
+    for word in trace.end.words:
+        for step in range(*word.steps) if says_something(word.word) else ():
+            if _says_a_word(trace.tokens[step]):
+                found[step] = word.grounding
+    return found
+
+
+def _says_a_word(token: Token) -> bool:
+    """Return whether a token has more than punctuation: a letter, or a part of a character."""
+    return not token.special and bool(bare(token.token) or "\ufffd" in token.token)
+
+
+def _things(trace: Trace) -> list[Thing] | None:
+    end = trace.end
+    if end is None or end.objects is None or end.verify is None:
+        return None
+    things = []
+    for claim in end.objects:
+        steps = []
+        for start, stop in claim.spans:
+            words = [word for word in end.words if word.start < stop and word.end > start]
+            own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
+            steps += [(own[0], own[-1] + 1)] if own else []
+        things.append(Thing(claim, doubt(claim.support, end.verify.min_support), steps))
+    return sorted(things, key=lambda thing: thing.claim.support)
+
+
+def _about(token: Token) -> str:
+    """Return a token's numbers in one line."""
+    return (
+        f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF {token.cf.logit:.2f}), "
+        f"rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} contrast, KL {token.kl:.3f}"
+    )
+
+
+def _settings(trace: Trace) -> dict[str, str]:
+    run, end, settings = trace.run, trace.end, dict[str, str]()
+    if run is not None:
+        sampling = (
+            f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}" if run.temperature else "greedy"
+        )
+        settings = {
+            "Method": run.method,
+            "K": f"{run.k} of {run.layers} layers",
+            ALPHA: f"{run.alpha:g}",
+            "β": "off" if run.beta is None else f"{run.beta:g}",
+            "Model": run.model,
+            "Revision": run.revision,
+            "Preset": run.preset,
+            "Sampling": "none: the tokens were given"
+            if run.forced
+            else f"{sampling}, at most {run.max_new_tokens} tokens",
+            "Tokens": f"{run.prompt_tokens} in the prompt, {run.image_tokens} of them the picture's",
+            "Vocabulary": f"{run.vocab_size:,}",
+            "Runs on": f"{run.device}, {run.dtype}",
+            "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        }
+    if end is None:
+        settings["Finished"] = f"no: interrupted after {len(trace.tokens)} tokens"
+    else:
+        seconds = f"{end.duration_ms / 1000:.1f} s"
+        settings["Finished"] = f"{_FINISH[end.finish_reason]}; {end.output_tokens} tokens, {seconds}"
+    return {name: value for name, value in settings.items() if value}
+
+
+def _row_of(token: Token, grounding: float | None, thing: Thing | None) -> dict[str, Any]:
+    """Return a token's part of the script's data."""
+    candidates: list[Candidate] = list(token.top)
+    ids = [candidate.token_id for candidate in candidates]
+    if token.token_id not in ids:
+        candidates.append(token)  # given or sampled, it may be among no view's best
+    support = {} if thing is None else {"support": round(thing.claim.support, 4), "supported": not thing.degree}
+    return {
+        "text": label(token),
+        "grounding": None if grounding is None else round(grounding, 4),
+        "delta": round(token.delta, 4),
+        "kl": round(token.kl, 4),
+        "chosen": [*ids, token.token_id].index(token.token_id),
+        "rows": [_numbers(candidate) for candidate in candidates],
+        "tracked": [[candidate.word, *_numbers(candidate)] for candidate in token.tracked],
+        **support,
+    }
+
+
+def _numbers(candidate: Candidate) -> list[Any]:
+    """Return [text, then logit, logprob, rank of each view]: short, because a page has tens of thousands of them."""
+    views = (candidate.full, candidate.cf, candidate.contrast)
+    numbers = [(round(view.logit, 4), round(view.logprob, 4), view.rank) for view in views]
+    return [label(candidate), *(number for each in numbers for number in each)]
+
+
+def token_texts(tokens: Iterable[Token]) -> Iterator[Markup]:
+    """Yield each token's part of the text, as HTML. Together they read as the text.
+
+    A character made of several tokens is shown with the last of them; the others show their bytes.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in tokens:
+        if token.special:
+            decoder.reset()
+            yield Markup("{}").format(label(token))
+            continue
+        text = decoder.decode(bytes(token.bytes))
+        if text or not token.bytes:
+            yield _with_signs(text or token.token)
+        else:
+            yield Markup('<span class="sign">{}</span>').format(_hex(token.bytes))
+
+
+def label(candidate: Candidate) -> str:
+    """Return an unmistakable label of a token: invisible characters are written out."""
+    data = bytes(candidate.bytes)
+    try:
+        text = data.decode() if data else candidate.token
+    except UnicodeDecodeError:
+        return _hex(candidate.bytes)
+    return "".join(map(_visible, text)) or f"⟨{candidate.token_id}⟩"
+
+
+def _hex(data: Iterable[int]) -> str:
+    return "⟨" + " ".join(f"{byte:02X}" for byte in data) + "⟩"
+
+
+def _visible(character: str) -> str:
+    if character in _SIGNS:
+        return _SIGNS[character]
+    if ord(character) < 0x20:
+        return chr(0x2400 + ord(character))
+    if _CONTROL.match(character) or unicodedata.category(character) == "Cf":  # it has no width
+        return f"⟨U+{ord(character):04X}⟩"
+    return character
+
+
+def _with_signs(text: str) -> Markup:
+    html = Markup()
+    for part in _CONTROL.split(text):
+        if not _CONTROL.match(part):
+            html += part
+        else:  # the sign is drawn by the style sheet, so that copied text is the model's
+            html += Markup('<span class="sign" data-sign="{}"></span>').format(_visible(part))
+            html += part if part in "\n\t" else ""
+    return html
+
+
+class Embedded(NamedTuple):
+    """A picture as a `data:` URI, with its size."""
+
+    uri: str
+    width: int
+    height: int
+
+
+class TracedPicture(NamedTuple):
+    """The pictures of a trace for the page, a remark about them, and their name in one line."""
+
+    name: str
+    note: str
+    images: list[Embedded]
+
+
+def find_picture(trace: Trace) -> TracedPicture:
+    """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one."""
+    if trace.run is None:
+        return TracedPicture("", "the run failed before it opened a picture", [])
+    image, file_name = trace.run.image, trace.run.file_name
+    name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
+    problem, replaced = "", None
+    near_trace = [] if trace.path is None else [(file_name, trace.path.parent)]
+    for place, folder in dict.fromkeys((*near_trace, (file_name, Path()), (image.path, Path()))):
+        if not place or not (picture := recorded(place, folder)).is_here():  # nothing is fetched for a page
+            continue
+        try:
+            opened = picture.open()
+        except PictureError as error:
+            problem = problem or str(error)
+            continue
+        if opened.sha256 == image.sha256:
+            return TracedPicture(name, "", _embedded(opened))
+        replaced = replaced or opened
+    if replaced is not None:
+        return TracedPicture(name, _CHANGED, _embedded(replaced))
+    return TracedPicture(name, problem or "not found; put it next to the trace and make the page again", [])
+
+
+def _embedded(picture: OpenedPicture) -> list[Embedded]:
+    return [embedded(image) for image in picture.images]
+
+
+def embedded(image: Image.Image, side: int = LONGEST_SIDE) -> Embedded:
+    """Return a picture for the page, with its longest side reduced to `side` pixels."""
+    image = image.copy()
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.save(data, "WEBP", quality=80, method=2)  # of JPEG's size 60 %; a better method takes twice as long for 4 %
+    return Embedded("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), image.width, image.height)
