@@ -19,7 +19,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.methods.greedy import Greedy
 from sira_cli.pictures import sources
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import Source
 
 SCENE = Path(__file__).parents[1] / "examples" / "scene-2900000.png"
 
@@ -99,7 +99,7 @@ def test_a_method_is_a_file_and_a_row(sira, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Drawn(Picture):
+class Drawn(Source):
     """`scene://SEED`: a scene, drawn when it is asked for."""
 
     def read(self) -> bytes:

@@ -21,8 +21,8 @@ from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.models.loading import presets
 from sira_cli.pictures.lists import read_list
-from sira_cli.pictures.single import FilePicture, StorePicture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.sources import FileSource, StoreSource, located
 
 PACKAGE = Path(files.__file__).parent
 EXAMPLE = PACKAGE.parent / "examples" / "scene-2900010.png"
@@ -110,10 +110,10 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_drive_is_no_scheme(path):
-    assert type(located(path)) is FilePicture
+    assert type(located(path).sources[0]) is FileSource
     assert with_revision(path.replace("@", "-")) == (path.replace("@", "-"), None)
     assert with_revision(f"{path}@v1") == (path, "v1")
-    assert type(located("file:///C:/a.jpg")) is StorePicture
+    assert type(located("file:///C:/a.jpg").sources[0]) is StoreSource
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_drive_is_no_scheme(path):
 )
 def test_a_tree_of_texts_has_no_drive_in_it(path, below, monkeypatch):
     monkeypatch.setattr("sira_cli.pictures.picture.Path", PureWindowsPath)
-    assert FilePicture(path, path).mirrored(".txt").as_posix() == below
+    assert FileSource(path, path).mirrored(".txt").as_posix() == below
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_tree_of_texts_has_no_drive_in_it(path, below, monkeypatch):
     ],
 )
 def test_texts_of_a_store_get_no_name_that_windows_reserves(name, refused, tmp_path, windows):
-    pictures = [StorePicture(f"s3://bucket/{name}", name)]
+    pictures = [Picture((StoreSource(f"s3://bucket/{name}", name),))]
     if refused is None:
         Sidecars(pictures, extension=".txt", output_dir=tmp_path)
         return
@@ -150,7 +150,7 @@ def test_texts_of_a_store_get_no_name_that_windows_reserves(name, refused, tmp_p
 
 
 def test_elsewhere_they_are_ordinary_names(tmp_path):
-    Sidecars([StorePicture("s3://bucket/a:b.jpg", "aux.jpg")], extension=".txt", output_dir=tmp_path)
+    Sidecars([Picture((StoreSource("s3://bucket/a:b.jpg", "aux.jpg"),))], extension=".txt", output_dir=tmp_path)
 
 
 def test_messages_about_long_paths_say_so(tmp_path, windows):
@@ -158,7 +158,7 @@ def test_messages_about_long_paths_say_so(tmp_path, windows):
     longer = longest / "picture.jpg"
     for path, remark in ((longest, False), (longer, True)):
         with pytest.raises(PictureError) as unread:
-            FilePicture(str(path), "a").read()
+            FileSource(str(path), "a").read()
         with pytest.raises(SiraError) as unwritten, files.replacing(path):
             pass
         for error in (unread, unwritten):

@@ -18,8 +18,7 @@ from sira_cli.data.rows import read_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import FilePicture
-from sira_cli.pictures.sources import recorded
+from sira_cli.pictures.sources import FileSource, recorded
 from sira_cli.run.records import as_line
 
 CORRECTION = "sira.correction/1"
@@ -192,7 +191,7 @@ def _without_text(record: Mapping[str, Any]) -> str:
 
 def _without_sidecar(picture: Picture) -> str:
     """Return why ExifTool cannot write a sidecar of a picture; empty if it can."""
-    if not isinstance(picture, FilePicture):
+    if not isinstance(picture.sources[0], FileSource) or len(picture.sources) > 1:
         return "texts about several pictures, or about pictures that are no files"
     if not picture.is_here():
         return "texts about pictures that are not there"

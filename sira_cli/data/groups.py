@@ -12,9 +12,8 @@ from sira_cli.errors import DataError
 from sira_cli.pictures import stores
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import is_utf8, joined
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.sources import located
-from sira_cli.pictures.together import Together
 
 SEVERAL = "images"
 
@@ -50,7 +49,7 @@ def listed_groups(file: Path, *, shard: Shard | None = None, limit: int | None =
         if shard is not None and not shard.holds(joined(names)):
             continue
         group = (picture_below(str(file.parent), name) for name in names)
-        picture = Together.of(group, row)
+        picture = group_of(group, row)
         found.setdefault(picture.identity, picture)
         if len(found) == limit:
             break

@@ -39,10 +39,10 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
 def filled(prompt: str, picture: Picture) -> str:
     """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults."""
     names = _names(prompt)
-    values = picture.columns(names) if names else {}
+    values = picture.columns() if names else {}
     missing = [name for name in names if name not in values]
     if missing:
-        known = ", ".join(picture.column_names()) or "none"
+        known = ", ".join(picture.columns()) or "none"
         raise PictureError(f"{picture.shown}: the prompt holds {{{missing[0]}}}, but its columns are {known}")
     text = _NAME.sub(lambda found: _text(values[found[1]]) or found[2] or "", prompt)
     if not is_utf8(text):
@@ -56,7 +56,7 @@ def _names(prompt: str) -> list[str]:
 
 def _names_of(picture: Picture) -> Iterable[str]:
     try:
-        return picture.column_names()
+        return picture.columns()
     except PictureError:  # it will be the picture's own error
         return ()
 

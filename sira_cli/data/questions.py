@@ -3,70 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from sira_cli.data.groups import SEVERAL, names_in, picture_below
-from sira_cli.data.kept import Kept
 from sira_cli.data.rows import brief, read_rows, read_table, some
-from sira_cli.data.wrapped import WrappedPicture
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.names import joined
-from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.together import Together
+from sira_cli.pictures.picture import Picture, group_of
 
 KEPT = 8  # pictures whose bytes wait for the next question about them
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
-
-
-@dataclass(frozen=True)
-class QuestionPicture(WrappedPicture):
-    """A picture with a question about it. Consecutive ones about the same picture read it once.
-
-    Attributes:
-        question: as the file has it.
-        prompt: as the model is asked.
-        question_id: as the file has it: a text or a number.
-        reads: the bytes of the latest pictures, the same object in all questions of a run.
-    """
-
-    question: str
-    prompt: str
-    question_id: str | int
-    reads: Kept[bytes] = field(compare=False, repr=False)
-
-    @classmethod
-    def about(cls, picture: Picture, question: str, prompt: str, number: str | int, reads: Kept[bytes]) -> Self:
-        """Return a question about a picture."""
-        return cls(picture.location, picture.relative, picture, question, prompt, number, reads)
-
-    @property
-    def id(self) -> str:
-        """The question's id."""
-        return str(self.question_id)
-
-    @property
-    def identity(self) -> str:
-        """The question's id, unique in its file."""
-        return self.id
-
-    def asked(self, prompt: str) -> str:
-        """Return the question's prompt."""
-        return self.prompt
-
-    def read(self) -> bytes:
-        """Return the picture's bytes."""
-        return self.reads.get(self.picture.identity, self.picture.read)
-
-    def text_file(self, extension: str) -> Path:
-        """Refuse: there may be several questions."""
-        raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
-
-    def mirrored(self, extension: str) -> Path:
-        """Refuse: there may be several questions."""
-        return self.text_file(extension)
 
 
 def question_pictures(
@@ -79,7 +28,7 @@ def question_pictures(
 ) -> list[Picture]:
     """Return the questions of a file, in order, each with its picture."""
     base = str(file.parent) if images is None else images.rstrip("/")
-    reads, found = Kept[bytes](KEPT), dict[str, Picture]()
+    reads, found = Cache[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in _rows(file):
         names = names_in(where, row)
@@ -90,8 +39,8 @@ def question_pictures(
         number = _id(where, row)
         number = f"{name}: {question}" if number is None else number
         group = [picture_below(base, each) for each in names or [name]]
-        picture = Together.of(group) if names else group[0]
-        each = QuestionPicture.about(picture, question, asking(question), number, reads)
+        picture = group_of(group) if names else group[0]
+        each = picture.asking(asking(question), number, reads)
         if each.id in found:
             raise DataError(f"{where}: the question {each.id!r} stands twice: give each a `question_id` of its own")
         found[each.id] = each

@@ -14,9 +14,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.lists import read_list
-from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import STDIN
-from sira_cli.pictures.together import Together
+from sira_cli.pictures.picture import Picture, group_of
+from sira_cli.pictures.sources import STDIN
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,11 @@ class Selection:
         check_any_exists(named)
         if not self.together:
             return named
-        if group := next((picture for picture in named if picture.is_group), None):
+        if group := next((picture for picture in named if picture.sources[0].several), None):
             raise SettingsError(
                 f"{group.shown} is several pictures that are shown together already: leave out `together=`"
             )
-        return Pictures([Together.of(named)], named.left_out)
+        return Pictures([group_of(named)], named.left_out)
 
     def all_paths(self) -> list[str]:
         """Return the paths, and those that `files_from` adds."""

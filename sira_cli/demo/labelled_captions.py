@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from PIL import Image
 
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.sweep.grid import batches
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.models.look.verify import Verify
+from sira_cli.pictures.picture import Picture
 from sira_cli.run.lvlm import Lvlm
 
 BATCH = 25
@@ -33,13 +34,11 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)
 
 
-def captioned_scenes(
-    lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None
-) -> list[CaptionedPicture]:
+def captioned_scenes(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> list[Picture]:
     """Return the first validation scenes as pictures with the model's captions; arguments as for `scene_report`."""
-    found: list[CaptionedPicture] = []
+    found: list[Picture] = []
     for scene, _, text in described(lvlm, [held_out(seed) for seed in VALIDATION_SEEDS[:count]]):
-        found.append(CaptionedPicture.of(scene_picture(scene), text))
+        found.append(replace(scene_picture(scene), caption=text))
         on_progress(len(found))
     return found
 

@@ -19,13 +19,13 @@ from sira_cli.demo.scenes import (
     TRAINING_SEEDS,
     VALIDATION_SEEDS,
     Scene,
-    ScenePicture,
     make_scene,
     scene_picture,
 )
 from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.stats.chair import mention_counts
 from sira_cli.eval.stats.tally import Counts
+from sira_cli.pictures.picture import Picture
 
 Split = Literal["random", "popular", "adversarial"]
 SPLITS: tuple[Split, ...] = ("random", "popular", "adversarial")
@@ -98,7 +98,7 @@ def caption_counts(scene: Scene, caption: str) -> Counts:
     return mention_counts(named, list(scene.objects)) | {"words": len(caption.split())}
 
 
-def validation_pictures() -> Iterator[ScenePicture]:
+def validation_pictures() -> Iterator[Picture]:
     """Yield the validation scenes as pictures, which are drawn when they are opened."""
     return (scene_picture(held_out(seed)) for seed in VALIDATION_SEEDS)
 

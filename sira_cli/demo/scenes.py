@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 from sira_cli.errors import PictureError
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import Picture, Source
 
 SIDE = 384  # pixels
 MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
@@ -222,9 +222,9 @@ def looks_drawn(picture: Picture) -> bool:
     return image.size == (SIDE, SIDE) and image.getcolors(MOST_COLORS) is not None
 
 
-@dataclass(frozen=True)
-class ScenePicture(Picture):
-    """A scene as a picture that is drawn when it is opened. `scene_picture` makes it."""
+@dataclass(frozen=True, slots=True)
+class SceneSource(Source):
+    """A scene that is drawn when it is opened. `scene_picture` makes it."""
 
     scene: Scene | None = None
 
@@ -236,7 +236,7 @@ class ScenePicture(Picture):
         return file.getvalue()
 
 
-def scene_picture(scene: Scene) -> ScenePicture:
+def scene_picture(scene: Scene) -> Picture:
     """Return a scene as a picture, named after its seed."""
     name = f"scene {scene.seed}"
-    return ScenePicture(name, name, scene)
+    return Picture((SceneSource(name, name, scene),))

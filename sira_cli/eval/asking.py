@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.kept import Kept
-from sira_cli.data.questions import KEPT, QuestionPicture
+from sira_cli.data.questions import KEPT
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
@@ -16,6 +15,7 @@ from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.methods.base import Method
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.look.verify import Verify
+from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
@@ -128,12 +128,12 @@ class PartRun:
 
 def part_pictures(part: Part, preset: Preset, images: Path, shard: Shard | None = None) -> list[Picture]:
     """Return the pictures to ask about, one for each unit; a file is read once for consecutive questions."""
-    folder, reads = images.resolve(), Kept[bytes](KEPT)
+    folder, reads = images.resolve(), Cache[bytes](KEPT)
     found = []
     for ask in units(part, shard):
         place = str(folder / ask.picture)
         prompt = preset.prompts.asking(ask.prompt) if part.task == "ask" else ask.prompt
-        found.append(QuestionPicture.about(located(place), ask.prompt, prompt, ask.unit, reads))
+        found.append(located(place).asking(prompt, ask.unit, reads))
     return list[Picture](found)
 
 

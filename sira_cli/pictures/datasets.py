@@ -23,9 +23,8 @@ from sira_cli.errors import DataError, PictureError, SettingsError, SiraError
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import as_text, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import Picture, columns_of
-from sira_cli.pictures.sources import located
-from sira_cli.pictures.together import pack, unpack
+from sira_cli.pictures.picture import Picture, Source, pack, unpack
+from sira_cli.pictures.sources import columns_of, located
 from sira_cli.pictures.web import is_web
 
 TARS = (".tar", ".tar.gz", ".tgz")
@@ -55,26 +54,28 @@ _BASE64 = re.compile(r"(?:data:[^,]*;base64,)?[A-Za-z0-9+/\s]{64,}={0,2}\s*")  #
 Sample = Mapping[str, Any]  # values by column, or bytes by extension
 
 
-@dataclass(frozen=True)
-class SamplePicture(Picture):
-    """The picture of a row, or of a key in a tar file; or several that are shown together.
+@dataclass(frozen=True, slots=True)
+class SampleSource(Source):
+    """A row, or a key in a tar file; it may hold several pictures that are shown together.
 
     Attributes:
         container: path or URI of the file.
         member: the row's id or number, or the name in the tar file; empty for the file as a whole.
         number: of the sample in the file, from 0.
-        sources: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
+        names: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
             bytes and path; or a list of these.
-        several: whether pictures are shown together: of several columns, or of a list.
+        listed: whether the column holds lists.
         fault: why it is known to be unreadable.
     """
 
     container: str
     member: str
     number: int = -1
-    sources: tuple[str, ...] = ()
-    several: bool = False
+    names: tuple[str, ...] = ()
+    listed: bool = False
     fault: str = ""
+    has_columns = True
+    no_text_file = "texts are not written into a data set: give `output=` or `output_dir=`"
 
     @property
     def identity(self) -> str:
@@ -82,14 +83,9 @@ class SamplePicture(Picture):
         return f"{_identity(self.container)}/{self.member}"
 
     @property
-    def is_group(self) -> bool:
-        """Whether `several` is set."""
-        return self.several
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether a prompt's `{names}` are columns: yes."""
-        return True
+    def several(self) -> bool:
+        """Whether its pictures are of several columns, or of a list."""
+        return self.listed or len(self.names) > 1
 
     @property
     def address(self) -> str:
@@ -109,31 +105,23 @@ class SamplePicture(Picture):
         """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
         return self._below(located(self.container).name_in(folder))
 
-    def text_file(self, extension: str) -> Path:
-        """Refuse: nothing is written into the file that holds it."""
-        raise SettingsError(f"{self.shown}: texts are not written into a data set: give `output=` or `output_dir=`")
-
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         sample = self._sample()
-        found = [self._file(name, value) for name in self.sources for value in _listed(sample.get(name))]
+        found = [self._file(name, value) for name in self.names for value in _listed(sample.get(name))]
         if not found:
-            raise self._without(self.sources[0])
+            raise self._without(self.names[0])
         return pack(found) if self.several else found[0]
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         if not self.several:
-            return super().files(data)
+            return Source.files(self, data)
         return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(unpack(data), start=1)]
 
-    def column_names(self) -> list[str]:
-        """Return the names of the other columns, or of what text and JSON members hold."""
-        return list(self.columns(()))
-
-    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
+    def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
-        sample = {name: value for name, value in self._sample().items() if name not in self.sources}
+        sample = {name: value for name, value in self._sample().items() if name not in self.names}
         if not is_tar(self.container):
             return sample
         return columns_of(
@@ -195,23 +183,26 @@ class DataFile:
     image: str | None = None
     id: str | None = None
 
-    def pictures(self) -> Iterator[SamplePicture]:
+    def pictures(self) -> Iterator[Picture]:
         """Yield the pictures inside, in order. What cannot be read becomes one that raises its error when opened."""
+        return (Picture((source,)) for source in self._sources())
+
+    def _sources(self) -> Iterator[SampleSource]:
         if not stores.is_uri(self.location) and not os.path.lexists(self.location):
             yield self._broken("", _MISSING)
             return
         last = ""
         try:
-            for picture in self._members() if is_tar(self.location) else self._rows():
-                last = picture.member
-                yield picture
+            for source in self._members() if is_tar(self.location) else self._rows():
+                last = source.member
+                yield source
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
             after = f" after {one_line(last)}" if last else ""
             yield self._broken("", f"cannot be read{after}: {_reason(error)}")
 
-    def _members(self) -> Iterator[SamplePicture]:
+    def _members(self) -> Iterator[SampleSource]:
         """Yield the picture of each key in a tar file; keys without one are left out."""
         given = () if self.image is None else self.image.lower().split(",")
         wanted = [part.removeprefix(".") for each in given if (part := each.strip())]
@@ -221,7 +212,7 @@ class DataFile:
             number_wanted = len(wanted) or 1
             if len(found) == number_wanted:
                 member = f"{key}.{found[0]}" if number_wanted == 1 else key
-                yield self._picture(member, number, tuple(found), several=number_wanted > 1)
+                yield self._source(member, number, tuple(found))
             elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
                 shown = ", ".join(found[:8])
                 expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
@@ -229,12 +220,12 @@ class DataFile:
                     key, f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
                 )
 
-    def _rows(self) -> Iterator[SamplePicture]:
+    def _rows(self) -> Iterator[SampleSource]:
         shown, kinds = one_line(self.location), _kinds(self.location)
-        sources = picture_columns(shown, kinds, self.image)
-        several = len(sources) > 1 or kinds[sources[0]].startswith("list of ")
+        columns = picture_columns(shown, kinds, self.image)
+        listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
         for number, member in enumerate(self._names(shown, list(kinds))):
-            yield self._picture(member, number, sources, several)
+            yield self._source(member, number, columns, listed)
 
     def _names(self, shown: str, columns: Sequence[str]) -> Iterator[str]:
         if self.id is None and _ending(self.location) == ".parquet":
@@ -256,13 +247,13 @@ class DataFile:
                 seen.add(name)
             yield name
 
-    def _picture(self, member: str, number: int, sources: tuple[str, ...], several: bool) -> SamplePicture:
+    def _source(self, member: str, number: int, names: tuple[str, ...], listed: bool = False) -> SampleSource:
         place, relative = f"{self.location}/{member}", f"{self.relative}/{member}"
-        return SamplePicture(place, relative, self.location, member, number, sources, several)
+        return SampleSource(place, relative, self.location, member, number, names, listed)
 
-    def _broken(self, member: str, fault: str) -> SamplePicture:
+    def _broken(self, member: str, fault: str) -> SampleSource:
         below = f"/{member}" if member else ""
-        return SamplePicture(self.location + below, self.relative + below, self.location, member, fault=fault)
+        return SampleSource(self.location + below, self.relative + below, self.location, member, fault=fault)
 
 
 def is_data_file(name: str) -> bool:
@@ -384,7 +375,7 @@ def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
 
 
 def _content(name: str, file: Any, *, keep: bool) -> bytes:
-    """Read a member to its end, since tarfile itself would pass over a missing end; return its bytes, or none."""
+    """Read a member to its end, as tarfile itself would pass over a missing end; return its bytes, or none."""
     pieces, size = [], 0
     while piece := file.read(2**20):
         size += len(piece)

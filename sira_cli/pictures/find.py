@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,7 @@ from sira_cli.pictures.left_out import Pictures, count, formats, in_words, syste
 from sira_cli.pictures.names import on_disk, one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import STDIN, StdinPicture
-from sira_cli.pictures.sources import has_scheme, located
+from sira_cli.pictures.sources import STDIN, StdinSource, has_scheme, located
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -118,7 +118,7 @@ def check_any_exists(pictures: Sequence[Picture]) -> None:
     """Check that not all of some pictures are missing, before a model is loaded."""
     if pictures and all(picture.is_missing() for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        first = next(part for part in pictures[0].parts if part.is_missing())
+        first = next(source for source in pictures[0].sources if source.is_missing())
         raise PictureError(f"{first.shown}: no such file{others}")
 
 
@@ -149,7 +149,7 @@ def _places(
     for path in paths:
         for location, relative in _expand(on_disk(path), recursive, left_out, alone=len(paths) == 1):
             if location == STDIN:
-                yield StdinPicture()
+                yield Picture((StdinSource(STDIN, STDIN, sys.stdin.buffer.read()),))
             elif is_data_file(location) and not has_scheme(location):
                 yield DataFile(location, relative, image_column, id_column)
             else:

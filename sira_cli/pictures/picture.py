@@ -1,7 +1,6 @@
 """A picture, from the moment it is named until its record is written.
 
-Pictures are in files, in object stores, on stdin or in memory. Each place is a subclass of `Picture`; no other code
-depends on the place.
+A `Picture` is a record: where it is, and what is asked or known about it. Only its sources know how to read.
 """
 
 from __future__ import annotations
@@ -9,22 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
-from sira_cli.errors import DataError, HugePictureError, PictureError, SettingsError
-from sira_cli.files import text_in
-from sira_cli.pictures.names import as_text, one_line
+from sira_cli.errors import HugePictureError, PictureError, SettingsError
+from sira_cli.pictures.cache import Cache
+from sira_cli.pictures.names import as_text, joined, one_line, parted
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.samples import BOUND
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
+_SHOWN = 4  # names of a group in a message
+_LENGTH = struct.Struct(">Q")  # before the bytes of each picture of a group
 
 
 @dataclass(frozen=True)
@@ -56,32 +58,26 @@ class OpenedPicture:
         return self.images if self.more else self.image
 
 
-@dataclass(frozen=True)
-class Picture(ABC):
-    """A named picture, not opened yet.
+@dataclass(frozen=True, slots=True)
+class Source(ABC):
+    """A place where a picture is, and the way to read it. Most kinds need only `read`.
 
     Attributes:
-        location: where it is, as it was named: a path, a URI, `-`.
+        location: as it was named: a path, a URI, `-`.
         relative: its path below the folder that was given, or `location`; decides shards and mirrored trees.
+        has_columns: whether it is part of a data set, so that a prompt's `{names}` are columns.
+        no_text_file: why no text file can be next to it.
     """
 
     location: str
     relative: str
+    has_columns: ClassVar[bool] = False
+    no_text_file: ClassVar[str] = "no text file can be written next to it"
 
     @property
     def shown(self) -> str:
         """Location for a message: one line, without credentials."""
         return one_line(self.location)
-
-    @property
-    def parts(self) -> tuple[Picture, ...]:
-        """The pictures that are shown together; most kinds are one."""
-        return (self,)
-
-    @property
-    def is_group(self) -> bool:
-        """Whether it stands for several pictures that are shown together."""
-        return len(self.parts) > 1
 
     @property
     def identity(self) -> str:
@@ -98,27 +94,10 @@ class Picture(ABC):
         """Whether `location` means something else in another current folder."""
         return False
 
-    def asked(self, prompt: str) -> str:
-        """Return the prompt for this picture in a run with `prompt`; a picture may have its own."""
-        return prompt
-
     @property
-    def id(self) -> str:
-        """Unique id in a run, if it differs from the name."""
-        return ""
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether it is part of a data set, so that a prompt's `{names}` are columns."""
+    def several(self) -> bool:
+        """Whether it holds several pictures that are shown together."""
         return False
-
-    def column_names(self) -> list[str]:
-        """Return the names of its columns: texts about the picture."""
-        return []
-
-    def columns(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return the given columns, as far as it has them."""
-        return {}
 
     def is_missing(self) -> bool:
         """Return whether the picture is known to be missing, without reading it."""
@@ -132,22 +111,9 @@ class Picture(ABC):
         """Return the picture's name in a record."""
         return as_text(self.location)
 
-    def images(self, name: str) -> list[str] | None:
-        """Return the names of a group's pictures in a record; None if there is only one picture."""
-        return None
-
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`."""
-        raise SettingsError(f"{self.shown}: no text file can be written next to it")
-
-    def text_next_to(self, extension: str) -> str | None:
-        """Return the text in the text file next to it; None without one."""
-        try:
-            own = self.text_file(f"{Path(self.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
-            file = own if own.is_file() else self.text_file(extension)
-            return text_in(file.read_bytes(), one_line(str(file))).strip()
-        except (OSError, SettingsError):
-            return None
+        raise SettingsError(f"{self.shown}: {self.no_text_file}")
 
     def mirrored(self, extension: str) -> Path:
         """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
@@ -155,32 +121,183 @@ class Picture(ABC):
         inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
         return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
 
+    def columns(self) -> Mapping[str, Any]:
+        """Return its columns by name: texts about the picture."""
+        return {}
+
     def file_size(self) -> int:
         """Return the size of the file in bytes; 0: unknown until the file is read."""
         return 0
-
-    def make_ready(self) -> None:  # noqa: B027 (most kinds have nothing to do)
-        """Prepare `read`; called in the main thread, before another thread calls `read`."""
 
     @abstractmethod
     def read(self) -> bytes:
         """Return the bytes of its file. Safe in threads."""
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return each picture's name in messages, and its file: one, unless several are shown together."""
+        """Return each picture's name in messages, and its file: one, unless it holds several."""
         return [(self.shown, data)]
-
-    def digest(self, data: bytes) -> str:
-        """Return the hash of its file, or of several, from what `read` returned."""
-        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
 
     def sizes(self, data: bytes) -> list[tuple[int, int]]:
         """Return each picture's width and height, from the headers alone."""
         return [picture_size(*file) for file in self.files(data)]
 
+    def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
+        """Return each picture in upright RGB, and warnings about it."""
+        return [decode_picture(*file) for file in self.files(data)]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A named picture, not opened yet, or several that are shown together.
+
+    Attributes:
+        sources: where it is; of a group, where each picture is.
+        together: whether it was named as a group, which may have one picture.
+        prompt: the picture's own prompt; None: the run's.
+        caption: an existing text about it.
+        number: 1 for the first caption of a picture; from 2 on it is part of the name.
+        id: unique in a run, if it differs from the name.
+        fields: texts about a group by name, for prompts with `{names}`.
+        reads: the bytes of the latest pictures, the same object in all questions of a run.
+    """
+
+    sources: tuple[Source, ...]
+    together: bool = False
+    prompt: str | None = None
+    caption: str | None = None
+    number: int = 1
+    id: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)
+
+    def asking(self, prompt: str, number: str | int, reads: Cache[bytes]) -> Picture:
+        """Return the picture with a question about it, of this id. Consecutive questions read it once."""
+        return replace(self, prompt=prompt, id=str(number), reads=reads)
+
+    def asked(self, prompt: str) -> str:
+        """Return the prompt for this picture in a run with `prompt`; with a caption, both: they decide the result."""
+        if self.caption is not None:
+            return json.dumps([prompt, self.caption])
+        return prompt if self.prompt is None else self.prompt
+
+    @property
+    def location(self) -> str:
+        """Where it is, as it was named."""
+        return joined(source.location for source in self.sources)
+
+    @property
+    def relative(self) -> str:
+        """Its path below the folder that was given, or `location`."""
+        return joined(source.relative for source in self.sources)
+
+    @property
+    def _mark(self) -> str:
+        return f"#{self.number}" if self.number > 1 else ""
+
+    @property
+    def shown(self) -> str:
+        """Location for a message: one line, without credentials; of many pictures, only the first."""
+        more = len(self.sources) - _SHOWN
+        names = joined(source.shown for source in self.sources[:_SHOWN])
+        return names + f" and {more} more" * (more > 0) + self._mark
+
+    @property
+    def _place(self) -> str:
+        return joined(source.identity for source in self.sources)
+
+    @property
+    def identity(self) -> str:
+        """Equal for two names of the same picture, with the same question or caption."""
+        return self.id or self._place + self._mark
+
+    @property
+    def address(self) -> str:
+        """Location that does not depend on the current folder, for records; empty without one."""
+        addresses = [source.address for source in self.sources]
+        return joined(addresses) if all(addresses) else ""
+
+    @property
+    def depends_on_folder(self) -> bool:
+        """Whether `location` means something else in another current folder."""
+        return any(source.depends_on_folder for source in self.sources)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether a prompt's `{names}` are its columns."""
+        own = self.prompt is not None or self.caption is not None
+        return not own and (bool(self.fields) if self.together else self.sources[0].has_columns)
+
+    def columns(self) -> Mapping[str, Any]:
+        """Return texts about the picture by name, for the prompt of a run."""
+        if self.prompt is not None or self.caption is not None:
+            return {}
+        return self.fields if self.together else self.sources[0].columns()
+
+    def is_missing(self) -> bool:
+        """Return whether one of its pictures is known to be missing, without reading it."""
+        return any(source.is_missing() for source in self.sources)
+
+    def is_here(self) -> bool:
+        """Return whether the picture is on this machine, so that it can be opened without a network."""
+        return all(source.is_here() for source in self.sources)
+
+    def name_in(self, folder: Path | None) -> str:
+        """Return the picture's name in a record, such as `a.jpg`; `a.jpg#2` for the second text about it."""
+        return joined(source.name_in(folder) for source in self.sources) + self._mark
+
+    def images(self, name: str) -> list[str] | None:
+        """Return the names of a group's pictures from its name in a record; None if it is no group."""
+        if not self.together:
+            return None
+        name = name.removesuffix(self._mark)
+        return parted(name) if len(self.sources) > 1 else [name]
+
+    def text_file(self, extension: str) -> Path:
+        """Return the text file next to it, with an extension such as `.txt`."""
+        return self._alone().text_file(extension)
+
+    def mirrored(self, extension: str) -> Path:
+        """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
+        return self._alone().mirrored(extension)
+
+    def _alone(self) -> Source:
+        """Return the source whose picture can have a text file."""
+        if self.id:  # there may be several questions
+            raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
+        if len(self.sources) > 1:
+            raise SettingsError(
+                f"{self.shown}: a text about several pictures is written as a record, not as a text file: give "
+                "`output=`"
+            )
+        return self.sources[0]
+
+    def file_size(self) -> int:
+        """Return the size of its files in bytes; 0: unknown until they are read."""
+        return sum(source.file_size() for source in self.sources)
+
+    def read(self) -> bytes:
+        """Return the bytes of its file, those of several packed. Safe in threads."""
+        return self._read() if self.reads is None else self.reads.get(self._place, self._read)
+
+    def _read(self) -> bytes:
+        files = [source.read() for source in self.sources]
+        return files[0] if len(files) == 1 else pack(files)
+
+    def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
+        """Yield each source with the bytes that it has read."""
+        return zip(self.sources, [data] if len(self.sources) == 1 else unpack(data), strict=True)
+
+    def files(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return each picture's name in messages, and its file: one, unless several are shown together."""
+        return [file for source, own in self._each(data) for file in source.files(own)]
+
+    def digest(self, data: bytes) -> str:
+        """Return the hash of its file, or of several, from what `read` returned."""
+        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
+
     def pixels(self, data: bytes) -> int:
         """Return the number of pixels to decode, from the headers alone."""
-        sizes = self.sizes(data)
+        sizes = [size for source, own in self._each(data) for size in source.sizes(own)]
         total = sum(min(width * height, BOUND) for width, height in sizes)
         if len(sizes) > 1 and total > MOST_PIXELS:
             raise HugePictureError(
@@ -190,11 +307,9 @@ class Picture(ABC):
         return total
 
     def opened(self, data: bytes) -> OpenedPicture:
-        """Decode it."""
-        found = [decode_picture(*file) for file in self.files(data)]
-        image, *more = (image for image, _ in found)
-        suspicions = tuple(warning for _, warnings in found for warning in warnings)
-        return OpenedPicture(self.location, image, self.digest(data), suspicions, tuple(more))
+        """Decode what `read` returned."""
+        images, remarks = zip(*(one for source, own in self._each(data) for one in source.decoded(own)), strict=True)
+        return OpenedPicture(self.location, images[0], self.digest(data), tuple(sum(remarks, ())), images[1:])
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""
@@ -204,23 +319,29 @@ class Picture(ABC):
             return self.opened(data)
 
 
+def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = None) -> Picture:
+    """Return pictures as one, to be shown together; `fields` are texts about them by name."""
+    sources = tuple(source for picture in pictures for source in picture.sources)
+    if not sources:
+        raise PictureError("a group of pictures is empty: expected one picture or more")
+    return Picture(sources, together=True, fields=fields or {})
+
+
 def digest_of(hashes: Sequence[str]) -> str:
     """Return the hash of one file, or for several files the hash of their concatenated hashes."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the columns that text files hold: the names of JSON objects; other files are named by extension."""
-    columns: dict[str, Any] = {}
-    for extension, data in texts.items():
-        if extension.rpartition(".")[2] != "json":
-            try:
-                columns[extension] = text_in(data, f"{shown}: its .{extension}").strip()
-            except DataError as error:
-                raise PictureError(str(error)) from None
-            continue
-        try:
-            columns = {**json.loads(data), **columns}
-        except (ValueError, TypeError) as error:
-            raise PictureError(f"{shown}: its .{extension} is not a JSON object: {error}") from None
-    return columns
+def pack(files: Sequence[bytes]) -> bytes:
+    """Return the bytes of several files as one."""
+    return b"".join(part for data in files for part in (_LENGTH.pack(len(data)), data))
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """Return the files in the bytes made by `pack`."""
+    files, place = [], 0
+    while place < len(data):
+        start = place + _LENGTH.size
+        place = start + _LENGTH.unpack_from(data, place)[0]
+        files.append(data[start:place])
+    return files

@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import httpcore2
+from PIL import Image
 
 from sira_cli import interrupts
-from sira_cli.errors import PictureError, PrivatePictureError, SettingsError
+from sira_cli.errors import PictureError, PrivatePictureError
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
-from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.picture import Source
 from sira_cli.pictures.stores import without_password
 from sira_cli.pictures.waiting import LOOK, in_time
 
@@ -46,9 +47,11 @@ class _PrivateAddressError(_DownloadError):
         self.host = host
 
 
-@dataclass(frozen=True)
-class WebPicture(Picture):
-    """A picture at a URL, at a public address."""
+@dataclass(frozen=True, slots=True)
+class WebSource(Source):
+    """A URL, at a public address."""
+
+    no_text_file = "texts are not written to the web: give `output=` or `output_dir=`"
 
     @property
     def address(self) -> str:
@@ -58,10 +61,6 @@ class WebPicture(Picture):
     def name_in(self, folder: Path | None) -> str:
         """Return the URL without a password, wherever the record is."""
         return as_text(without_password(self.location))
-
-    def text_file(self, extension: str) -> Path:
-        """Refuse: nothing is written to the web."""
-        raise SettingsError(f"{self.shown}: texts are not written to the web: give `output=` or `output_dir=`")
 
     def read(self) -> bytes:
         """Download it."""
@@ -86,10 +85,10 @@ class WebPicture(Picture):
             picture_size(self.shown, data)
         return data
 
-    def opened(self, data: bytes) -> OpenedPicture:
+    def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
         """Decode the picture; if it is cut off, the header alone may be valid."""
         with self._decoding():
-            return super().opened(data)
+            return Source.decoded(self, data)
 
     @contextmanager
     def _decoding(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
@@ -55,9 +54,9 @@ class CheckRequest(Request):
         return self.verify or Verify()
 
 
-def checked(result: Result, caption: CaptionedPicture | None, how: dict[str, Any]) -> Result:
+def checked(result: Result, picture: Picture | None, how: dict[str, Any]) -> Result:
     """Return the record of a check, with the caption."""
-    ok, text = result.status == "ok", "" if caption is None else caption.text
+    ok, text = result.status == "ok", "" if picture is None else picture.caption or ""
     objects = result.objects or []
     support = min((one["support"] for one in objects if one["spans"]), default=1.0)
     remarks = [*(result.warnings or [])]

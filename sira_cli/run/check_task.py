@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.models.answering.answer import Answer
 from sira_cli.models.inputs.processors import check_pictures
 from sira_cli.models.look.second_look import SecondLook
@@ -24,7 +23,7 @@ TOGETHER = 8  # pictures, as an automatic batch size
 
 
 class CheckTask(PictureTask):
-    """The task of each caption: ask about the objects that it names. Pictures are `CaptionedPicture`s."""
+    """The task of each caption: ask about the objects that it names. Each picture has a caption."""
 
     def __init__(self, lvlm: Lvlm, request: CheckRequest, done: Callable[[str], str]) -> None:
         """Prepare the task."""
@@ -55,7 +54,7 @@ class CheckTask(PictureTask):
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> list[Answer]:
         found = []
         for image, item in zip(batch.images, batch.items, strict=True):
-            text = _caption(item).text
+            text = item.picture.caption or ""
             found.append(self._look.check(image, text).added_to(Answer(text, "stop"), self._how))
         return found
 
@@ -63,8 +62,4 @@ class CheckTask(PictureTask):
         """Give an item its record, with the rest of the caption."""
         super().settle(item, answer, milliseconds)
         assert item.result is not None
-        item.result = checked(item.result, _caption(item), self._how)
-
-
-def _caption(item: Item[Result]) -> CaptionedPicture:
-    return cast(CaptionedPicture, item.picture)
+        item.result = checked(item.result, item.picture, self._how)

@@ -171,7 +171,7 @@ class Lvlm(AnsweringModel):
     def _single(self, request: Request, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
         picture = as_picture(source)
         request.check(self.preset, self.decoder)
-        task = PictureTask(self, replace(request, together=len(picture.parts)), lambda name: "")
+        task = PictureTask(self, replace(request, together=len(picture.sources)), lambda name: "")
         started = time.perf_counter()
         opened = picture.open()
         item = Item[Result](picture, as_text(opened.name), request.prompt, sha256=opened.sha256)

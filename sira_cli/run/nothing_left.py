@@ -69,8 +69,6 @@ def nothing_left(job: Job, *, revision: str | None = None, server: str = "") -> 
                 about = request.asked(picture)
             return bool(targets.done(picture.id or name) == keys.key(request.task, name, sha256, about, *how))
 
-        for picture, _ in named:
-            picture.make_ready()
         with ThreadPoolExecutor(READERS, "sira-reader") as readers:
             if not all(ahead(readers, is_done, named, 2 * READERS)):
                 return None

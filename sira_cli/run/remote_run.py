@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.errors import PictureError, SiraError
 from sira_cli.language.things import Thing
 from sira_cli.methods import find
@@ -68,7 +67,7 @@ class RemoteRun:
         """Yield the event of every picture, in order."""
         pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
         try:
-            yield from ahead(pool, self._work, _ready(pictures), 2 * CONCURRENCY)
+            yield from ahead(pool, self._work, pictures, 2 * CONCURRENCY)
         finally:
             self._endpoint.end()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -88,27 +87,24 @@ class RemoteRun:
         about = Asked(self._request.task, name, sha256, asked)
         if self._done(key) == self._keys.key(*about, self._how):
             return Skipped(picture, name, key)
-        caption = cast(CaptionedPicture, picture)
-        answer, warnings = self._answer(caption, data, failure)
+        answer, warnings = self._answer(picture, data, failure)
         milliseconds = 1000 * (time.perf_counter() - began)
         result = self._keys.result(about, answer, milliseconds, warnings, images=picture.images(name))
-        return (Failed if answer.error else Finished)(picture, name, key, checked(result, caption, self._how))
+        return (Failed if answer.error else Finished)(picture, name, key, checked(result, picture, self._how))
 
-    def _answer(
-        self, caption: CaptionedPicture, data: bytes, failure: Exception | None
-    ) -> tuple[Answer, tuple[str, ...]]:
+    def _answer(self, picture: Picture, data: bytes, failure: Exception | None) -> tuple[Answer, tuple[str, ...]]:
         """Return the answer about a picture, or its failure, and warnings about the picture."""
         warnings: tuple[str, ...] = ()
         try:
             if failure is not None:
                 raise failure
-            urls, suspicions = zip(*(data_url(*file) for file in caption.files(data)), strict=True)
+            urls, suspicions = zip(*(data_url(*file) for file in picture.files(data)), strict=True)
             warnings = tuple(warning for each in suspicions for warning in each)
-            return self._looked(urls, caption.text), warnings
+            return self._looked(urls, picture.caption or ""), warnings
         except Exception as error:
             if isinstance(error, SiraError) and not isinstance(error, PictureError):
                 raise
-            return self._no_answer(message(caption, error)), warnings
+            return self._no_answer(message(picture, error)), warnings
 
     def _looked(self, urls: Sequence[str], text: str) -> Answer:
         """Ask about each object of a caption, separately for each picture."""
@@ -125,10 +121,3 @@ class RemoteRun:
 
     def _no_answer(self, error: str) -> Answer:
         return Answer(objects=[], verify=self._how, error=error)
-
-
-def _ready(pictures: Iterable[tuple[Picture, str]]) -> Iterator[tuple[Picture, str]]:
-    """Make each picture ready for `read`; this runs in the main thread."""
-    for picture, name in pictures:
-        picture.make_ready()
-        yield picture, name

@@ -70,7 +70,7 @@ class Request:
 
     def about(self, pictures: Sequence[Picture]) -> Self:
         """Return the request for these pictures, with `together` and `fills`."""
-        together = max((len(picture.parts) for picture in pictures), default=1)
+        together = max((len(picture.sources) for picture in pictures), default=1)
         return dataclasses.replace(self, fills=needs_columns(self.prompt, pictures), together=together)
 
     def asked(self, picture: Picture) -> str:

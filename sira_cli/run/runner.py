@@ -212,8 +212,7 @@ def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
 
 
 def _taken(todo: Iterable[Item[R]], given_out: deque[Item[R]]) -> Iterator[Item[R]]:
-    """Note each picture as running, and make it ready for `read`; this runs in the main thread."""
+    """Note each picture as running; this runs in the main thread."""
     for item in todo:
-        item.picture.make_ready()
         given_out.append(item)
         yield item

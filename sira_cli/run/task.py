@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sira_cli.data.kept import Kept
 from sira_cli.errors import PictureError
 from sira_cli.models.inputs.processors import refused
+from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM
 from sira_cli.run.batch import Batch, Item, is_final, largest_batch, message, out_of_memory
@@ -46,7 +46,7 @@ class Task(ABC, Generic[A, R]):
     def __init__(self, lvlm: Any, *, decoded: int = 0, images_kept: bool = False) -> None:
         """Prepare the task."""
         self.lvlm = lvlm
-        self._decoded: Kept[OpenedPicture] = Kept(decoded)
+        self._decoded: Cache[OpenedPicture] = Cache(decoded)
         self._images_kept = images_kept
 
     @abstractmethod

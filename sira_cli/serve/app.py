@@ -27,7 +27,7 @@ from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.schemas.schema import Schema
-from sira_cli.pictures.web import WebPicture, is_web
+from sira_cli.pictures.web import WebSource, is_web
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, Piece, as_request_error
 from sira_cli.serve.decoder import Decoder
@@ -220,7 +220,7 @@ class Server:
         downloaded: dict[str, bytes] = {}
         for url in filter(is_web, urls) if self._allow_urls else ():
             if url not in downloaded:
-                read = WebPicture(url, url).read_here
+                read = WebSource(url, url).read_here
                 downloaded[url] = await asyncio.get_running_loop().run_in_executor(self._downloads, read)
         return await asyncio.to_thread(receive, urls, self._limits, downloaded)
 

@@ -26,7 +26,7 @@ def photos(tmp_path):
 
 
 def found(captions):
-    return [(picture.name_in(None).rpartition("/")[2], picture.text) for picture in captions.pictures]
+    return [(picture.name_in(None).rpartition("/")[2], picture.caption) for picture in captions.pictures]
 
 
 def lines(*rows):

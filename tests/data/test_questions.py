@@ -13,12 +13,11 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
-from sira_cli.data.kept import Kept
-from sira_cli.data.questions import QuestionPicture, question_pictures
+from sira_cli.data.questions import question_pictures
 from sira_cli.pictures import picture
+from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
-from sira_cli.pictures.single import FilePicture
-from sira_cli.pictures.sources import as_picture
+from sira_cli.pictures.sources import FileSource, as_picture
 from sira_cli.run.events import Finished
 from tests.support.shards import EXAMPLES
 
@@ -51,8 +50,8 @@ def read(name: str) -> list[dict]:
 
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     reads = []
-    once = FilePicture.read
-    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or once(picture))
+    once = FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture.location) or once(picture))
     command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "-o", "answers.jsonl", "-b", 4)
     code, _, err = sira(*command)
     assert code == 3
@@ -121,7 +120,7 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
     files = ("p.jsonl", "p.csv", "p.tsv", "p.json", "p.parquet")
     found = [question_pictures(Path(name), str, images="photos") for name in files]
     assert all(each == found[0] for each in found)
-    assert [(each.question, each.location) for each in found[0]] == [
+    assert [(each.asked(""), each.location) for each in found[0]] == [
         (row["text"], f"photos/{row['image']}") for row in QUESTIONS
     ]
     assert found[0][0].id == "0.png: Is there a dog?"
@@ -134,7 +133,7 @@ def test_ids_from_a_table_with_empty_cells(folder):
     """As pandas writes them: numbers have become floats."""
     ids = pyarrow.array([7.0, None, float("nan")])
     parquet.write_table(pyarrow.table({"id": ids, "image": ["a"] * 3, "question": ["?", "!", "."]}), "ids.parquet")
-    assert [each.question_id for each in question_pictures(Path("ids.parquet"), str)] == [7, "a: !", "a: ."]
+    assert [each.id for each in question_pictures(Path("ids.parquet"), str)] == ["7", "a: !", "a: ."]
 
 
 def test_parts_keep_the_questions_about_a_picture_together(folder):
@@ -194,6 +193,6 @@ def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
 
 def test_a_picture_with_a_question_is_shown_as_the_picture_itself():
     picture = as_picture(EXAMPLES[0].read_bytes())
-    asked = QuestionPicture(picture.location, picture.relative, picture, "A dog?", "A dog?", 1, Kept(1))
+    asked = picture.asking("A dog?", 1, Cache(1))
     assert asked.shown == picture.shown == "the picture's bytes"
     assert asked.open().sha256 == picture.open().sha256

@@ -13,7 +13,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import METHODS
-from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import FileSource
 from sira_cli.run.events import Finished, Skipped
 from sira_cli.run.ledger import Ledger
 
@@ -82,7 +82,7 @@ def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_s
     assert figures(again) == figures(whole)
     last = tmp_path / "sira-pope.jsonl"
     last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr(FilePicture, "read", lambda picture: pytest.fail("a picture was read"))
+    monkeypatch.setattr(FileSource, "read", lambda picture: pytest.fail("a picture was read"))
     assert not evaluation(output=tmp_path).nothing_left()
     with pytest.raises(SettingsError, match="has no answer to some questions: a model is needed"):
         list(evaluation(output=tmp_path).events(None))

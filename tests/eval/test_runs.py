@@ -12,7 +12,7 @@ import pytest
 
 from sira_cli import methods
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import FileSource
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.helpers import SPLITS, rows, values
 from tests.support.eval.writing import lines
@@ -57,8 +57,8 @@ def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
 
 
 def test_pictures_are_read_and_encoded_once_for_questions_that_follow_each_other(pope, scenes, lvlm, monkeypatch):
-    reads, encoded, read = [], [], FilePicture.read
-    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture.location) or read(picture))
+    reads, encoded, read = [], [], FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture.location) or read(picture))
     encoder = lvlm.model.get_encoder(modality="image")
     handle = encoder.register_forward_hook(lambda module, args, output: encoded.append(len(output[0])))
     assert pope("--method", "greedy", splits=SPLITS[:1])[0] == 0

@@ -70,8 +70,8 @@ def test_each_key_is_a_picture(folder, path):
     assert [picture.read() for picture in pictures] == [
         EXAMPLES[number % len(EXAMPLES)].read_bytes() for number in range(6)
     ]
-    assert [picture.columns(())["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
-    assert pictures[3].columns(()) == {"tags": ["dog", "tree"], "number": 3, "txt": "scene 3"}
+    assert [picture.columns()["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
+    assert pictures[3].columns() == {"tags": ["dog", "tree"], "number": 3, "txt": "scene 3"}
     parts = [names("shards", shard=Shard(index, 2)) for index in (1, 2)]
     assert sorted(parts[0] + parts[1]) == names("shards")
     assert {len(part) % 2 for part in parts} == {0}  # whole shards
@@ -82,10 +82,10 @@ def test_what_webdataset_writes(folder):
         for number, data in enumerate(PICTURES):
             sink.write({"__key__": f"sub/{number}", "png": data, "json": {"number": number}, "seg.png": b"x"})
     found = find_pictures(["real.tar.gz"])
-    assert [(picture.member, picture.read()) for picture in found] == [
+    assert [(picture.sources[0].member, picture.read()) for picture in found] == [
         (f"sub/{number}.png", data) for number, data in enumerate(PICTURES)
     ]
-    assert found[2].columns(())["number"] == 2
+    assert found[2].columns()["number"] == 2
     assert [picture.read() for picture in find_pictures(["real.tar.gz"], image_column=".seg.png")] == [b"x"] * 3
 
 
@@ -100,10 +100,10 @@ def test_a_picture_is_what_the_tar_file_has(folder):
         archive.add(EXAMPLES[0], "._hidden.png")
         archive.add(EXAMPLES[0], "d.gif")
     found = find_pictures(["odd.tar"])
-    assert [picture.member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
+    assert [picture.sources[0].member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
     with tarfile.open("odd.tar") as archive:
         for each in found:
-            assert archive.extractfile(each.member).read() == each.read()
+            assert archive.extractfile(each.sources[0].member).read() == each.read()
 
 
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
@@ -183,7 +183,7 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     pictures = list(itertools.islice(DataFile("odd.tar", "odd.tar").pictures(), 9))
     assert pictures[0].read() == PICTURES[0]
     assert len(pictures) < 4
-    assert pictures[-1].fault.startswith("cannot be read after 00000")
+    assert pictures[-1].sources[0].fault.startswith("cannot be read after 00000")
 
 
 # --- tables
@@ -229,7 +229,7 @@ def test_each_row_is_a_picture(folder, kind, name):
     pictures = find_pictures([write(table(kind), name)])
     assert [picture.read() for picture in pictures] == PICTURES
     assert [picture.name_in(folder) for picture in pictures] == [f"{name}/{row}" for row in range(3)]
-    assert [picture.columns(["caption"]) for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
+    assert [picture.columns() for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
     assert pickle.loads(pickle.dumps(pictures)) == pictures
 
 
@@ -240,7 +240,7 @@ def test_what_datasets_saved(folder):
     made = datasets.Dataset.from_dict(rows, features=features)
     made.save_to_disk("saved", num_shards=2)
     pictures = find_pictures(["saved"], id_column="id")
-    assert [picture.member for picture in pictures] == ["x", "y", "z"]
+    assert [picture.sources[0].member for picture in pictures] == ["x", "y", "z"]
     stored = datasets.load_from_disk("saved")
     assert [picture.open().image.tobytes() for picture in pictures] == [
         row["image"].convert("RGB").tobytes() for row in stored
@@ -271,7 +271,7 @@ def test_a_file_of_the_same_name_is_read_anew(folder):
     """Replaced between two runs of one process."""
     for thing in ("dog", "cat"):
         (picture,) = find_pictures([write(pyarrow.table({"image": ["files/0.png"], "thing": [thing]}), "again.csv")])
-        assert picture.columns(["thing"])["thing"] == thing
+        assert picture.columns()["thing"] == thing
 
 
 def test_columns_that_are_named(folder):

@@ -14,9 +14,8 @@ from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import FilePicture, StdinPicture, StorePicture
-from sira_cli.pictures.sources import MemoryPicture, as_picture
+from sira_cli.pictures.picture import Picture, Source
+from sira_cli.pictures.sources import FileSource, MemorySource, StdinSource, StoreSource, as_picture
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def photo(photos, tmp_path, monkeypatch) -> Path:
 
 def test_a_file(photo, tmp_path):
     picture = as_picture("./sub/cat.jpg")
-    assert isinstance(picture, FilePicture)
+    assert isinstance(picture.sources[0], FileSource)
     assert picture.identity == "sub/cat.jpg"
     assert picture.address == str(photo)
     assert (picture.is_here(), picture.is_missing(), picture.depends_on_folder) == (True, False, True)
@@ -42,7 +41,7 @@ def test_a_file(photo, tmp_path):
     assert picture.text_file(".txt") == Path("sub/cat.txt")
     assert picture.mirrored(".txt") == Path("sub/cat.txt")
     assert picture.read() == photo.read_bytes()
-    assert as_picture(photo) == FilePicture(str(photo), str(photo))
+    assert as_picture(photo) == Picture((FileSource(str(photo), str(photo)),))
     assert not as_picture(photo).depends_on_folder
 
 
@@ -62,7 +61,7 @@ def test_an_object_in_a_store(photo, monkeypatch):
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     fsspec.filesystem("memory").pipe("/key:secret@bucket/sub/cat.jpg", photo.read_bytes())
     picture = as_picture("memory://key:secret@bucket/sub/cat.jpg")
-    assert isinstance(picture, StorePicture)
+    assert isinstance(picture.sources[0], StoreSource)
     shown = "memory://bucket/sub/cat.jpg"
     assert (picture.address, picture.shown, picture.name_in(photo.parent)) == (shown, shown, shown)
     assert (picture.is_here(), picture.is_missing(), picture.depends_on_folder) == (False, False, False)
@@ -77,10 +76,9 @@ def test_an_object_in_a_store(photo, monkeypatch):
 
 
 def test_stdin(photo, monkeypatch):
-    (picture,) = find_pictures(["-"])
-    assert isinstance(picture, StdinPicture)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(photo.read_bytes()), encoding="utf-8"))
-    picture.make_ready()
+    (picture,) = find_pictures(["-"])
+    assert isinstance(picture.sources[0], StdinSource)
     monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
     assert picture.read() == picture.read() == photo.read_bytes()
     assert picture.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()
@@ -94,7 +92,7 @@ def test_what_a_program_holds_in_memory(photo):
     image = Image.open(photo).convert("RGB")
     held, streamed = as_picture(image), as_picture(io.BytesIO(photo.read_bytes()))
     for picture in (held, streamed):
-        assert isinstance(picture, MemoryPicture)
+        assert isinstance(picture.sources[0], MemorySource)
         assert picture.open().image.tobytes() == image.tobytes()
         assert picture.address == ""
         with pytest.raises(SettingsError, match="no text file can be written next to it"):
@@ -107,11 +105,11 @@ def test_what_a_program_holds_in_memory(photo):
 def test_another_kind_needs_no_more_than_a_way_to_read(photo):
     """A new place where pictures live: nobody asks what kind it is."""
 
-    class Vault(Picture):
+    class Vault(Source):
         def read(self) -> bytes:
             return photo.read_bytes()
 
-    picture = Vault("vault://7", "vault/7.jpg")
+    picture = Picture((Vault("vault://7", "vault/7.jpg"),))
     assert as_picture(picture) is picture
     assert picture.open().sha256 == as_picture(photo).open().sha256
     assert (picture.name_in(None), picture.shown, picture.identity) == ("vault://7", "vault://7", "vault://7")

@@ -14,7 +14,7 @@ from sira_cli.pictures import lists
 from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.lists import read_list
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.single import FilePicture
+from sira_cli.pictures.sources import located
 from sira_cli.pictures.stores import public
 
 
@@ -63,8 +63,8 @@ def test_every_picture_once(tree):
 
 def test_the_path_below_the_folder_that_was_given(tree):
     assert find_pictures([f"{tree}/sub"], recursive=True) == [
-        FilePicture(f"{tree}/sub/c.webp", "c.webp"),
-        FilePicture(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
+        located(f"{tree}/sub/c.webp", "c.webp"),
+        located(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
     ]
 
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pyarrow
@@ -13,13 +14,12 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.errors import DataError, HugePictureError, PictureError, SettingsError
 from sira_cli.pictures import picture as picture_module
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.names import joined, parted
+from sira_cli.pictures.picture import pack, unpack
 from sira_cli.pictures.sources import as_picture, recorded
-from sira_cli.pictures.together import Together, pack, unpack
 from tests.support.shards import EXAMPLES, write_tar
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
@@ -60,8 +60,8 @@ def test_files_come_back(files):
 
 def test_a_group_is_its_pictures(folder):
     group = as_picture(["0.png", "1.png", Image.open("2.png")])
-    assert [type(part).__name__ for part in group.parts] == ["FilePicture", "FilePicture", "MemoryPicture"]
-    files = Together.of(group.parts[:2])
+    assert [type(source).__name__ for source in group.sources] == ["FileSource", "FileSource", "MemorySource"]
+    files = as_picture(["0.png", "1.png"])
     data = files.read()
     assert files.files(data) == [("0.png", PICTURES[0]), ("1.png", PICTURES[1])]
     assert files.digest(data) == digest(*PICTURES[:2])
@@ -73,12 +73,12 @@ def test_a_group_is_its_pictures(folder):
         True,
         False,
     )
-    assert files.identity != Together.of(group.parts[1::-1]).identity
+    assert files.identity != as_picture(["1.png", "0.png"]).identity
     assert pickle.loads(pickle.dumps(files)) == files
     opened = files.open()
     assert opened.sha256 == files.opened(data).sha256 == digest(*PICTURES[:2])
     assert [image.tobytes() for image in opened.images] == [
-        as_picture(part).open().image.tobytes() for part in files.parts
+        as_picture(source.location).open().image.tobytes() for source in files.sources
     ]
     assert len(group.open().images) == 3
     assert as_picture(["0.png"] * 9).shown == "0.png | 0.png | 0.png | 0.png and 5 more"
@@ -107,14 +107,14 @@ def test_a_stroke_in_the_name_of_one_picture_does_not_part_it(folder):
 
 def test_the_name_of_a_group_leads_to_its_pictures(folder):
     group = recorded("0.png | 1.png", folder)
-    assert [part.location for part in group.parts] == [f"{folder}/0.png", f"{folder}/1.png"]
+    assert [source.location for source in group.sources] == [f"{folder}/0.png", f"{folder}/1.png"]
     (folder / "0.png | 1.png").write_bytes(PICTURES[2])
     assert recorded("0.png | 1.png", folder).read() == PICTURES[2]  # a file of this name
-    text = CaptionedPicture.of(group, "A dog.", 2)
+    text = replace(group, caption="A dog.", number=2)
     assert text.images(text.name_in(folder)) == ["0.png", "1.png"]
     assert [name for name, _ in text.files(text.read())] == [f"{folder}/0.png", f"{folder}/1.png"]
     web = recorded("https://a.org/x.png | s3://b/y.png", folder)
-    assert [type(part).__name__ for part in web.parts] == ["WebPicture", "StorePicture"]
+    assert [type(source).__name__ for source in web.sources] == ["WebSource", "StoreSource"]
 
 
 def test_a_group_is_missing_with_any_of_its_pictures(folder):
@@ -163,8 +163,7 @@ def test_columns_of_a_table_are_shown_together(folder):
     assert first.digest(first.read()) == digest(*PICTURES[:2])
     assert (first.name_in(folder), first.images("pairs.parquet/0")) == ("pairs.parquet/0", None)
     assert len(second.open().images) == 2
-    assert first.column_names() == ["caption"]
-    assert first.columns(["caption"]) == {"caption": "a"}
+    assert first.columns() == {"caption": "a"}
     with pytest.raises(PictureError, match="/2: has no picture in column after"):
         third.read()
     (alone, *_) = find_pictures(["pairs.parquet"])
@@ -215,8 +214,8 @@ def test_several_members_of_a_key_are_shown_together(folder):
         ("pairs.tar/a, picture 1", PICTURES[0]),
         ("pairs.tar/a, picture 2", PICTURES[1]),
     ]
-    assert (first.member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
-    assert first.columns(["txt"]) == {"txt": "dogs"}
+    assert (first.sources[0].member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
+    assert first.columns() == {"txt": "dogs"}
     with pytest.raises(
         PictureError, match=r"b: has 1 picture \(left\.png\), expected one of each of left\.png, right\.png"
     ):

@@ -19,8 +19,7 @@ from sira_cli import load
 from sira_cli.models.look.second_look import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.samples import BOUND
-from sira_cli.pictures.single import FilePicture
-from sira_cli.pictures.sources import located
+from sira_cli.pictures.sources import FileSource, located
 from sira_cli.run.batch import Item
 from sira_cli.run.events import Halved, Skipped
 from sira_cli.run.local_run import LocalRun
@@ -261,20 +260,20 @@ def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkey
     expected = records(demo, scenes, batch_size=3)
     monkeypatch.setattr("sira_cli.run.task.KEPT", 100)
     reads = []
-    read = FilePicture.read
-    monkeypatch.setattr(FilePicture, "read", lambda picture: reads.append(picture) or read(picture))
+    read = FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture) or read(picture))
     assert without_time(records(demo, scenes, batch_size=3)) == without_time(expected)
     assert len(reads) == 2 * len(expected)
 
-    monkeypatch.setattr(FilePicture, "read", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads))
+    monkeypatch.setattr(FileSource, "read", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads))
     for record in records(demo, scenes, batch_size=3):
         assert "changed between two readings" in record["error"]
 
 
 def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
     read = []
-    read_picture = FilePicture.read
-    monkeypatch.setattr(FilePicture, "read", lambda picture: read.append(picture) or read_picture(picture))
+    read_picture = FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: read.append(picture) or read_picture(picture))
     taken = []
 
     def endless():
@@ -321,7 +320,7 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
 
 
 @dataclasses.dataclass(frozen=True)
-class SlowPicture(FilePicture):
+class SlowSource(FileSource):
     """A picture that cannot be read before the others have been decoded, as at a URL that hangs."""
 
     others: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -354,7 +353,7 @@ def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_a
     monkeypatch.setattr(brief, "answer", note)
     pictures = named(scenes)
     slow, name = pictures[place]
-    pictures[place] = (SlowPicture(slow.location, slow.relative, others), name)
+    pictures[place] = (Picture((SlowSource(slow.location, slow.relative, others),)), name)
     events = LocalRun(brief, Request("caption", "Describe this image."), batch_size=1).events(pictures)
     assert without_time([event.record.to_record() for event in events]) == without_time(expected)
 

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -15,7 +16,6 @@ from pyarrow import parquet
 
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.groups import listed_groups
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.sources import as_picture
@@ -241,7 +241,7 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, f
 def test_a_check_asks_about_each_picture_by_itself(folder, demo):
     group = as_picture(["photos/0.png", "photos/1.png"])
     request, _, _ = CheckRequest.under(demo.preset, None)
-    assert request.about([CaptionedPicture.of(group, "A dog.")]).together == 1
+    assert request.about([replace(group, caption="A dog.")]).together == 1
 
 
 def test_groups_are_asked_about_on_a_server(sira, folder, demo):

@@ -33,12 +33,11 @@ from sira_cli.analysis.calibration.regions import black_out
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
-from sira_cli.data.kept import Kept
-from sira_cli.data.questions import QuestionPicture
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
+from sira_cli.pictures.cache import Cache
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
@@ -170,7 +169,7 @@ class IctTraining:
         for label in LABELS.values():
             chosen = [prompt for prompt in prompts if prompt.label == label]
             runner = Runner(LastOutputs(self._lvlm, self._projections, chosen), self._batch_size)
-            by_id, reads = {prompt.id: prompt for prompt in chosen}, Kept[bytes](DECODED)
+            by_id, reads = {prompt.id: prompt for prompt in chosen}, Cache[bytes](DECODED)
             with closing(runner.run(self._item(prompt, reads) for prompt in chosen)) as items:
                 for item in items:
                     if isinstance(item, Halved):
@@ -194,10 +193,10 @@ class IctTraining:
         elif outlines := self._questions.outlines(question):
             yield Prefill(row, "object", text, label, lambda image: black_out(image, outlines))
 
-    def _item(self, prompt: Prefill, reads: Kept[bytes]) -> Item[Tensor]:
+    def _item(self, prompt: Prefill, reads: Cache[bytes]) -> Item[Tensor]:
         question, asking = self._questions.questions[prompt.row], self._lvlm.preset.prompts.asking
         picture, asked = self._questions.picture(question.picture), asking(question.text)
-        about = QuestionPicture.about(picture, question.text, asked, prompt.id, reads)
+        about = picture.asking(asked, prompt.id, reads)
         return Item(about, question.picture, asked, prompt.id)
 
     def _keep(self, prompt: Prefill, item: Item[Tensor]) -> Iterator[FailedPicture]:

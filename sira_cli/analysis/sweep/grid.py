@@ -16,12 +16,11 @@ from sira_cli.analysis.sweep.questions import QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.data.kept import Kept
-from sira_cli.data.questions import QuestionPicture
 from sira_cli.errors import PictureError, UnfinishedReasoningError
 from sira_cli.models.loading.memory import PictureMemory
 from sira_cli.models.loading.peak import peak_memory
 from sira_cli.models.loading.placement import devices_of
+from sira_cli.pictures.cache import Cache
 from sira_cli.run.batch import Batch, BatchSize, Item, most_that_fit
 from sira_cli.run.events import Advanced, FailedPicture, Halved
 from sira_cli.run.lvlm import Lvlm
@@ -66,14 +65,14 @@ def answer_questions(
     lvlm: Lvlm, questions: QuestionSet, units: Units, runner: Runner[list[str]]
 ) -> Generator[GridEvent, None, None]:
     """Find the first token of every answer in every cell, with one prefill per question, and yield events."""
-    asked, reads = questions.questions, Kept[bytes](DECODED)  # questions about one picture follow each other
+    asked, reads = questions.questions, Cache[bytes](DECODED)  # questions about one picture follow each other
     todo = [number for number in range(len(asked)) if answer_unit(number) not in units]
     yield Advanced(len(asked) - len(todo), worked=False)
 
     def item(number: int) -> Item[list[str]]:
         question = asked[number]
         picture, prompt = questions.picture(question.picture), lvlm.preset.prompts.asking(question.text)
-        asking = QuestionPicture.about(picture, question.text, prompt, answer_unit(number), reads)
+        asking = picture.asking(prompt, answer_unit(number), reads)
         return Item(asking, question.picture, prompt, asking.id)
 
     with closing(runner.run(map(item, todo))) as items:

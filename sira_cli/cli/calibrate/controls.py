@@ -18,8 +18,8 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
-    from sira_cli.data.captions.captioned import CaptionedPicture
     from sira_cli.models.loading.preset import Preset
+    from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.run import Engine, Job
 
@@ -60,7 +60,7 @@ def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
 
 
 def _report(
-    pictures: Sequence[CaptionedPicture],
+    pictures: Sequence[Picture],
     preset: Preset,
     engine: Any,
     answers: Path | None = None,
@@ -77,7 +77,7 @@ def _report(
     finder = verify.finder(preset)
     if isinstance(finder, Asked):
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
-    words = WithControls(finder, [picture.text for picture in pictures])
+    words = WithControls(finder, [picture.caption or "" for picture in pictures])
     with Job.opened(
         pictures,
         *CheckRequest.under(preset, replace(verify, words=words)),

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sira_cli.data.captions.captioned import CaptionedPicture
 from sira_cli.data.captions.files import ENDINGS, CaptionFile, metadata_in
 from sira_cli.data.captions.texts import no_captions, texts_of_pictures
 from sira_cli.errors import DataError, PictureError, SettingsError
@@ -24,8 +23,7 @@ from sira_cli.pictures.left_out import Pictures
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.single import STDIN
-from sira_cli.pictures.sources import recorded
+from sira_cli.pictures.sources import STDIN, recorded
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Captions:
         unread: numbers of pictures in unsupported formats, by ending (`Pictures.left_out`).
     """
 
-    pictures: list[CaptionedPicture] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     without: int = 0
     failed: int = 0
     files: list[Path] = field(default_factory=list)
@@ -53,7 +51,7 @@ class Captions:
             self.without += 1
             return
         self._numbers[picture.identity] += 1
-        self.pictures.append(CaptionedPicture.of(picture, text, self._numbers[picture.identity]))
+        self.pictures.append(replace(picture, caption=text, number=self._numbers[picture.identity]))
 
 
 def find_captions(
