@@ -11,7 +11,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.forcing import score
 from sira_cli.errors import UnsupportedModelError
 from tests.support import tiny
-from tests.support.helpers import left_pad
+from tests.support.helpers import generate_sira, left_pad
 
 TEXT = [11, 57, 33, 7, 42]
 
@@ -50,6 +50,25 @@ def test_texts_of_several_lengths_in_a_batch(name):
         mine = steps[-len(text) :]
         torch.testing.assert_close(torch.stack([step.full[row] for step in mine]), full, atol=1e-4, rtol=0)
         torch.testing.assert_close(torch.stack([step.cf[row] for step in mine]), cf, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_soft_caps_of_paligemma_2(k):
+    """Caps that bind: of the scores of attention, and of the logits where a version of transformers applies it."""
+    case = tiny.paligemma(2)
+    before = case.model(**case.inputs).logits
+    case.model.config.text_config.final_logit_softcapping = 2.0
+    for module in case.model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = 0.3
+    assert (case.model(**case.inputs).logits - before).abs().max() > 0.1
+    expected = reference.decode(case, k, 0.5, 3)
+    tokens, steps = generate_sira(case.model, case.inputs, SiraConfig(k=k), max_new_tokens=3)
+    assert tokens[0].tolist() == expected.tokens
+    forced = list(score(case.model, SiraConfig(k=k), case.inputs, [expected.tokens]))
+    for mine in (steps, forced):
+        torch.testing.assert_close(torch.cat([step.full for step in mine]), expected.full, atol=1e-4, rtol=0)
+        torch.testing.assert_close(torch.cat([step.cf for step in mine]), expected.cf, atol=1e-4, rtol=0)
 
 
 def test_a_model_that_does_more_after_its_head_is_refused(llava):

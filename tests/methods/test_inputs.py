@@ -71,6 +71,19 @@ def test_videos_are_not_noised():
         Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
 
 
+def test_noise_without_a_known_input_of_pictures_is_refused_by_name():
+    case = case_of("Qwen2.5-VL")
+    inputs = {name: value for name, value in case.inputs.items() if name != "pixel_values"}
+    with pytest.raises(UnsupportedModelError, match="method vcd finds no picture among the inputs input_ids, attention"):
+        Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
+
+
+@pytest.mark.parametrize("tokens", [[32, 16], [1, 2, 3]])
+def test_tiles_that_cannot_be_told_apart_are_refused(tokens):
+    with pytest.raises(UnsupportedModelError, match="cannot tell which pixels belong to which picture"):
+        noised({"pixel_values": torch.rand(5, 3, 8, 8)}, torch.tensor(tokens), 1, 500, range(len(tokens)))
+
+
 def test_temporal_copies_of_a_patch_get_the_same_noise():
     grids = torch.tensor([[1, 4, 4], [1, 2, 6]])
     pixels = torch.rand(16 + 12, 3 * 2 * 8 * 8)
