@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import subprocess
@@ -326,6 +327,14 @@ def test_without_the_extra_the_message_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     schemas._bytes.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[json\]'"):
+        Schema.of(SMALL)
+
+
+@pytest.mark.parametrize("version", ["0.7.30", "1.7.6", "1.8.0"])
+def test_an_older_engine_is_refused_by_name(version, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    schemas._bytes.cache_clear()
+    with pytest.raises(SettingsError, match=f"from 1.9 on .* and {version} is installed"):
         Schema.of(SMALL)
 
 

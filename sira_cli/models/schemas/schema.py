@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -220,6 +221,12 @@ def _bytes() -> LLTokenizer:
         from llguidance import LLTokenizer
     except ImportError as error:
         raise SettingsError("JSON schemas and tags need llguidance: pip install 'sira-cli[json]'") from error
+    found = importlib.metadata.version("llguidance")
+    if found.startswith(("0.", *(f"1.{minor}." for minor in range(9)))):
+        raise SettingsError(
+            f"JSON schemas and tags need llguidance from 1.9 on (earlier ones let blanks follow without an end), and "
+            f"{found} is installed: pip install 'llguidance>=1.9'"
+        )
     return LLTokenizer("byte")
 
 
