@@ -14,7 +14,7 @@ from sira_cli.eval import cards
 from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.cards import Asking, Card
-from sira_cli.eval.stats.tally import Tally, ratio
+from sira_cli.eval.statistics import Tally, ratio
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.methods.greedy import Greedy

@@ -19,9 +19,8 @@ import yaml
 
 from sira_cli.analysis.sweep.best import by_captions
 from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.demo.measure import load_methods, measure
+from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scene_report import SceneReport, markdown, read_figures
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.models.loading.presets import BUNDLED_FOLDER

@@ -18,7 +18,7 @@ from sira_cli.analysis.sweep.units import Units
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure
 from sira_cli.methods import METHODS
 from tools.chosen import FILE, Chosen, Tried, read_chosen, write_chosen
 

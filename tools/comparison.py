@@ -17,9 +17,8 @@ from typing import Any
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.measure import load_method, measure
+from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out
-from sira_cli.demo.scene_report import CAPTION_FIGURES, SceneReport, markdown
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS, find

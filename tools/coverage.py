@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from sira_cli.eval.stats import chair, pope
-from sira_cli.eval.stats.influence import estimates
-from sira_cli.eval.stats.intervals import Estimate, Figure
+from sira_cli.eval import figures
+from sira_cli.eval.statistics import Estimate, Figure, estimates
 
 MENTIONS = 4  # mean per caption: one, and a Poisson number of others
 DROPPED = 0.25  # share of the hallucinated mentions that the second method leaves out
@@ -90,7 +89,7 @@ def _answers(case: Case, rng: Rng) -> tuple[dict[str, Estimate], dict[str, Estim
     for right, wrong in (((0, 1), (2, 3)), ((0, 2), (1, 3))):
         (tp, fn), (tn, fp) = ([of[:, of_kind].sum(axis=1) for of_kind in (right, wrong)] for of in (of_yes, of_no))
         counts = np.stack([tp, fp, tn, fn, none, none, none, none], axis=1).astype(float)
-        found.append(estimates(CELLS, counts, pope.pope_figures, pope.DENOMINATORS))
+        found.append(estimates(CELLS, counts, figures.pope_figures, figures.POPE_DENOMINATORS))
     return found[0], found[1]
 
 
@@ -105,7 +104,7 @@ def _captions(case: Case, rng: Rng) -> tuple[dict[str, Estimate], dict[str, Esti
     for said, bad in ((mentions, wrong), (mentions - wrong + left, left)):
         one = np.ones(case.pictures)
         counts = np.stack([one, bad > 0, said, bad, one, one], axis=1).astype(float)
-        found.append(estimates(COUNTS, counts, chair.chair_figures, chair.DENOMINATORS))
+        found.append(estimates(COUNTS, counts, figures.chair_figures, figures.CHAIR_DENOMINATORS))
     return found[0], found[1]
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sira_cli.demo.measure import load_methods
+from sira_cli.demo.measure import SceneReport, load_methods, outcomes
 from sira_cli.demo.questions import caption_counts, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport, outcomes
 from sira_cli.demo.scenes import Scene, render
 
 FOLDER = Path(__file__).parent.parent / "examples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sira_cli.demo.scene_report import SceneReport, markdown
+from sira_cli.demo.measure import SceneReport, markdown
 from tools.comparison import Comparison
 from tools.docs import bench_report
 from tools.verified import VerifiedReport

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from sira_cli.demo.language import NUMBERS, article, mentions
+from sira_cli.demo.questions import NUMBERS, article, mentions
 from sira_cli.demo.scenes import Scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 

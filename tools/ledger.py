@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis import compare as comparing
-from sira_cli.demo.scene_report import markdown
+from sira_cli.demo.measure import markdown
 from sira_cli.demo.world import OBJECTS
 from sira_cli.run.ledger import Ledger
 

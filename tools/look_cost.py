@@ -19,8 +19,8 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
+from sira_cli.demo.measure import markdown
 from sira_cli.demo.questions import held_out
-from sira_cli.demo.scene_report import markdown
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.methods import find
 from sira_cli.models.look.verify import Verify

@@ -19,13 +19,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from sira_cli.demo.language import mentions
-from sira_cli.demo.measure import load_methods
-from sira_cli.demo.questions import held_out
-from sira_cli.demo.scene_report import markdown
+from sira_cli.demo.measure import load_methods, markdown
+from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
-from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure, auroc_interval
 from sira_cli.models.look.second_look import SecondLook
 from sira_cli.run.lvlm import Lvlm
 from tools.chosen import FOLDER

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from sira_cli.demo.language import caption
+from sira_cli.demo.questions import caption
 from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
 from tools.language import CAPTION_PROMPTS, Exchange, questions

@@ -19,14 +19,11 @@ from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.language import mentions
-from sira_cli.demo.measure import load_methods, unit
-from sira_cli.demo.questions import caption_counts, held_out
-from sira_cli.demo.scene_report import SceneReport, markdown, outcomes
+from sira_cli.demo.measure import SceneReport, load_methods, markdown, outcomes, unit
+from sira_cli.demo.questions import caption_counts, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
-from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.named import CAPTION_DENOMINATORS, caption_figures
-from sira_cli.eval.stats.tally import Counts, Tally, ratio
+from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
+from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
 from sira_cli.models.loading.preset import read_value
 from sira_cli.models.loading.presets import find
 from sira_cli.models.look.verify import Verify

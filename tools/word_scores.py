@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from sira_cli.core.forward_pass import Step
-from sira_cli.demo.language import mentions
-from sira_cli.demo.questions import hallucinated
-from sira_cli.demo.scene_report import markdown
+from sira_cli.demo.measure import markdown
+from sira_cli.demo.questions import hallucinated, mentions
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure, auroc_interval
 from sira_cli.models.answering.word_scores import WordScores
 from sira_cli.run.lvlm import Lvlm
 

@@ -13,24 +13,24 @@ The same scenes give the same bytes.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sira_cli.demo.export_amber import amber
-from sira_cli.demo.language import NUMBERS, article, caption, yes_no_question
-from sira_cli.demo.questions import SPLITS, Questions
+from sira_cli.demo.questions import NUMBERS, SPLITS, Questions, article, caption, yes_no_question
 from sira_cli.demo.scenes import SIDE, Scene, render
-from sira_cli.demo.world import OBJECTS
+from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 from sira_cli.eval.chair.words import HEADS
 from sira_cli.files import make_folder, write_whole
 
 WEAK = 0.6  # opacity below which a thing is faint: RePOPE leaves ambiguous questions out
+MAX_HALLU = 5  # objects a picture that a model may well make up, about as many as AMBER lists
+
+Rows = list[dict[str, Any]]
 
 
 def export(
@@ -41,34 +41,31 @@ def export(
     overwrite: bool = False,
 ) -> None:
     """Write scenes of different seeds in the formats of the benchmarks."""
-    annotations = folder / "coco/annotations"
-    for place in (folder / "images", folder / "pope", annotations):
-        make_folder(place)
-    write = functools.partial(write_whole, overwrite=overwrite)
 
-    def write_files(files: Mapping[str, str], where: str) -> None:
-        for name, content in files.items():
-            make_folder((folder / where / name).parent)
-            write(folder / where / name, content.encode())
+    def write(where: str, content: str | bytes) -> None:
+        path = folder / where
+        make_folder(path.parent)
+        write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
 
     # First, because it detects an export of other scenes before anything is written.
-    write(folder / "coco/ids.txt", "".join(f"{scene.seed}\n" for scene in scenes).encode())
+    write("coco/ids.txt", "".join(f"{scene.seed}\n" for scene in scenes))
     areas: dict[int, list[int]] = {}
     for done, scene in enumerate(scenes, start=1):
         picture, seen = render(scene)
         encoded = io.BytesIO()
         picture.save(encoded, "PNG")
-        write(folder / "images" / file_name(scene), encoded.getvalue())
+        write(f"images/{file_name(scene)}", encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
         on_progress(done)
-
-    pope = _pope(scenes)
-    for split, rows in pope.items():
-        write(folder / f"pope/scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    write_files(_repope(pope, {file_name(scene): scene for scene in scenes}), "repope")
-    write(annotations / "instances_val2014.json", json.dumps(_instances(scenes, areas)).encode())
-    write(annotations / "captions_val2014.json", json.dumps(_captions(scenes)).encode())
-    write_files(amber(scenes, file_name), "amber")
+    named = {file_name(scene): scene for scene in scenes}
+    for split, rows in _pope(scenes).items():
+        clear = [row for row in rows if not _faint(named[row["image"]], row["text"])]
+        write(f"pope/scenes_pope_{split}.json", _lines(rows))
+        write(f"repope/scenes_repope_{split}.json", _lines(clear))
+    write("coco/annotations/instances_val2014.json", json.dumps(_instances(scenes, areas)))
+    write("coco/annotations/captions_val2014.json", json.dumps(_captions(scenes)))
+    for name, content in _amber(scenes).items():
+        write(f"amber/{name}", content)
 
 
 def file_name(scene: Scene) -> str:
@@ -76,35 +73,25 @@ def file_name(scene: Scene) -> str:
     return f"scene_{scene.seed:012d}.png"
 
 
-def _pope(scenes: Sequence[Scene]) -> dict[str, list[dict[str, Any]]]:
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _pope(scenes: Sequence[Scene]) -> dict[str, Rows]:
     """Return the questions of each split, alternating yes and no."""
     about = Questions().about
-    rows: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    rows: dict[str, Rows] = {split: [] for split in SPLITS}
     for scene in scenes:
         asked = about(scene)
         present = [question for question in asked if question.expected]
         for split in SPLITS:
             absent = [question for question in asked if not question.expected and split in question.splits]
             # A scene of few objects has fewer to ask yes about: as many no go with them, to keep the balance.
-            for pair in zip(present, absent, strict=False):
-                for question in pair:
-                    row = {
-                        "question_id": len(rows[split]) + 1,
-                        "image": file_name(scene),
-                        "text": yes_no_question(question.name),
-                        "label": "yes" if question.expected else "no",
-                    }
-                    rows[split].append(row)
+            for question in (each for pair in zip(present, absent, strict=False) for each in pair):
+                row = {"question_id": len(rows[split]) + 1, "image": file_name(scene)}
+                label = "yes" if question.expected else "no"
+                rows[split].append({**row, "text": yes_no_question(question.name), "label": label})
     return rows
-
-
-def _repope(pope: Mapping[str, Sequence[dict[str, Any]]], scenes: Mapping[str, Scene]) -> dict[str, str]:
-    """Return RePOPE's files: POPE's questions without those about faint objects; labels of scenes are correct."""
-    files = {}
-    for split, rows in pope.items():
-        kept = [row for row in rows if not _faint(scenes[row["image"]], row["text"])]
-        files[f"scenes_repope_{split}.json"] = "".join(json.dumps(row) + "\n" for row in kept)
-    return files
 
 
 def _faint(scene: Scene, question: str) -> bool:
@@ -116,27 +103,16 @@ def _faint(scene: Scene, question: str) -> bool:
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
     """Return the boxes of objects that have a COCO category. CHAIR cannot count others."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
-    things = [
-        (scene, thing, area)
-        for scene in scenes
-        for thing, area in zip(scene.things, areas[scene.seed], strict=True)
-        if thing.name in HEADS
-    ]
-    annotations = []
-    for number, (scene, thing, area) in enumerate(things, start=1):
-        x0, y0, x1, y1 = thing.box
-        row = {
-            "id": number,
-            "image_id": scene.seed,
-            "category_id": numbers[HEADS[thing.name]],
-            "bbox": [x0, y0, x1 - x0, y1 - y0],
-            "area": area,
-            "iscrowd": 0,
-        }
-        annotations.append(row)
+    rows: Rows = []
+    for scene in scenes:
+        for thing, area in zip(scene.things, areas[scene.seed], strict=True):
+            if thing.name in HEADS:
+                x0, y0, x1, y1 = thing.box
+                row = {"id": len(rows) + 1, "image_id": scene.seed, "category_id": numbers[HEADS[thing.name]]}
+                rows.append({**row, "bbox": [x0, y0, x1 - x0, y1 - y0], "area": area, "iscrowd": 0})
     # The world has no supercategories, but readers of COCO's files expect some.
     categories = [{"id": number, "name": name, "supercategory": "object"} for name, number in numbers.items()]
-    return {**_head(scenes), "annotations": annotations, "categories": categories}
+    return {**_head(scenes), "annotations": rows, "categories": categories}
 
 
 def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
@@ -147,18 +123,16 @@ def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
 
 
 def _references(scene: Scene) -> Iterator[str]:
-    """Return a caption like those that the bundled model learned, and a list of all objects with their colours.
+    """Yield a caption like those that the bundled model learned, and a list of all objects with their colours.
 
     CHAIR takes the colour orange for the fruit. With colours in a reference, a true "orange" is not a hallucination.
     """
     yield caption(scene, np.random.default_rng([scene.seed, scene.broken, 4]))
     phrases = []
     for name, things in scene.objects.items():
-        color = things[0].color
-        one = len(things) == 1
-        phrases.append(
-            f"{article(color)} {color} {name}" if one else f"{NUMBERS[len(things)]} {color} {OBJECTS[name].plural}"
-        )
+        color, one = things[0].color, len(things) == 1
+        noun = name if one else OBJECTS[name].plural
+        phrases.append(f"{article(color) if one else NUMBERS[len(things)]} {color} {noun}")
     yield f"{article(scene.place).capitalize()} {scene.place} with {', '.join(phrases)}."
 
 
@@ -166,3 +140,89 @@ def _head(scenes: Sequence[Scene]) -> dict[str, Any]:
     """Return the first fields of COCO's annotation files."""
     images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
     return {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
+
+
+# AMBER (Wang et al. 2023).
+
+Row = tuple[str, str, bool]  # AMBER's type of question, its text, whether yes is true
+
+
+def _amber(scenes: Sequence[Scene]) -> dict[str, str]:
+    """Return the text of each file, by its path in AMBER's data folder."""
+    annotations: Rows = []
+    queries: Rows = []
+    for number, scene in enumerate(scenes, start=1):
+        objects = {"truth": list(scene.objects), "hallu": _expected(scene)}
+        annotations.append({"id": number, "type": "generative", **objects})
+        queries.append({"id": number, "image": file_name(scene), "query": "Describe this image."})
+    # In AMBER's order: attributes of all pictures, then absent objects, then relations.
+    about_scenes = (_attributes, _existence, _relations)
+    asked = [(scene, question) for about in about_scenes for scene in scenes for question in about(scene)]
+    for number, (scene, (kind, text, is_so)) in enumerate(asked, start=len(scenes) + 1):
+        annotations.append({"id": number, "type": kind, "truth": "yes" if is_so else "no"})
+        queries.append({"id": number, "image": file_name(scene), "query": text})
+    # AMBER compares single nouns, so names of two words never match, as in its own data.
+    relation = {name: [*kind.synonyms, kind.plural] for name, kind in OBJECTS.items()}
+    files = {
+        "annotations": annotations,
+        "relation": relation,
+        "query/query_all": queries,
+        "query/query_generative": queries[: len(scenes)],
+        "query/query_discriminative": queries[len(scenes) :],
+    }
+    return {f"{name}.json": json.dumps(content, indent=4) for name, content in files.items()} | {
+        # Nouns are single words there: of a traffic light, "light" remains. AMBER has the same word on its list.
+        "safe_words.txt": "light\n",
+        "metrics.txt": _metrics(),
+    }
+
+
+def _expected(scene: Scene) -> list[str]:
+    """Return typical objects of the place that are absent, the most typical first."""
+    chances = PLACES[scene.place].objects
+    absent = [name for name in chances if name not in scene.objects]
+    return sorted(absent, key=lambda name: -chances[name])[:MAX_HALLU]
+
+
+def _attributes(scene: Scene) -> Iterator[Row]:
+    """Ask about colour and number of one object, and the action of one in the air, once for yes and once for no."""
+    rng = np.random.default_rng([scene.seed, scene.broken, 5])
+    name = str(rng.choice(list(scene.objects)))
+    things = scene.objects[name]
+    (color,) = {thing.color for thing in things}
+    other = str(rng.choice([other for other in COLORS if other != color]))
+    subject = f"Is the {name}" if len(things) == 1 else f"Are the {OBJECTS[name].plural}"
+    for asked in (color, other):
+        yield "discriminative-attribute-state", f"{subject} {asked} in this image?", asked == color
+    for count in (len(things), 1 + len(things) % 3):
+        text = f"Is there one {name}" if count == 1 else f"Are there {NUMBERS[count]} {OBJECTS[name].plural}"
+        yield "discriminative-attribute-number", f"{text} in this image?", count == len(things)
+    for name in scene.objects:
+        if OBJECTS[name].where == "air":
+            for does in ("fly", "stand"):
+                yield "discriminative-attribute-action", f"Does the {name} {does} in this image?", does == "fly"
+
+
+def _existence(scene: Scene) -> Iterator[Row]:
+    """Ask about absent objects, as all of AMBER's questions of this type do."""
+    for name in _expected(scene):
+        yield "discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False
+
+
+def _relations(scene: Scene) -> Iterator[Row]:
+    """Ask which of two objects is further left, if that is clear; yes and no have AMBER's two names."""
+    single = {name: things[0].where for name, things in scene.objects.items() if len(things) == 1}
+    left = [name for name, where in single.items() if where == "left"]
+    right = [name for name, where in single.items() if where == "right"]
+    for one, other in zip(left[:1], right[:1], strict=False):
+        yield "discriminative-relation", f"Is the {one} to the left of the {other} in this image?", True
+        yield "relation", f"Is the {other} to the left of the {one} in this image?", False
+
+
+def _metrics() -> str:
+    """Return the start values of AMBER's counters; denominators are not zero."""
+    names = ["chair", "safe_cover", "hallu_cover", "non_hallu"]
+    # All questions, then attributes (state, number, action), relations (association), hallucinations.
+    for dimension in ("", "as_", "an_", "aa_", "asso_", "ha_"):
+        names += [f"{dimension}qa_{count}" for count in ("correct", "no", "ans_no")]
+    return "".join(f"{name}_score=0\n{name}_num=0.001\n" for name in names)

@@ -1,22 +1,30 @@
-"""Labelled questions about validation scenes, with the places of their objects."""
+"""Labelled questions and captions of validation scenes, for the calibrations of the bundled model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
+
+from PIL import Image
 
 from sira_cli.analysis.calibration.questions import LabelledQuestions
 from sira_cli.analysis.calibration.regions import Outline
+from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
+from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.questions import Question
-from sira_cli.demo.language import yes_no_question
-from sira_cli.demo.questions import SPLITS, Questions, held_out
-from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, scene_picture
+from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
+from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
+from sira_cli.models.look.second_look import SecondLook
+from sira_cli.models.look.verify import Verify
+from sira_cli.pictures.picture import Picture
+from sira_cli.run.lvlm import Lvlm
+
+BATCH = 25  # captions decoded together
 
 
 def labelled_questions(limit: int) -> LabelledQuestions:
-    """Return the first questions about validation scenes: yes and no alternate, and each no is from the next POPE
-    split.
-    """
+    """Return the first questions: yes and no alternate, and each no is from the next POPE split."""
     asked = [*islice(_asked(), limit)]
     scenes = {str(scene.seed): scene for scene, _, _ in asked}
     names = {(str(scene.seed), yes_no_question(name)): name for scene, name, _ in asked}
@@ -26,8 +34,7 @@ def labelled_questions(limit: int) -> LabelledQuestions:
         things = scenes[question.picture].objects[names[question.picture, question.text]]
         return [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
 
-    seeds = [scene.seed for scene, _, _ in asked]
-    made_from = {"scenes": f"{seeds[0]}-{seeds[-1]}"}
+    made_from = {"scenes": f"{asked[0][0].seed}-{asked[-1][0].seed}"}
     return LabelledQuestions(
         (), questions, lambda name: scene_picture(scenes[name]), outlines=outlines, made_from=made_from
     )
@@ -47,3 +54,35 @@ def _asked() -> Iterator[tuple[Scene, str, bool]]:
         for there, missing in zip(present, absent, strict=False):  # few scenes have fewer objects than splits
             yield scene, there, True
             yield scene, missing, False
+
+
+def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> SupportReport:
+    """Find the threshold of support on the model's captions of the first scenes."""
+    look = SecondLook(lvlm)
+    verify = Verify().settings(lvlm.preset)
+    del verify["min_support"]
+    scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
+    captions: list[Caption] = []
+    for scene, image, text in _described(lvlm, list(scenes.values())):
+        claims, name = look.check(image, text).objects, str(scene.seed)
+        captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
+        on_progress(len(captions))
+    labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
+    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)
+
+
+def captioned_scenes(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> list[Picture]:
+    """Return the first scenes as pictures with the model's captions."""
+    captioned: list[Picture] = []
+    for scene, _, text in _described(lvlm, [held_out(seed) for seed in VALIDATION_SEEDS[:count]]):
+        captioned.append(replace(scene_picture(scene), caption=text))
+        on_progress(len(captioned))
+    return captioned
+
+
+def _described(lvlm: Lvlm, scenes: Sequence[Scene]) -> Iterator[tuple[Scene, Image.Image, str]]:
+    """Yield scenes, each with its picture and the model's caption."""
+    for batch in batches(scenes, BATCH):
+        images = [render(scene)[0] for scene in batch]
+        answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
+        yield from ((scene, image, answer.text) for scene, image, answer in zip(batch, images, answers, strict=True))

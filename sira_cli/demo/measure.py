@@ -1,21 +1,30 @@
-"""Let decoders caption scenes that the model never saw, and answer questions about them."""
+"""Decoders on drawn scenes that the model never saw: captions, answers, their figures and tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import yaml
 from PIL import Image
 
 from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.language import yes_no_question
-from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts
-from sira_cli.demo.scene_report import SceneReport
+from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.eval.stats.pope import add_answer
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.figures import (
+    ANSWER_FIGURES,
+    add_answer,
+    compare_answers,
+    compare_captions,
+    named_differences,
+    named_figures,
+)
+from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.methods import find
 from sira_cli.models.loading import presets
 from sira_cli.run.final_answers import FinalAnswers
@@ -24,8 +33,9 @@ from sira_cli.run.records import hash_of
 
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
+CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 
-Tallies = dict[str, dict[str, Tally]]  # by group and method
+Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
 
 
 def load_methods(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Lvlm]:
@@ -48,29 +58,33 @@ def measure(
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units | None = None,
 ) -> SceneReport:
-    """Compare decoders on the same scenes."""
+    """Compare decoders on the same scenes; `units` keeps finished texts."""
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
-    kept, done = Units() if units is None else units, 0  # an empty one is falsy
+    units = Units() if units is None else units  # an empty one is falsy
+    done = 0
     for batch in batches(scenes, BATCH):
         asked = {scene: questions.about(scene) if questions else [] for scene in batch}
         drawn: dict[Scene, Image.Image] = {}
         for name, lvlm in methods.items():
             names = {scene: unit(lvlm, scene, asked[scene]) for scene in batch}
-            todo = [scene for scene in batch if names[scene] not in kept]
+            todo = [scene for scene in batch if names[scene] not in units]
             drawn |= {scene: render(scene)[0] for scene in todo if scene not in drawn}
             pictures = [drawn[scene] for scene in todo]
             captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
             answers = _answers(lvlm, pictures, [asked[scene] for scene in todo])
-            kept.add(
-                {names[scene]: [caption, *texts] for scene, caption, texts in zip(todo, captions, answers, strict=True)}
-            )
+            texts = {names[scene]: [text, *rest] for scene, text, rest in zip(todo, captions, answers, strict=True)}
+            units.add(texts)
             for scene in batch:
-                caption, *texts = kept[names[scene]]
-                count(tallies, name, scene, caption, asked[scene], texts)
+                caption, *rest = units[names[scene]]
+                count(tallies, name, scene, caption, asked[scene], rest)
         done += len(batch)
         on_progress(done)
-    return SceneReport.of(tallies, {name: _settings(lvlm) for name, lvlm in methods.items()})
+    settings = {
+        name: {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha} if lvlm.decoder.deciding else {}
+        for name, lvlm in methods.items()
+    }
+    return SceneReport.of(tallies, settings)
 
 
 def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
@@ -106,25 +120,11 @@ def count(
             add_answer(tallies[split][method], picture, f"{picture}/{number}", text, question.expected)
 
 
-def _settings(lvlm: Lvlm) -> dict[str, Any]:
-    if not lvlm.decoder.deciding:
-        return {}
-    return {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha}
-
-
 def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequence[SceneQuestion]]) -> list[list[str]]:
-    flat = [
-        (picture, yes_no_question(question.name))
-        for picture, questions in zip(pictures, asked, strict=True)
-        for question in questions
-    ]
-    texts = [
-        text
-        for part in batches(flat, 2 * BATCH)
-        for text in _texts(lvlm, [picture for picture, _ in part], [question for _, question in part], "ask")
-    ]
-    rest = iter(texts)
-    return [[next(rest) for _ in questions] for questions in asked]
+    shown = [picture for picture, questions in zip(pictures, asked, strict=True) for _ in questions]
+    prompts = [yes_no_question(question.name) for questions in asked for question in questions]
+    rest = iter(_texts(lvlm, shown, prompts, "ask"))
+    return [[*islice(rest, len(questions))] for questions in asked]
 
 
 def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
@@ -134,3 +134,114 @@ def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], 
         inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])
         texts += [answer.text for answer in answering.answer([], inputs, task=task)]
     return texts
+
+
+@dataclass(frozen=True)
+class SceneReport:
+    """The figures of decoders on drawn scenes, with 95 % intervals over scenes; differences are paired.
+
+    Attributes:
+        scenes: number of scenes.
+        settings: by method, those that decide the outcome: k, alpha, ...
+        figures: by method; `mean accuracy` and the like are means over the splits.
+        differences: by method except the first, each figure minus the first method's.
+        outcomes: by method except the first, numbers of captions that name `fewer`, `more` or `as many` absent objects
+            than the first method's.
+    """
+
+    scenes: int
+    settings: dict[str, dict[str, Any]]
+    figures: dict[str, dict[str, Figure]]
+    differences: dict[str, dict[str, Figure]]
+    outcomes: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, tallies: Tallies, settings: dict[str, dict[str, Any]]) -> SceneReport:
+        """Make the report of tallies by group and method, over the same scenes."""
+        captions = tallies[CAPTIONS]
+        compared = {"": compare_captions(captions)}
+        splits = {f"{split} ": compare_answers(tallies[split]) for split in SPLITS if split in tallies}
+        if splits:
+            compared |= splits | {"mean ": MethodFigures.mean([*splits.values()])}
+        first, *others = captions
+        return cls(
+            scenes=len(captions[first].counts),
+            settings=settings,
+            figures={method: named_figures(compared, method) for method in captions},
+            differences={method: named_differences(compared, method, first) for method in others},
+            outcomes={method: outcomes(captions[first].counts, captions[method].counts) for method in others},
+        )
+
+    @classmethod
+    def shipped(cls) -> SceneReport:
+        """Return the measurements on the test scenes from the making of the bundled model."""
+        return cls.from_json(read_figures())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report for `json.dumps`; `from_json` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> SceneReport:
+        """Make a report from the JSON of `to_json`."""
+        figures, differences = (
+            {method: {name: Figure(**figure) for name, figure in row.items()} for method, row in content[part].items()}
+            for part in ("figures", "differences")
+        )
+        return cls(content["scenes"], content["settings"], figures, differences, content["outcomes"])
+
+    def captions_table(self) -> str:
+        """Return CHAIRs, CHAIRi (lower is better), coverage and length in Markdown."""
+        return markdown([["", *CAPTION_FIGURES], *self._rows(CAPTION_FIGURES)])
+
+    def answers_table(self) -> str:
+        """Return POPE's figures in its three splits in Markdown."""
+        rows = ([split, *row] for split in SPLITS for row in self._rows([f"{split} {name}" for name in ANSWER_FIGURES]))
+        return markdown([["split", "", *ANSWER_FIGURES], *rows])
+
+    def table(self) -> str:
+        """Return the figures of captions, and the accuracy in each of POPE's splits, in Markdown."""
+        names = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
+        return markdown([["", *names], *self._rows(names)])
+
+    def outcomes_line(self) -> str:
+        """State in how many captions each method names fewer, more or as many absent objects as the first."""
+        first = next(iter(self.figures))
+        return "\n".join(
+            f"Compared with {first}'s, {method}'s captions name fewer absent objects in {count['fewer']} of "
+            f"{self.scenes:,} scenes, more in {count['more']}, as many in {count['as many']}."
+            for method, count in self.outcomes.items()
+        )
+
+    def _rows(self, names: Sequence[str]) -> list[list[str]]:
+        first = next(iter(self.figures))
+        rows = [[method, *(f"{row[name]}" for name in names)] for method, row in self.figures.items()]
+        for method, row in self.differences.items():
+            rows.append([f"{method} - {first}", *(f"{row[name]:+}" for name in names)])
+        return rows
+
+
+def read_figures(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Any]:
+    """Return the measurements of the model in `folder`: a report as JSON, and `words`."""
+    figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+    more = yaml.safe_load((folder / "outcomes.yaml").read_text(encoding="utf-8"))
+    words = {name: row | {"by_doubt": more["by_doubt"][name]} for name, row in figures["words"].items()}
+    return figures | {"words": words, "outcomes": more["outcomes"]}
+
+
+def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:
+    """Count the captions in which the other method names fewer, more or as many absent objects."""
+    found = {"fewer": 0, "more": 0, "as many": 0}
+    for picture, counts in first.items():
+        change = other[picture]["hallucinated mentions"] - counts["hallucinated mentions"]
+        found["fewer" if change < 0 else "more" if change else "as many"] += 1
+    return found
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """Return a Markdown table with columns of even width; the first row is its head."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -32,12 +32,6 @@ class Shape:
     tone: str = "main"
     width: float = 0.08
 
-    @classmethod
-    def read(cls, row: dict[str, Any]) -> Shape:
-        """Read a shape: `{"rect": [0, 0, 1, 1], "tone": "ink"}`."""
-        (form,) = (form for form in FORMS if form in row)
-        return cls(form, tuple(row[form]), row.get("tone", "main"), row.get("width", 0.08))
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -57,7 +51,7 @@ class Kind:
     colors: tuple[str, ...]
     where: Literal["ground", "wall", "air"]
     glyph: tuple[Shape, ...]
-    synonyms: tuple[str, ...] = ()
+    synonyms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,34 +69,27 @@ class Place:
     above: Rgb
     below: Rgb
     horizon: float
-    marks: tuple[Shape, ...] = ()
-
-
-def _rgb(values: list[int]) -> Rgb:
-    red, green, blue = values
-    return red, green, blue
+    marks: tuple[Shape, ...]
 
 
 def _shapes(rows: list[dict[str, Any]]) -> tuple[Shape, ...]:
-    return tuple(map(Shape.read, rows))
+    """Read shapes such as `{"rect": [0, 0, 1, 1], "tone": "ink"}`."""
+    forms = [next(form for form in FORMS if form in row) for row in rows]
+    return tuple(
+        Shape(form, tuple(row[form]), row.get("tone", "main"), row.get("width", 0.08))
+        for form, row in zip(forms, rows, strict=True)
+    )
+
+
+def _read(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a kind or a place: lists are tuples, and shapes are read."""
+    shapes = {name: _shapes(row[name]) for name in ("glyph", "marks") if name in row}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()} | shapes
 
 
 _DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
 
-COLORS: dict[str, Rgb] = {name: _rgb(values) for name, values in _DATA["colors"].items()}
-FIXED: dict[str, Rgb] = {name: _rgb(values) for name, values in _DATA["fixed_tones"].items()}
-OBJECTS: dict[str, Kind] = {
-    name: Kind(
-        row["plural"],
-        (row["size"][0], row["size"][1]),
-        tuple(row["colors"]),
-        row["where"],
-        _shapes(row["glyph"]),
-        tuple(row["synonyms"]),
-    )
-    for name, row in _DATA["objects"].items()
-}
-PLACES: dict[str, Place] = {
-    name: Place(row["objects"], _rgb(row["above"]), _rgb(row["below"]), row["horizon"], _shapes(row["marks"]))
-    for name, row in _DATA["places"].items()
-}
+COLORS: dict[str, Rgb] = {name: tuple(values) for name, values in _DATA["colors"].items()}
+FIXED: dict[str, Rgb] = {name: tuple(values) for name, values in _DATA["fixed_tones"].items()}
+OBJECTS = {name: Kind(**_read(row)) for name, row in _DATA["objects"].items()}
+PLACES = {name: Place(**_read(row)) for name, row in _DATA["places"].items()}

@@ -4,7 +4,8 @@ base                    the interface of a benchmark: parts, asks, counts, figur
 cards                   the three benchmarks: titles, files, sizes, licences, options, readers
 pope, chair/, amber/    files, rules, ground truth
 repope                  other labels for POPE's questions
-stats/                  the figures of POPE and CHAIR, intervals and paired tests
+statistics              intervals over pictures, paired differences and tests
+figures                 the counts and figures of POPE and CHAIR
 evaluation, asking      let a loaded model answer, resumable
 answers/                answers from files: sira's records, the official scripts' rows, lmms-eval's samples
 lmms/                   the model that lmms-eval finds by entry point

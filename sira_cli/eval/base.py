@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sira_cli.eval.stats.tally import Denominators, Tally
+from sira_cli.eval.statistics import Denominators, Tally
 
 MEAN = "mean"  # the name of a mean over groups; others begin with it
 ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE

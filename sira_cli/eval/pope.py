@@ -11,11 +11,11 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.answers.rows import Form, holds_samples, holds_splits, of_split, read_answer_rows
 from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
+from sira_cli.eval.figures import POPE_DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.paper import pope_group
 from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 from sira_cli.eval.repope import LABEL, group_of, relabelled
-from sira_cli.eval.stats.pope import DENOMINATORS, RULES, add_answer, pope_figures
-from sira_cli.eval.stats.tally import Denominators, Tally
+from sira_cli.eval.statistics import Denominators, Tally
 
 FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's eval_pope.py
     Form("answer", (), ("question", "image")),
@@ -106,7 +106,7 @@ class Pope(Benchmark):
 
     def denominators(self, group: str) -> Denominators:
         """Return the denominators of `pope_figures`."""
-        return DENOMINATORS
+        return POPE_DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file per split, in one of FORMS, or samples of lmms-eval, also with all splits in one file."""

@@ -11,10 +11,7 @@ from sira_cli.eval.answers.texts import Answers, FailedAnswer
 from sira_cli.eval.base import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
-from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.mcnemar import McNemarTest, compare_pairs
-from sira_cli.eval.stats.tally import Counts, common
+from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.run.report import Report
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"

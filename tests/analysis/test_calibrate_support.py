@@ -9,7 +9,7 @@ import pytest
 
 from sira_cli.analysis.calibration.support import Labelled, Source, SupportReport, from_coco, from_labels, read_captions
 from sira_cli.demo.export import export
-from sira_cli.demo.labelled_captions import scene_report
+from sira_cli.demo.labelled import scene_report
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError

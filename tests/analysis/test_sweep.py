@@ -31,7 +31,7 @@ from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_ques
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.eval.base import ONE_WORD
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure
 from sira_cli.models.loading import presets
 from sira_cli.run.events import Advanced, FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm, load

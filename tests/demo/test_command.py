@@ -20,10 +20,8 @@ from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep.best import by_captions, paper
 from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.demo.language import mentions, yes_no_question
-from sira_cli.demo.measure import _answers, _texts, load_methods, measure
-from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport, read_figures
+from sira_cli.demo.measure import SceneReport, _answers, _texts, load_methods, measure, read_figures
+from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import card, examples

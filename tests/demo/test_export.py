@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.demo.export import export, file_name
-from sira_cli.demo.language import article, mentions, yes_no_question
-from sira_cli.demo.questions import SPLITS, Questions, held_out
+from sira_cli.demo.questions import SPLITS, Questions, article, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.chair.words import HEADS

@@ -8,13 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sira_cli.demo.measure import count
+from sira_cli.demo.measure import SceneReport, count, read_figures
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, hallucinated, held_out
-from sira_cli.demo.scene_report import SceneReport, read_figures
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
 from sira_cli.demo.world import OBJECTS, PLACES
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.statistics import Figure, Tally
 from sira_cli.models.loading.presets import BUNDLED_FOLDER
 from tools import card
 from tools.word_scores import doubt_table, from_json

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sira_cli.demo.language import NUMBERS, article, caption, mentions
+from sira_cli.demo.questions import NUMBERS, article, caption, mentions
 from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, make_scene, render
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 from tools.language import questions

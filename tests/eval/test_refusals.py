@@ -12,7 +12,7 @@ from sira_cli.eval.amber import figures as amber_figures
 from sira_cli.eval.base import ONE_WORD
 from sira_cli.eval.cards import CARDS, LENGTHS
 from sira_cli.eval.chair import benchmark as chair
-from sira_cli.eval.stats import pope as pope_eval
+from sira_cli.eval.figures import RULES
 from sira_cli.language import language
 from tests.support.eval.helpers import SCENES
 
@@ -64,7 +64,7 @@ def test_options_offer_what_there_is():
     def choices(card: str, name: str) -> list[str]:
         return [*next(option.choices for option in CARDS[card].options if option.name == name)]
 
-    assert choices("pope", "rule") == [*pope_eval.RULES]
+    assert choices("pope", "rule") == [*RULES]
     assert choices("chair", "rule") == [*chair.RULES]
     tasks = {*choices("amber", "task")}
     assert tasks == {*amber.PARTS, "all", "existence", "attribute", "relation"}

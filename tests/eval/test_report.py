@@ -10,11 +10,7 @@ from scipy import stats
 
 from sira_cli.eval.answers.texts import FailedAnswer
 from sira_cli.eval.report import EvalReport
-from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.mcnemar import mcnemar
-from sira_cli.eval.stats.tally import Tally
-from sira_cli.eval.stats.wilson import wilson
+from sira_cli.eval.statistics import Figure, MethodFigures, Tally, mcnemar, wilson
 from tests.support.eval.made import Made, said, share
 
 

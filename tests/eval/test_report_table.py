@@ -12,8 +12,7 @@ from rich.console import Console
 
 from sira_cli.cli.eval.table import print_report
 from sira_cli.eval.report import EvalReport, MethodRow
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.mcnemar import McNemarTest
+from sira_cli.eval.statistics import Figure, McNemarTest
 from tests.support.eval.made import Made, said, share
 
 

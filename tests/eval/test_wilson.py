@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
+from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
-from sira_cli.eval.stats.tally import Tally
-from sira_cli.eval.stats.wilson import wilson
+from sira_cli.eval.statistics import MethodFigures, Tally, wilson
 
 
 @pytest.mark.parametrize("trials", [1, 2, 30, 500])
@@ -29,7 +27,7 @@ def row(**counts: int) -> dict[str, float]:
 def test_it_counts_the_pictures_that_a_figure_is_about():
     """All questions of four pictures are answered rightly; one picture has no question to be answered with yes."""
     counts = {"a": row(TP=3, TN=3), "b": row(TP=1), "c": row(TP=2, TN=1), "d": row(TN=2)}
-    compared = MethodFigures.of({"sira": Tally(counts)}, pope_figures, DENOMINATORS)
+    compared = MethodFigures.of({"sira": Tally(counts)}, pope_figures, POPE_DENOMINATORS)
     found = compared.figures("sira")
     for name, value, sizes in (
         ("accuracy", 100, [6, 1, 3, 2]),
@@ -46,7 +44,7 @@ def test_it_counts_the_pictures_that_a_figure_is_about():
 
 def test_what_nothing_is_known_about_has_no_width():
     """Without an answer yes, precision is 0 by convention: no picture says anything about it."""
-    compared = MethodFigures.of({"sira": Tally({"a": row(FN=1), "b": row(TN=1)})}, pope_figures, DENOMINATORS)
+    compared = MethodFigures.of({"sira": Tally({"a": row(FN=1), "b": row(TN=1)})}, pope_figures, POPE_DENOMINATORS)
     precision = compared.figures("sira")["precision"]
     assert (precision.low, precision.high) == (0, 0)
     mean = MethodFigures.mean([compared, compared]).figures("sira")

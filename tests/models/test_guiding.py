@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load
 from sira_cli.core.rules import cut_offs_kept, plausible
-from sira_cli.demo.language import mentions
-from sira_cli.demo.questions import held_out
+from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.language.introducing import introduction_before
 from sira_cli.language.things import WordList, shipped

@@ -8,12 +8,11 @@ import pytest
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.sweep.best import by_captions_among
-from sira_cli.demo.measure import load_method
+from sira_cli.demo.measure import SceneReport, load_method
 from sira_cli.demo.questions import SPLITS, held_out
-from sira_cli.demo.scene_report import SceneReport
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SettingsError
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
 from tools import choose

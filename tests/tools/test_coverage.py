@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sira_cli.eval.stats.influence import estimates
-from sira_cli.eval.stats.intervals import student
-from sira_cli.eval.stats.pope import DENOMINATORS, pope_figures
+from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
+from sira_cli.eval.statistics import estimates, student
 from tools.coverage import CELLS, Case, coverage
 
 RUNS = 400
@@ -40,7 +39,7 @@ def test_student_is_scipys(freedom):
 def test_influence_is_the_jackknifes():
     """A picture's influence is about how much the figure moves when it is left out."""
     counts = np.random.default_rng(0).integers(0, 4, size=(400, len(CELLS))).astype(float)
-    found = estimates(CELLS, counts, pope_figures, DENOMINATORS)
+    found = estimates(CELLS, counts, pope_figures, POPE_DENOMINATORS)
     rest = [pope_figures(dict(zip(CELLS, counts.sum(axis=0) - row, strict=True))) for row in counts]
     for name, estimate in found.items():
         left = np.array([each[name] for each in rest])

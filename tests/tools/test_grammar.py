@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sira_cli.demo.language import caption
-from sira_cli.demo.questions import held_out
+from sira_cli.demo.questions import caption, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject
 from tools.grammar import broken_sentences, instances, is_broken
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sira_cli.eval.stats.auroc import auroc, auroc_interval
+from sira_cli.eval.statistics import auroc_interval
 from sira_cli.models.loading import presets
 from tools import docs, support
 
@@ -36,7 +36,8 @@ def test_the_interval_of_an_auroc_is_over_pictures():
     pictures, positive = np.arange(900) // 3, rng.random(900) < 0.7
     score = rng.integers(5, size=900) + 2 * positive + np.repeat(rng.integers(6, size=300), 3)
     figure = auroc_interval(pictures, positive, score, 300)
-    left = [auroc(positive[pictures != out], score[pictures != out]) for out in range(300)]
+    rest = [pictures != out for out in range(300)]
+    left = [auroc_interval(pictures[each], positive[each], score[each], 300).value / 100 for each in rest]
     error = 100 * np.sqrt(299 * np.var(left))
     assert figure.value == pytest.approx(pairs_ordered_right([*zip(positive.tolist(), score, strict=True)]))
     assert figure.half == pytest.approx(1.96 * error, rel=0.05)

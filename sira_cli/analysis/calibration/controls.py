@@ -16,7 +16,7 @@ import numpy as np
 
 from sira_cli.analysis.calibration.support import SHOWN, Source
 from sira_cli.errors import DataError
-from sira_cli.eval.stats.tally import ratio
+from sira_cli.eval.statistics import ratio
 from sira_cli.language.things import Thing, Words
 from sira_cli.run.report import Report
 

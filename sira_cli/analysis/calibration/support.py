@@ -20,9 +20,7 @@ from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.chair.words import HEADS
-from sira_cli.eval.stats.auroc import auroc_interval
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.tally import ratio
+from sira_cli.eval.statistics import Figure, auroc_interval, ratio
 from sira_cli.language import things
 from sira_cli.run.report import Report
 

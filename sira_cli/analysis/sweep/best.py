@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from sira_cli.analysis.sweep.cells import GREEDY, Cell
-from sira_cli.eval.stats.intervals import Figure
+from sira_cli.eval.statistics import Figure
 
 CAPTIONS_RULE = (
     "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "

@@ -13,11 +13,15 @@ from sira_cli.analysis.sweep.grid import answer_unit, caption_unit
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.units import Units
 from sira_cli.errors import PictureError
-from sira_cli.eval.stats.compared import MethodFigures
-from sira_cli.eval.stats.intervals import Figure
-from sira_cli.eval.stats.named import compare_answers, compare_captions, named_differences, named_figures
-from sira_cli.eval.stats.pope import add_answer, strict
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.figures import (
+    add_answer,
+    compare_answers,
+    compare_captions,
+    named_differences,
+    named_figures,
+    strict,
+)
+from sira_cli.eval.statistics import Figure, MethodFigures, Tally
 from sira_cli.run.events import FailedPicture
 from sira_cli.run.lvlm import Lvlm
 

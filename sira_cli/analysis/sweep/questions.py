@@ -9,7 +9,7 @@ from typing import Any
 
 from sira_cli.eval.pope import split_names
 from sira_cli.eval.pope_questions import read_questions
-from sira_cli.eval.stats.tally import Counts
+from sira_cli.eval.statistics import Counts
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.run.records import hash_of

@@ -46,7 +46,7 @@ def from_captions(
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
     """Let the bundled model caption drawn scenes, and find the threshold by controls."""
-    from sira_cli.demo.labelled_captions import captioned_scenes
+    from sira_cli.demo.labelled import captioned_scenes
     from sira_cli.methods import find
     from sira_cli.run.local_run import LocalRun
 

@@ -147,7 +147,7 @@ def _from_labels(
         raise SettingsError("--labels is for records: also give PATH")
     _check_scenes(scenes, preset, "files of records, which `sira caption --verify flag -o captions.jsonl` writes")
     lvlm = load_model(preset, model, "sira", pictures=())
-    from sira_cli.demo.labelled_captions import scene_report
+    from sira_cli.demo.labelled import scene_report
 
     with Progress.shown("scenes", limit or SCENES) as progress:
         return scene_report(lvlm, limit or SCENES, progress.reach)

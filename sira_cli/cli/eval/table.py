@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sira_cli.eval.report import EvalReport, MethodRow
-    from sira_cli.eval.stats.intervals import Figure
+    from sira_cli.eval.statistics import Figure
 
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
 

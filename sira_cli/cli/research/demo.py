@@ -157,9 +157,8 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
     """Print the model card's figures, a few measured now, their meaning, and next commands."""
-    from sira_cli.demo.measure import measure
+    from sira_cli.demo.measure import SceneReport, measure
     from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scene_report import SceneReport
     from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.models.loading import presets
 

@@ -23,7 +23,7 @@ from sira_cli.eval.amber.similarity import Similarity
 from sira_cli.eval.amber.words import Judged, Lexicon
 from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
-from sira_cli.eval.stats.tally import Denominators, Tally
+from sira_cli.eval.statistics import Denominators, Tally
 from sira_cli.language.language import Language
 
 FORM = Form("response", ("id",))
@@ -113,10 +113,7 @@ class Amber(Benchmark):
             for group in groups_of(annotated):
                 if group not in tallies:
                     continue
-                row = tallies[group].counts.setdefault(ask.picture, dict.fromkeys(counts, 0.0))
-                for name, count in counts.items():
-                    row[name] += count
-                tallies[group].right[ask.id] = right
+                tallies[group].add(ask.picture, ask.id, right, {name: float(count) for name, count in counts.items()})
         return tallies
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:

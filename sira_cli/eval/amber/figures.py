@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sira_cli.eval.amber.data import Annotated, PartName
 from sira_cli.eval.amber.words import Judged
-from sira_cli.eval.stats.tally import Counts, Denominators
+from sira_cli.eval.statistics import Counts, Denominators
 
 GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),

@@ -16,8 +16,8 @@ from sira_cli.eval.chair.coco import Annotations
 from sira_cli.eval.chair.rows import read_captions
 from sira_cli.eval.chair.table import TruthTable
 from sira_cli.eval.chair.words import Mentions, mentions
-from sira_cli.eval.stats.chair import DENOMINATORS, chair_figures, mention_counts
-from sira_cli.eval.stats.tally import Denominators, Tally, ratio
+from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
+from sira_cli.eval.statistics import Denominators, Tally, ratio
 from sira_cli.language.language import Language, Need, find_language
 
 PROMPT = "Please describe this image in detail."
@@ -103,11 +103,8 @@ class Chair(Benchmark):
         """
         tally = Tally()
         for ask, _, caption in self._captions(part, texts):
-            tally.right.setdefault(ask.id, not caption.wrong)
             counts = mention_counts(caption.read.heads, caption.truth) | {"tokens": len(caption.read.tokens)}
-            sums = tally.counts.setdefault(ask.picture, dict.fromkeys(counts, 0))
-            for name, count in counts.items():
-                sums[name] += count
+            tally.add(ask.picture, ask.id, not caption.wrong, counts)
         return {part.groups[0]: tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
@@ -120,7 +117,7 @@ class Chair(Benchmark):
 
     def denominators(self, group: str) -> Denominators:
         """Return the denominators of `chair_figures`."""
-        return DENOMINATORS
+        return CHAIR_DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length (see `chair.rows`), from all files together.

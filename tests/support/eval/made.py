@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Ask, Benchmark, Part
-from sira_cli.eval.stats.tally import Tally
+from sira_cli.eval.statistics import Tally
 
 
 def share(total: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,167 @@
+"""POPE's and CHAIR's counts, rules and figures, for benchmarks, sweeps and drawn scenes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
+
+CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
+POPE_DENOMINATORS = {
+    "accuracy": CELLS,
+    "F1": ("TP", "TP", "FP", "FN", "unanswered yes"),
+    "precision": ("TP", "FP"),
+    "recall": ("TP", "FN", "unanswered yes"),
+    "FPR": ("FP", "TN", "unanswered no"),
+    "yes": CELLS,
+    "neither": CELLS,
+}
+ANSWER_FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")  # those that tables show
+CHAIR_DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("objects",)}
+
+
+# POPE (Li et al. 2023): how an answer becomes yes or no.
+
+
+def official(answer: str, expected: bool = True) -> bool:
+    """Read an answer as evaluate.py of POPE does: yes, unless the first sentence has the word No, not or no."""
+    words = answer.split(".")[0].replace(",", "").split(" ")
+    return not {"No", "not", "no"} & set(words)
+
+
+def vcd(answer: str, expected: bool) -> bool:
+    """Read an answer as eval_pope.py of VCD does: the words it looks for depend on the true answer."""
+    lower = answer.lower().strip()
+    return "yes" in lower if expected else "no" not in lower
+
+
+def opera(answer: str, expected: bool = True) -> bool:
+    """Read an answer as pope_eval.py of OPERA does: no, if any word is No, not, no, NO or ends in n't."""
+    words = answer.replace(".", "").replace(",", "").split(" ")
+    return not any(word in ("No", "not", "no", "NO") or word.endswith("n't") for word in words)
+
+
+def strict(answer: str, expected: bool = True) -> bool | None:
+    """Let the first word decide, whatever its case; None if it is neither yes nor no."""
+    word = re.search(r"[^\W\d_]+(?:'[^\W\d_]+)*", answer)
+    return {"yes": True, "no": False}.get(word[0].lower()) if word else None
+
+
+def repope(answer: str, expected: bool = True) -> bool | None:
+    """Read an answer as compute_answer of RePOPE: yes if it contains yes, else no if it contains no, else None."""
+    lower = answer.lower()
+    return True if "yes" in lower else False if "no" in lower else None
+
+
+RULES: dict[str, Callable[[str, bool], bool | None]] = {
+    "official": official,
+    "vcd": vcd,
+    "opera": opera,
+    "strict": strict,
+    "repope": repope,
+}
+
+
+def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, rule: str = "official") -> None:
+    """Count an answer as the rule reads it, and as `neither` if its first word is neither yes nor no."""
+    yes = RULES[rule](text, expected)
+    if yes is None:
+        cell = "unread" if rule == "repope" else "unanswered yes" if expected else "unanswered no"
+    else:
+        cell = ("TP" if yes else "FN") if expected else ("FP" if yes else "TN")
+    names = (*CELLS, "unread") if rule == "repope" else CELLS
+    more = {"neither": int(strict(text) is None), "words": len(text.split())}
+    tally.add(picture, ask, cell in ("TP", "TN"), {**dict.fromkeys(names, 0), cell: 1, **more})
+
+
+def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return accuracy, precision, recall and F1 as evaluate.py, FPR as the paper's appendix, in percent; and `words`.
+
+    Unanswered questions (rule `strict`) are wrong: they count in the denominators of accuracy, recall, FPR and yes.
+    Unread answers (rule `repope`) count in none of these.
+    """
+    tp, fp, tn, fn, unanswered_yes, unanswered_no = (total[cell] for cell in CELLS)
+    answers = tp + tn + fp + fn + unanswered_yes + unanswered_no
+    texts = answers + total.get("unread", 0)
+    precision = ratio(tp, tp + fp)
+    recall = ratio(tp, tp + fn + unanswered_yes)
+    shares = {
+        "accuracy": ratio(tp + tn, answers),
+        "F1": ratio(2 * precision * recall, precision + recall),
+        "precision": precision,
+        "recall": recall,
+        "FPR": ratio(fp, fp + tn + unanswered_no),
+        "yes": ratio(tp + fp, answers),
+        "neither": ratio(total["neither"], texts),
+    }
+    return {name: 100 * share for name, share in shares.items()} | {"words": ratio(total["words"], texts)}
+
+
+# CHAIR (Rohrbach et al. 2018).
+
+
+def mention_counts(mentioned: Sequence[str], truth: Collection[str]) -> Counts:
+    """Count a caption's mentions against the objects in the picture."""
+    wrong = [name for name in mentioned if name not in truth]
+    return {
+        "captions": 1,
+        "hallucinated captions": int(bool(wrong)),
+        "mentions": len(mentioned),
+        "hallucinated mentions": len(wrong),
+        "objects": len(truth),
+        "recalled objects": len({*truth}.intersection(mentioned)),
+    }
+
+
+def chair_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return CHAIRs, CHAIRi and recall in percent, as OPERA's chair.py.
+
+    CHAIRs: captions that mention an absent object. CHAIRi: absent objects among all mentioned. recall: objects in the
+    picture that are mentioned.
+    """
+    return {
+        "CHAIRs": 100 * ratio(total["hallucinated captions"], total["captions"]),
+        "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
+        "recall": 100 * ratio(total["recalled objects"], total["objects"]),
+    }
+
+
+# Captions and answers together: `CHAIRi`, `random accuracy`, `mean accuracy`.
+
+CAPTION_DENOMINATORS = {{"recall": "coverage"}.get(name, name): of for name, of in CHAIR_DENOMINATORS.items()}
+
+
+def caption_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return CHAIRs, CHAIRi and coverage (CHAIR's recall) in percent, and the mean number of words."""
+    figures = chair_figures(total)
+    figures["coverage"] = figures.pop("recall")
+    return figures | {"words": ratio(total["words"], total["captions"])}
+
+
+def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of yes/no answers that tables show."""
+    figures = pope_figures(total)
+    return {name: figures[name] for name in ANSWER_FIGURES}
+
+
+def compare_captions(tallies: Mapping[str, Tally]) -> MethodFigures:
+    """Compare methods by their captions."""
+    return MethodFigures.of(tallies, caption_figures, CAPTION_DENOMINATORS)
+
+
+def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
+    """Compare methods by their yes/no answers."""
+    return MethodFigures.of(tallies, answer_figures, {name: POPE_DENOMINATORS[name] for name in ANSWER_FIGURES})
+
+
+def named_figures(groups: Mapping[str, MethodFigures], method: str) -> dict[str, Figure]:
+    """Combine a method's figures of all groups in one mapping; figure names begin with the group's name."""
+    return {f"{group}{name}": each for group, it in groups.items() for name, each in it.figures(method).items()}
+
+
+def named_differences(groups: Mapping[str, MethodFigures], method: str, first: str) -> dict[str, Figure]:
+    """Combine the differences to the first method's figures, as `named_figures` does."""
+    return {
+        f"{group}{name}": each for group, it in groups.items() for name, each in it.differences(method, first).items()
+    }

@@ -1,0 +1,384 @@
+"""Counts by picture, the figures of their sums, 95 % intervals over pictures, and paired tests.
+
+Answers about one picture are alike, so pictures are the units. A share has Wilson's interval for an effective number of
+answers (Kish 1965): the number of independent answers that would scatter like these pictures. The scatter of few wrong
+answers is uncertain, so one prior answer is added that scatters as if all answers about a picture were equal; if all
+answers are right, the effective number is the number of pictures. A paired difference is the share of gains less the
+share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008). `tools/coverage.py`
+measures how often intervals hold the true value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Counts = dict[str, float]
+Denominators = Mapping[str, Sequence[str]]  # by figure, the counts that add up to its denominator
+Figures = Callable[[Mapping[str, float]], dict[str, float]]  # from sums of counts to figures
+
+Z = 1.959963984540054  # 97.5 % of the normal distribution lies below
+STEP = 1e-4  # of a count, for central differences
+PRIOR = 1.0  # answers
+PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen by simulations (`tools/coverage.py`)
+
+
+@dataclass
+class Tally:
+    """One method's answers in one group, counted.
+
+    Attributes:
+        counts: by picture; every picture has the same keys.
+        right: by question, whether the answer is right, or a caption free of hallucinations: for paired tests.
+    """
+
+    counts: dict[str, Counts] = field(default_factory=dict)
+    right: dict[str, bool] = field(default_factory=dict)
+
+    def add(self, picture: str, ask: str, right: bool, counts: Mapping[str, float]) -> None:
+        """Add the counts of an answer to those of its picture; of several answers to an ask, `right` is the first's."""
+        self.right.setdefault(ask, right)
+        row = self.counts.setdefault(picture, dict.fromkeys(counts, 0))
+        for name, count in counts.items():
+            row[name] += count
+
+    def total(self) -> Counts:
+        """Return sums over all pictures."""
+        rows = list(self.counts.values())
+        return {name: sum(row[name] for row in rows) for name in rows[0]} if rows else {}
+
+
+def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
+    """Leave out pictures that failed under any method, except methods without any answers."""
+    answered = {name: tally for name, tally in tallies.items() if tally.right}
+    asked = {ask for tally in answered.values() for ask in tally.right}
+    failed = {pictures[ask] for tally in answered.values() for ask in asked - tally.right.keys()}
+    return {
+        name: Tally(
+            {picture: counts for picture, counts in tally.counts.items() if picture not in failed},
+            {ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
+        )
+        for name, tally in answered.items()
+    }
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return the quotient; 0 if `whole` is 0."""
+    return part / whole if whole else 0.0
+
+
+# Intervals.
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width, as printed after ±."""
+        return (self.high - self.low) / 2
+
+    def __format__(self, spec: str) -> str:
+        """Format as `12.3 ±1.2`; `+` shows the sign of a positive value, `.2f` gives both numbers two decimals."""
+        number = spec if spec.endswith("f") else f"{spec}.1f"
+        return f"{self.value:{number}} ±{self.half:{number.removeprefix('+')}}"
+
+    def bounds(self, spec: str) -> str:
+        """Format as `12.3 (8.1..19.0)`; ± would hide how uneven an interval over few pictures is."""
+        plain = spec.removeprefix("+")
+        return f"{self.value:{spec}} ({self.low:{plain}}..{self.high:{plain}})"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The denominator of a share.
+
+    Attributes:
+        answers: the denominator: answers, mentions, captions.
+        weight: `[N]`, each picture's part of it; adds up to 1, or to 0 without any answers.
+    """
+
+    answers: float
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure of N pictures, from which intervals follow.
+
+    Attributes:
+        value: a share is in percent.
+        influence: `[N]`, how much each picture moves the value, to first order; adds up to 0. Its squares add up to the
+            variance.
+        share: None for a figure that is not a share, such as a mean length.
+    """
+
+    value: float
+    influence: np.ndarray
+    share: Share | None = None
+
+    def figure(self) -> Figure:
+        """Return the value with its interval, which has no width without answers."""
+        if self.share is None:
+            return _mean_figure(self.value, self.influence)
+        if not self.share.answers:
+            return Figure(self.value, self.value, self.value)
+        part = min(max(self.value / 100, 0.0), 1.0)
+        low, high = wilson(part, _effective(part, self.influence / 100, self.share, PRIOR))
+        return Figure(self.value, 100 * low, 100 * high)
+
+    def minus(self, other: Estimate) -> Figure:
+        """Return the difference, with its interval, to the same figure of other answers about the same pictures."""
+        value, influence = self.value - other.value, self.influence - other.influence
+        if self.share is None or other.share is None:
+            return _mean_figure(value, influence)
+        if not (self.share.answers and other.share.answers):
+            return Figure(value, value, value)
+        share = Share((self.share.answers + other.share.answers) / 2, (self.share.weight + other.share.weight) / 2)
+        added = (influence + value * share.weight) / 100  # what each picture adds to the difference
+        (gain, gain_low, gain_high, gained), (loss, loss_low, loss_high, lost) = (
+            _one_way(np.maximum(sign * added, 0), share) for sign in (1, -1)
+        )
+        scatter = math.sqrt((gained @ gained) * (lost @ lost))
+        alike = float(gained @ lost) / scatter if scatter else 0.0  # their correlation
+        below = _hypotenuse(gain - gain_low, loss_high - loss, alike)
+        above = _hypotenuse(gain_high - gain, loss - loss_low, alike)
+        return Figure(value, value - 100 * below, value + 100 * above)
+
+    def among(self, size: int, places: np.ndarray) -> Estimate:
+        """Extend the estimate to `size` pictures; its own are at the given places."""
+
+        def spread(values: np.ndarray) -> np.ndarray:
+            wide = np.zeros(size)
+            wide[places] = values
+            return wide
+
+        share = self.share and Share(self.share.answers, spread(self.share.weight))
+        return Estimate(self.value, spread(self.influence), share)
+
+
+def wilson(share: float, trials: float) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval of a share, both from 0 to 1; it has a width at 0 and 1."""
+    squared = Z**2 / trials
+    middle = (share + squared / 2) / (1 + squared)
+    half = Z * math.sqrt(share * (1 - share) / trials + squared / (4 * trials)) / (1 + squared)
+    return (middle - half if share > 0 else 0.0), (middle + half if share < 1 else 1.0)
+
+
+def student(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, from 3 on by its expansion (Abramowitz and Stegun 26.7.5)."""
+    if freedom < 3:
+        return (12.706205, 4.302653)[freedom - 1]
+    quantile = Z
+    for power, part in enumerate((2.372271, 2.822499, 2.555850, 1.589534), start=1):
+        quantile += part / freedom**power
+    return quantile
+
+
+def _mean_figure(value: float, influence: np.ndarray) -> Figure:
+    """Return a figure that is not a share, with Student's interval; with one picture it has no width."""
+    pictures = len(influence)
+    if pictures < 2:
+        return Figure(value, value, value)
+    half = student(pictures - 1) * math.sqrt(pictures / (pictures - 1) * float(influence @ influence))
+    return Figure(value, value - half, value + half)
+
+
+def _effective(part: float, influence: np.ndarray, share: Share, prior: float) -> float:
+    """Return the effective number of independent answers for a share from 0 to 1; at least one."""
+    pictures = int(np.count_nonzero(share.weight))
+    if pictures < 2:
+        return 1.0
+    variance = pictures / (pictures - 1) * float(influence @ influence)
+    informed = part * (1 - part) * share.answers + prior
+    return informed / (variance * share.answers + prior * float(share.weight @ share.weight))
+
+
+def _one_way(added: np.ndarray, share: Share) -> tuple[float, float, float, np.ndarray]:
+    """Return the share of gains, or of losses, with the ends of its interval and its influence."""
+    total = float(added.sum())
+    influence = added - total * share.weight
+    part = min(total, 1.0)
+    low, high = wilson(part, _effective(part, influence, share, PRIOR_CHANGES))
+    return part, low, high, influence
+
+
+def _hypotenuse(one: float, other: float, alike: float) -> float:
+    return math.sqrt(max(one**2 + other**2 - 2 * alike * one * other, 0.0))
+
+
+# Figures of sums of counts, by the delta method.
+
+
+def estimates(
+    names: Sequence[str],
+    counts: np.ndarray,
+    figures: Figures,
+    denominators: Denominators,
+    smooth: Figures | None = None,
+) -> dict[str, Estimate]:
+    """Return the figures of N pictures from their counts `[N, names]`; slopes are those of `smooth`, if given."""
+    total = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
+    influence = counts @ _slopes(total, smooth or figures)  # [N, figures]
+    influence -= influence.mean(axis=0)
+    columns = {name: number for number, name in enumerate(names)}
+    shares = {of: _share(counts[:, [columns[name] for name in of]]) for of in map(tuple, denominators.values())}
+    return {
+        name: Estimate(float(value), influence[:, number], shares.get(tuple(denominators.get(name, ()))))
+        for number, (name, value) in enumerate(figures(total).items())
+    }
+
+
+def _slopes(total: Mapping[str, float], figures: Figures) -> np.ndarray:
+    """Return each figure's derivative by each count, `[names, figures]`; 0 for a count that no picture has."""
+    rows, none = [], np.zeros(len(figures(total)))
+    for name, count in total.items():
+        if not count:
+            rows.append(none)
+            continue
+        more, fewer = (figures({**total, name: count * (1 + step)}) for step in (STEP, -STEP))
+        rows.append((np.array([*more.values()]) - np.array([*fewer.values()])) / (2 * STEP * count))
+    return np.array(rows)
+
+
+def _share(counts: np.ndarray) -> Share:
+    sizes = counts.sum(axis=1)
+    answers = float(sizes.sum())
+    return Share(answers, sizes / answers if answers else sizes)
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """The figures of methods in one group: a split, a length, a dimension.
+
+    Attributes:
+        pictures: names of N pictures, sorted: the same for all methods.
+        estimates: by method and name.
+    """
+
+    pictures: list[str]
+    estimates: dict[str, dict[str, Estimate]]
+
+    @classmethod
+    def of(
+        cls,
+        tallies: Mapping[str, Tally],
+        figures: Figures,
+        denominators: Denominators | None = None,
+        smooth: Figures | None = None,
+    ) -> MethodFigures:
+        """Compare methods that answered about the same pictures; those without answers are left out."""
+        pictures = sorted({picture for tally in tallies.values() for picture in tally.counts})
+        compared = {}
+        for method, tally in tallies.items():
+            if tally.counts:
+                names = list(tally.counts[pictures[0]])
+                rows = [[tally.counts[picture][name] for name in names] for picture in pictures]
+                compared[method] = estimates(names, np.array(rows, dtype=float), figures, denominators or {}, smooth)
+        return cls(pictures, compared)
+
+    @classmethod
+    def mean(cls, groups: Sequence[MethodFigures]) -> MethodFigures:
+        """Return means over groups for methods that are in all groups; a picture may be in several."""
+        pictures = sorted({picture for group in groups for picture in group.pictures})
+        places = [np.searchsorted(pictures, group.pictures) for group in groups]
+
+        def mean(method: str, name: str) -> Estimate:
+            each = [
+                group.estimates[method][name].among(len(pictures), place)
+                for group, place in zip(groups, places, strict=True)
+            ]
+            shares = [one.share for one in each if one.share is not None]
+            share = None
+            if len(shares) == len(each):
+                weight = np.mean([one.weight for one in shares], axis=0)
+                share = Share(sum(one.answers for one in shares), weight)
+            value = float(np.mean([one.value for one in each]))
+            return Estimate(value, np.mean([one.influence for one in each], axis=0), share)
+
+        methods = [name for name in groups[0].estimates if all(name in group.estimates for group in groups)]
+        names = {method: groups[0].estimates[method] for method in methods}
+        return cls(pictures, {method: {name: mean(method, name) for name in names[method]} for method in methods})
+
+    def figures(self, method: str) -> dict[str, Figure]:
+        """Return a method's figures with their intervals."""
+        return {name: estimate.figure() for name, estimate in self.estimates[method].items()}
+
+    def differences(self, method: str, first: str) -> dict[str, Figure]:
+        """Return a method's figures minus the first method's, paired; empty for the first, or if it is missing."""
+        if method == first or first not in self.estimates:
+            return {}
+        others = self.estimates[first]
+        return {name: estimate.minus(others[name]) for name, estimate in self.estimates[method].items()}
+
+
+# Tests.
+
+
+@dataclass(frozen=True)
+class McNemarTest:
+    """McNemar's exact test of two methods, over answers that only one of them has right.
+
+    Answers count as independent, even those about the same picture.
+    """
+
+    group: str
+    first: str
+    second: str
+    only_first: int
+    only_second: int
+    p: float
+
+
+def compare_pairs(group: str, tallies: Mapping[str, Tally], names: Iterable[str]) -> list[McNemarTest]:
+    """Compare all pairs of the named methods, which have answered the same asks."""
+    tests = []
+    for first, second in itertools.combinations(names, 2):
+        one, other = tallies[first].right, tallies[second].right
+        only_first = sum(one[ask] and not other[ask] for ask in one)
+        only_second = sum(other[ask] and not one[ask] for ask in one)
+        tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
+    return tests
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the two-sided p value: the chance that random assignment splits the discordant answers as unequally."""
+    discordant = only_first + only_second
+    tail = term = 1  # binomial coefficients, each from the one before
+    for count in range(min(only_first, only_second)):
+        term = term * (discordant - count) // (count + 1)
+        tail += term
+    share: float = 2 * tail / 2**discordant
+    return min(1.0, share)
+
+
+def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray, size: int) -> Figure | None:
+    """Return the AUROC in percent with its 95 % interval over pictures (Obuchowski 1997); None without both kinds."""
+    if positive.all() or not positive.any():
+        return None
+    ahead, numbers = _ahead(positive, score), pictures.astype(int)
+    value = float(ahead[positive].mean())
+    moved = (ahead - value) / np.where(positive, positive.sum(), (~positive).sum())
+    rarer = positive if 2 * positive.sum() <= len(positive) else ~positive
+    weight = np.bincount(numbers[rarer], minlength=size) / rarer.sum()
+    influence = np.bincount(numbers, 100 * moved, minlength=size)
+    return Estimate(100 * value, influence, Share(float(rarer.sum()), weight)).figure()
+
+
+def _ahead(positive: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Return for each word the share of the other kind that it is ranked correctly against, ties half: `[N]`."""
+    _, values = np.unique(score, return_inverse=True)
+    ups, downs = (np.bincount(values[kind], minlength=values.max() + 1) for kind in (positive, ~positive))
+    below = (downs.cumsum() - downs / 2) / downs.sum()
+    above = 1 - (ups.cumsum() - ups / 2) / ups.sum()
+    ahead: np.ndarray = np.where(positive, below[values], above[values])
+    return ahead
