@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
 
 import pytest
 
-import sira_cli.analysis.trace
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.errors import SiraError
 from tests.support.traces import CAPTION, failed, make_trace, write_traces
 
-SCHEMA = json.loads((Path(sira_cli.analysis.trace.__file__).parent / "trace.schema.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture
-def one() -> list[dict]:
-    return make_trace(text="A cat.")
-
-
-# The traces of these tests
-
-
-# Reading
+BASE = make_trace(text="A cat.")
 
 
 def test_what_is_read_is_what_was_written(tmp_path):
     written = make_trace(tracked=("cat",))
     (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", written))
-    assert trace.status == "ok"
-    assert trace.line == 1
+    assert (trace.status, trace.line) == ("ok", 1)
     assert (trace.run.method, trace.run.k, trace.run.beta) == ("sira", 14, None)
     assert [token.delta for token in trace.tokens] == [line["delta"] for line in written[1:-1]]
     assert trace.tokens[3].top[1].cf.rank == written[4]["top"][1]["cf"]["rank"]
@@ -40,8 +25,8 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert [use.step for use in trace.end.tracked] == [5, 35]
 
 
-def test_a_file_of_several_traces(tmp_path, one):
-    path = write_traces(tmp_path / "trace.jsonl", one, one[:2], one, failed("gone"), one[:3])
+def test_a_file_of_several_traces(tmp_path):
+    path = write_traces(tmp_path / "trace.jsonl", BASE, BASE[:2], BASE, failed("gone"), BASE[:3])
     found = read_traces(path)
     assert [trace.status for trace in found] == ["ok", "interrupted", "ok", "error", "interrupted"]
     assert [len(trace.tokens) for trace in found] == [4, 1, 4, 0, 2]
@@ -49,44 +34,34 @@ def test_a_file_of_several_traces(tmp_path, one):
     assert found[3].run is None
 
 
-def test_a_line_that_was_cut_off_is_an_interruption(tmp_path, one):
-    path = write_traces(tmp_path / "trace.jsonl", one)
+def test_a_line_that_was_cut_off_is_an_interruption(tmp_path):
+    path = write_traces(tmp_path / "trace.jsonl", BASE)
     path.write_bytes(path.read_bytes()[:-40])
     (trace,) = read_traces(path)
     assert (trace.status, len(trace.tokens)) == ("interrupted", 4)
 
 
-def test_blank_lines_and_a_byte_order_mark_do_no_harm(tmp_path, one):
-    path = write_traces(tmp_path / "trace.jsonl", one)
+def test_blank_lines_and_a_byte_order_mark_do_no_harm(tmp_path):
+    path = write_traces(tmp_path / "trace.jsonl", BASE)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n"))
     assert len(read_traces(path)) == 1
 
 
-def changed(trace: list[dict], line: int, *keys: str | int, to: object) -> list[dict]:
-    trace = copy.deepcopy(trace)
-    place = trace[line]
-    for key in keys[:-1]:
-        place = place[key]
-    place[keys[-1]] = to
+def changed(line: int, key: str, to: object) -> list[dict]:
+    trace = copy.deepcopy(BASE)
+    trace[line][key] = to
     return trace
-
-
-BASE = make_trace(text="A cat.")
 
 
 @pytest.mark.parametrize(
     ("trace", "message"),
     [
-        (
-            changed(BASE, 0, "schema", to="sira.trace/2"),
-            "line 1: schema of the run line: Input should be 'sira.trace/1'",
-        ),
-        (
-            changed(BASE, 2, "delta", to=float("nan")),
-            "line 3: delta of the token line: Input should be a finite number",
-        ),
-        (changed(BASE, 2, "step", to=5), "line 3: step 5, expected step 1: lines are missing"),
+        (changed(0, "schema", "sira.trace/2"), "line 1: schema of the run line: Input should be 'sira.trace/1'"),
+        (changed(2, "delta", float("nan")), "line 3: delta of the token line: Input should be a finite number"),
+        (changed(2, "step", 5), "line 3: step 5, expected step 1: lines are missing"),
         (BASE[1:], "line 1: a token line before any run line"),
+        (BASE[-1:], "line 1: an end line before any run line"),
+        ([*BASE[:-3], BASE[-1]], "line 4: words up to step 2, but there are 2 tokens"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, trace, message):
@@ -98,8 +73,8 @@ def test_a_wrong_line_is_named(tmp_path, trace, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_broken_line_in_the_middle_is_no_interruption(tmp_path, one):
-    path = write_traces(tmp_path / "trace.jsonl", one)
+def test_a_broken_line_in_the_middle_is_no_interruption(tmp_path):
+    path = write_traces(tmp_path / "trace.jsonl", BASE)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))
     with pytest.raises(SiraError, match="line 3: is not JSON"):

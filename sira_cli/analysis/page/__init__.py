@@ -17,7 +17,7 @@ from sira_cli._version import __version__
 from sira_cli.analysis.doubt import DOUBTED, bare, doubt
 from sira_cli.analysis.page.gallery import gallery_of
 from sira_cli.analysis.page.traces import HEIGHT, Card, Scale
-from sira_cli.analysis.trace.read import Trace, read_traces, trace_files
+from sira_cli.analysis.trace.read import TracedText, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.names import one_line
 
@@ -82,7 +82,7 @@ def _holds_records(path: Path) -> bool:
     return isinstance(first, dict) and "file_name" in first and "type" not in first
 
 
-def render(traces: Sequence[Trace], title: str | None = None) -> str:
+def render(traces: Sequence[TracedText], title: str | None = None) -> str:
     """Return the page of traces."""
     scale = Scale.fitted_to(traces)
     cards = [Card(trace, scale) for trace in traces]

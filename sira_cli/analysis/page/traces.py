@@ -17,7 +17,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
-from sira_cli.analysis.trace.read import Candidate, Token, Trace, TracedObject, TracedWord
+from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedText, TracedWord
 from sira_cli.errors import PictureError
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
@@ -50,7 +50,7 @@ class Scale:
     kl: float
 
     @classmethod
-    def fitted_to(cls, traces: Sequence[Trace]) -> Scale:
+    def fitted_to(cls, traces: Sequence[TracedText]) -> Scale:
         """Fit the axes to all values; colours saturate at the 95th percentile of |Δ|, but not below 1."""
         tokens = [token for trace in traces for token in trace.tokens]
         sizes = sorted(abs(token.delta) for token in tokens if not token.special)
@@ -111,7 +111,7 @@ class Card:
         data: for the script, which fills the panel, beginning with the least grounded token.
     """
 
-    def __init__(self, trace: Trace, scale: Scale) -> None:
+    def __init__(self, trace: TracedText, scale: Scale) -> None:
         """Prepare a trace; this looks for its picture."""
         run, end, tokens = trace.run, trace.end, trace.tokens
         self.trace, self.picture, self.settings = trace, find_picture(trace), _settings(trace)
@@ -120,7 +120,7 @@ class Card:
             method = "SIRA" if run.method == "sira" else run.method
             self.heading = f"{method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
             self.subject = f"{self.picture.name} · {run.preset or run.model}"
-        self.source = "" if trace.path is None else f"{one_line(str(trace.path))}, line {trace.line}"
+        self.source = f"{one_line(str(trace.path))}, line {trace.line}"
         self.chart = scale.chart(tokens)
         words = [(position, word) for position, word in enumerate(end.words if end else ())]
         telling = (each for each in words if says_something(each[1].word))
@@ -151,7 +151,7 @@ class Card:
         self.data = {"first": min(known)[1] if known else 0, "tokens": rows}
 
 
-def _groundings(trace: Trace) -> list[float | None]:
+def _groundings(trace: TracedText) -> list[float | None]:
     """Return for each token the grounding of its word; None for words without content.
 
     In an interrupted or failed trace, which has no words, each token counts as a word.
@@ -174,7 +174,7 @@ def _says_a_word(token: Token) -> bool:
     return not token.special and bool(bare(token.token) or "\ufffd" in token.token)
 
 
-def _things(trace: Trace) -> list[Thing] | None:
+def _things(trace: TracedText) -> list[Thing] | None:
     end = trace.end
     if end is None or end.objects is None or end.verify is None:
         return None
@@ -197,7 +197,7 @@ def _about(token: Token) -> str:
     )
 
 
-def _settings(trace: Trace) -> dict[str, str]:
+def _settings(trace: TracedText) -> dict[str, str]:
     run, end, settings = trace.run, trace.end, dict[str, str]()
     if run is not None:
         sampling = (
@@ -322,15 +322,14 @@ class TracedPicture(NamedTuple):
     images: list[Embedded]
 
 
-def find_picture(trace: Trace) -> TracedPicture:
+def find_picture(trace: TracedText) -> TracedPicture:
     """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one."""
     if trace.run is None:
         return TracedPicture("", "the run failed before it opened a picture", [])
     image, file_name = trace.run.image, trace.run.file_name
     name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
     problem, replaced = "", None
-    near_trace = [] if trace.path is None else [(file_name, trace.path.parent)]
-    for place, folder in dict.fromkeys((*near_trace, (file_name, Path()), (image.path, Path()))):
+    for place, folder in dict.fromkeys(((file_name, trace.path.parent), (file_name, Path()), (image.path, Path()))):
         if not place or not (picture := recorded(place, folder)).is_here():  # nothing is fetched for a page
             continue
         try:

@@ -5,11 +5,10 @@ Only the keys that readers use are named here and checked; other keys of the sch
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -62,13 +61,10 @@ class Tracked(Candidate):
 
 @dataclass(frozen=True, config=_STRICT)
 class Token(Candidate):
-    """A token that was generated or forced.
+    """A token that was generated or forced; `special`: it has no text, like an end token.
 
-    Attributes:
-        special: whether it has no text, like an end token.
-        delta: z_full - z_cf of this token.
-        kl: KL(full || cf) over the vocabulary, in nats.
-        top: the union of the views' best, by contrast logit.
+    `delta` is z_full - z_cf, `kl` is KL(full || cf) over the vocabulary in nats, `top` the union of the views' best by
+    contrast logit.
     """
 
     type: Literal["token"]
@@ -179,21 +175,20 @@ class End:
     reasoning: str = ""
 
 
-@plain_dataclass(frozen=True)
-class Trace:
-    """One traced decoding.
+class TracedText(NamedTuple):
+    """A text, generated or forced, with its tokens.
 
     Attributes:
-        path: the file that holds it; None without one.
+        path: the file that holds it.
         line: number of its first line, from 1.
         run: None if it failed before its first line.
         end: None if it was interrupted.
     """
 
-    path: Path | None
+    path: Path
     line: int
     run: Run | None
-    tokens: tuple[Token, ...]
+    tokens: list[Token]
     end: End | None
 
     @property
@@ -216,7 +211,7 @@ def trace_files(path: Path) -> list[Path]:
     return files
 
 
-def read_traces(path: Path) -> list[Trace]:
+def read_traces(path: Path) -> list[TracedText]:
     """Read all traces of a file, in its order.
 
     A last line that is cut off in the middle, because a run was killed, is left out.
@@ -224,68 +219,52 @@ def read_traces(path: Path) -> list[Trace]:
     Raises:
         BadTraceError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
     """
-    name = one_line(str(path))
+    name, traces = one_line(str(path)), list[TracedText]()
+    begin, run, tokens = 0, None, list[Token]()
     try:
-        with path.open("rb") as file:
-            traces = traces_of(file, path)
+        lines = io.BytesIO(path.read_bytes())
     except OSError as error:
         raise BadTraceError(f"{name}: cannot be read: {error.strerror}") from None
+    for number, data in enumerate(lines, start=1):
+        if not data.strip():
+            continue
+        where = f"{name}, line {number}"
+        line = _line(where, data, cut=run is not None and not data.endswith(b"\n"))
+        if isinstance(line, Token):
+            missing = f"step {line.step}, expected step {len(tokens)}: lines are missing or mixed"
+            _check(where, run is not None, "a token line before any run line")
+            _check(where, line.step == len(tokens), missing)
+            tokens.append(line)
+        elif isinstance(line, End):
+            _check(where, run is not None or line.status == "error", "an end line before any run line")
+            last = max([word.steps[1] for word in line.words] + [use.step + 1 for use in line.tracked], default=0)
+            _check(where, last <= len(tokens), f"words up to step {last - 1}, but there are {len(tokens)} tokens")
+            traces.append(TracedText(path, begin if run else number, run, tokens, line))
+            run, tokens = None, []
+        elif line is not None:
+            if run is not None:
+                traces.append(TracedText(path, begin, run, tokens, None))
+            begin, run, tokens = number, line, []
+    if run is not None:
+        traces.append(TracedText(path, begin, run, tokens, None))
     if not traces:
         raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
     return traces
 
 
-def traces_of(lines: Iterable[bytes], path: Path | None = None) -> list[Trace]:
-    """Return the traces in lines, in order; `path` is the file of the lines, if any."""
-    name = "the trace" if path is None else one_line(str(path))
-    traces: list[Trace] = []
-    begin, run, tokens = 0, None, list[Token]()
-    for number, data in enumerate(lines, start=1):
-        if not data.strip():
-            continue
-        where = f"{name}, line {number}"
-        cut = run is not None and not data.endswith(b"\n")
-        line = _parse(where, data, cut)
-        if isinstance(line, Run):
-            if run is not None:
-                traces.append(Trace(path, begin, run, tuple(tokens), None))
-            begin, run, tokens = number, line, []
-        elif isinstance(line, Token):
-            _check_token(where, line, run, len(tokens))
-            tokens.append(line)
-        elif line is not None:
-            _check_end(where, line, run, len(tokens))
-            traces.append(Trace(path, begin if run else number, run, tuple(tokens), line))
-            run, tokens = None, []
-    if run is not None:
-        traces.append(Trace(path, begin, run, tuple(tokens), None))
-    return traces
-
-
-def _parse(where: str, data: bytes, cut: bool) -> Run | Token | End | None:
+def _line(where: str, data: bytes, *, cut: bool) -> Run | Token | End | None:
     try:
         return _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            if cut:
-                return None
-            raise BadTraceError(f"{where}: is not JSON ({first['ctx']['error']}); {_HINT}") from None
+            _check(where, cut, f"is not JSON ({first['ctx']['error']})")
+            return None
         kind, *field = first["loc"] or ("",)
         what = f"{'.'.join(map(str, field))} of the {kind} line: " if field else ""
         raise BadTraceError(f"{where}: {what}{first['msg']}; {_HINT}") from None
 
 
-def _check_token(where: str, token: Token, run: Run | None, steps: int) -> None:
-    if run is None:
-        raise BadTraceError(f"{where}: a token line before any run line; {_HINT}")
-    if token.step != steps:
-        raise BadTraceError(f"{where}: step {token.step}, expected step {steps}: lines are missing or mixed; {_HINT}")
-
-
-def _check_end(where: str, end: End, run: Run | None, steps: int) -> None:
-    if run is None and end.status == "ok":
-        raise BadTraceError(f"{where}: an end line before any run line; {_HINT}")
-    reached = [word.steps[1] for word in end.words] + [use.step + 1 for use in end.tracked]
-    if max(reached, default=0) > steps:
-        raise BadTraceError(f"{where}: words up to step {max(reached) - 1}, but there are {steps} tokens; {_HINT}")
+def _check(where: str, fits: bool, problem: str) -> None:
+    if not fits:
+        raise BadTraceError(f"{where}: {problem}; {_HINT}")
