@@ -17,8 +17,7 @@ import torch
 import transformers
 import yaml
 
-from sira_cli.analysis.sweep.best import by_captions
-from sira_cli.analysis.sweep.outcome import SweepReport
+from sira_cli.analysis.sweep.report import SweepReport, by_captions
 from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
@@ -62,7 +61,7 @@ Seeds {training} train, {validation} validate, {test} test.
 ## K and alpha
 
 On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in
-`sira_cli/analysis/sweep/best.py`, which was fixed beforehand: {outcome}.
+`sira_cli/analysis/sweep/report.py`, which was fixed beforehand: {outcome}.
 
 {choice}
 
@@ -139,11 +138,11 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
     report = SceneReport.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
-    grid = SweepReport.from_json(choice).figures
+    grid = SweepReport.from_json(json.dumps(choice)).figures
     rows = [["K", "alpha", *CHOICE]]
     rows += [
-        [str(k or "-"), f"{alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
-        for (k, alpha), row in grid.items()
+        [str(cell.k or "-"), f"{cell.alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
+        for cell, row in grid.items()
     ]
     chosen = by_captions(grid)
     outcome = "nothing beat greedy, so K = L/2 and alpha = 0.5 as in the paper"

@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.sweep.best import by_captions_among, captions_fit
-from sira_cli.analysis.sweep.units import Units
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.sweep.report import by_captions_among, captions_fit
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
@@ -54,7 +54,7 @@ def settings_to_try(method: str) -> list[dict[str, Any]]:
     return [own, *(cell for cell in cells if cell != own)]
 
 
-def choose(names: Sequence[str], scenes: int, units: Units) -> dict[str, Chosen]:
+def choose(names: Sequence[str], scenes: int, units: Units[list[str]]) -> dict[str, Chosen]:
     """Measure the settings of these methods and choose; the fallback is the authors' settings.
 
     Questions are asked only under settings whose captions fulfil the rule; elsewhere no answer could change the choice.
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.yaml", help="the chosen settings")
     given = parser.parse_args()
-    with closing(Units(given.texts)) as units:
+    with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
         for name in given.methods or [name for name in GRIDS if name in METHODS]:
             found = read_chosen(given.output) | choose([name], given.scenes, units)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.bench.figures import Spread
-from sira_cli.analysis.sweep.units import Units
+from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
@@ -163,7 +163,7 @@ def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[s
     return found, failed
 
 
-def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units) -> Comparison:
+def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
     """Measure methods and greedy, each with the settings that were chosen for it on validation scenes.
 
     Args:
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
-    with closing(Units(given.texts)) as units:
+    with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
         found = compare(given.methods, [held_out(seed) for seed in TEST_SEEDS[: given.count]], units)
     given.output.write_text(found.to_json(), encoding="utf-8")

@@ -17,9 +17,8 @@ from typing import Any
 
 from sira_cli.analysis.bench.figures import Spread
 from sira_cli.analysis.bench.measure import device_name
-from sira_cli.analysis.sweep.grid import batches
-from sira_cli.analysis.sweep.units import Units
-from sira_cli.demo.measure import SceneReport, load_methods, markdown, outcomes, unit
+from sira_cli.analysis.experiment import Units
+from sira_cli.demo.measure import SceneReport, batches, load_methods, markdown, outcomes, unit
 from sira_cli.demo.questions import caption_counts, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
@@ -111,7 +110,7 @@ def measure_verified(
     scenes: Sequence[Scene],
     looks: Sequence[tuple[str, Verify]],
     on_progress: Callable[[int], None] = lambda done: None,
-    units: Units | None = None,
+    units: Units[list[str]] | None = None,
 ) -> tuple[SceneReport, dict[str, float]]:
     """Caption scenes, take second looks, and compare all texts with the first method's drafts.
 
@@ -125,7 +124,7 @@ def measure_verified(
     Returns:
         The report, and the number of objects removed per caption.
     """
-    kept = Units() if units is None else units
+    kept = Units[list[str]]() if units is None else units
     names = [*methods, *(looked(*look) for look in looks)]
     tallies = {name: Tally() for name in names}
     removed = {looked(*look): 0 for look in looks}
@@ -234,7 +233,7 @@ def main() -> None:
     seeds = TEST_SEEDS if given.split == "test" else VALIDATION_SEEDS
     scenes = [held_out(seed) for seed in seeds[: given.count]]
     looks = [(name, Verify(mode="guide")) for name in methods]
-    with closing(Units(given.texts)) as units:
+    with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
         report, removed = measure_verified(
             methods, scenes, looks, lambda done: print(f"{done} of {len(scenes)} scenes", flush=True), units

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".pdf", ".svg")
+# Okabe and Ito's colours, distinct for the colour-blind; markers make lines distinct in grey.
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
 
 
 def check_format(path: Path) -> None:
@@ -32,8 +32,3 @@ def new_figure(height: float) -> Figure:
     figure = Figure(figsize=(10, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def write_figure(figure: Figure, file: BinaryIO, ending: str) -> None:
-    """Write a figure; `ending` is one of `FORMATS`."""
-    figure.savefig(file, format=ending.lower().removeprefix("."), dpi=150)

@@ -11,8 +11,8 @@ from PIL import Image
 from sira_cli.analysis.calibration.questions import LabelledQuestions
 from sira_cli.analysis.calibration.regions import Outline
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
-from sira_cli.analysis.sweep.grid import batches
 from sira_cli.analysis.sweep.questions import Question
+from sira_cli.demo.measure import batches
 from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.models.look.second_look import SecondLook

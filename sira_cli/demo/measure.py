@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from PIL import Image
 
-from sira_cli.analysis.sweep.grid import batches
-from sira_cli.analysis.sweep.units import Units
+from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.figures import (
@@ -35,6 +34,7 @@ BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 
+T = TypeVar("T")
 Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
 
 
@@ -56,12 +56,12 @@ def measure(
     scenes: Sequence[Scene],
     questions: Questions | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
-    units: Units | None = None,
+    units: Units[list[str]] | None = None,
 ) -> SceneReport:
     """Compare decoders on the same scenes; `units` keeps finished texts."""
     groups = (CAPTIONS, *(SPLITS if questions else ()))
     tallies: Tallies = {group: {name: Tally() for name in methods} for group in groups}
-    units = Units() if units is None else units  # an empty one is falsy
+    units = Units[list[str]]() if units is None else units  # an empty one is falsy
     done = 0
     for batch in batches(scenes, BATCH):
         asked = {scene: questions.about(scene) if questions else [] for scene in batch}
@@ -245,3 +245,9 @@ def markdown(rows: list[list[str]]) -> str:
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in batches of `size`."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,26 @@ import pytest
 from PIL import Image
 
 from sira_cli import methods
-from sira_cli.analysis.sweep import best, grid
-from sira_cli.analysis.sweep.cells import GREEDY, Cell, Grid, parse_alphas, parse_ks, spread
-from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.analysis.sweep.plot import draw
-from sira_cli.analysis.sweep.questions import Question, QuestionSet, from_files
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.sweep import report as rules
+from sira_cli.analysis.sweep import run
+from sira_cli.analysis.sweep.questions import (
+    GREEDY,
+    Cell,
+    Grid,
+    Question,
+    QuestionSet,
+    answer_unit,
+    decisive,
+    from_files,
+    parse_alphas,
+    parse_ks,
+    spread,
+)
+from sira_cli.analysis.sweep.report import SweepReport, by_captions, by_score, paper
 from sira_cli.analysis.sweep.run import Sweep
-from sira_cli.analysis.sweep.units import Units, decisive
 from sira_cli.cli.research.sweep import _write_preset
-from sira_cli.cli.research.sweep_table import print_report
+from sira_cli.cli.terminal.output import print_tables, save_plot
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -35,7 +45,6 @@ from sira_cli.eval.statistics import Figure
 from sira_cli.models.loading import presets
 from sira_cli.run.events import Advanced, FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.runner import Runner
 
 GRID = Grid((1, 4, 7), (0.5, 2.0))
 
@@ -68,12 +77,15 @@ def loaded(lvlm, monkeypatch):
     monkeypatch.setattr("sira_cli.cli.research.sweep.load_model", load_model)
 
 
-def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> Units:
-    units = Units()
-    runner = Runner(grid.FirstTokens(lvlm, cells), batch_size)
-    events = grid.answer_questions(lvlm, questions, units, runner)
-    assert not [event for event in events if isinstance(event, FailedPicture)]
-    return units
+def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> list[list[str]]:
+    units = Units[list[str]]()
+    sweep = Sweep(questions, lvlm, units, ks=cells.ks, alphas=cells.alphas, batch_size=batch_size)
+    assert not failed(sweep.events())
+    return [units[answer_unit(number)] for number in range(len(questions.questions))]
+
+
+def failed(events: Iterable[object]) -> list[FailedPicture]:
+    return [event for event in events if isinstance(event, FailedPicture)]
 
 
 # --- every answer
@@ -94,22 +106,17 @@ def picked(questions: QuestionSet, numbers: list[int]) -> QuestionSet:
 
 def test_every_answer_is_that_of_sira_ask(lvlm):
     questions, cells = validation_questions(4), Grid((1, 4, 7), (0.5, 3.0))
-    units = answers(lvlm, questions, cells, batch_size=16)
-    found = [units[grid.answer_unit(number)] for number in range(len(questions.questions))]
+    found = answers(lvlm, questions, cells, batch_size=16)
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
     assert len(disputed) > 4  # else equal answers would prove little
     numbers = sorted({0, 1, *disputed[:3]})
     assert [found[number] for number in numbers] == one_token(lvlm, picked(questions, numbers), cells)
 
 
-def failed(events: Iterable[object]) -> list[FailedPicture]:
-    return [event for event in events if isinstance(event, FailedPicture)]
-
-
 def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
-    questions = validation_questions(1)
+    questions = picked(validation_questions(1), list(range(6)))
     expected = answers(lvlm, questions, GRID)
-    first, sizes, failures = grid.first_tokens, [], []
+    first, sizes = run.first_tokens, []
 
     def at_most_two(lvlm, cells, inputs):
         sizes.append(len(inputs["input_ids"]))
@@ -117,20 +124,14 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
             raise RuntimeError("out of memory\nand more")
         return first(lvlm, cells, inputs)
 
-    monkeypatch.setattr(grid, "first_tokens", at_most_two)
-    units = Units()
-    questions = picked(questions, list(range(6)))
-    failures += failed(grid.answer_questions(lvlm, questions, units, Runner(grid.FirstTokens(lvlm, GRID), 6)))
+    monkeypatch.setattr(run, "first_tokens", at_most_two)
+    assert answers(lvlm, questions, GRID, batch_size=6) == expected
     assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
-    assert failures == []
     sizes[:] = [0, 0, 0]
-    alone = picked(questions, [0])
-    failures += failed(grid.answer_questions(lvlm, alone, Units(), Runner(grid.FirstTokens(lvlm, GRID), 1)))
+    alone = Sweep(picked(questions, [0]), lvlm, ks=GRID.ks, alphas=GRID.alphas, batch_size=1)
     (picture,) = questions.pictures
-    assert failures == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
-    assert [units[grid.answer_unit(number)] for number in range(6)] == [
-        expected[grid.answer_unit(number)] for number in range(6)
-    ]
+    assert failed(alone.events()) == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
+    assert alone.report() is None
 
 
 # --- the values of K and alpha
@@ -144,7 +145,7 @@ def test_values_of_k_and_alpha():
     assert spread(28, 27) == (4, 9, 14, 18, 23, 27)
     assert spread(36, 33) == (6, 12, 18, 24, 30, 33)  # DeepStack
     assert all(layers // 2 in spread(layers, layers - 1) for layers in range(2, 80))
-    assert Grid((1, 2), (0.5, 1.0)).cells() == [(0, 0.0), (1, 0.5), (1, 1.0), (2, 0.5), (2, 1.0)]
+    assert Grid((1, 2), (0.5, 1.0)).cells() == [GREEDY, Cell(1, 0.5), Cell(1, 1.0), Cell(2, 0.5), Cell(2, 1.0)]
 
 
 # --- questions
@@ -186,14 +187,15 @@ def test_scenes_are_the_validation_ones():
 # --- figures and the best setting
 
 
-def made_up(texts: dict[int, list[str]], questions: list[Question], cells: Grid, **options: Any) -> SweepReport:
+def made_up(texts: dict[int, list[str]], questions: list[Question], cells: Grid, *failures: str) -> SweepReport:
     class Loaded:
         preset, revision, quantization, layers, dtype = presets.find("demo"), "r", None, 8, "float32"
 
-    units = Units()
-    units.add({grid.answer_unit(number): row for number, row in texts.items()})
+    units = Units[list[str]]()
+    units.add({answer_unit(number): row for number, row in texts.items()})
+    units.failures = {name: FailedPicture(name, "odd") for name in failures}
     splits = tuple(dict.fromkeys(split for asked in questions for split in asked.splits))
-    return SweepReport.of(Loaded(), QuestionSet(splits, tuple(questions), pytest.fail), cells, units, **options)  # type: ignore[arg-type]
+    return SweepReport.of(Loaded(), QuestionSet(splits, tuple(questions), pytest.fail), cells, units)  # type: ignore[arg-type]
 
 
 def test_figures_by_hand():
@@ -205,7 +207,7 @@ def test_figures_by_hand():
         Question("b", "5", False, ("x", "y")),  # not answered
     ]
     texts = {0: ["Yes", "Yes", "No"], 1: ["Yes", "No", "No."], 2: ["no", "Red", "Yes"], 3: ["NO", "No", "No"]}
-    report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), failures=[FailedPicture("b", "odd")])
+    report = made_up(texts, questions, Grid((3,), (0.5, 1.0)), "b")
     greedy, half, one = report.rows
     assert (report.questions, report.pictures) == (4, 2)
     assert [(row.k, row.alpha, row.neither) for row in report.rows] == [(0, 0.0, 0), (3, 0.5, 1), (3, 1.0, 0)]
@@ -222,7 +224,7 @@ def test_figures_by_hand():
     assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
     assert (report.best, report.by, report.by_default) == (Cell(3, 0.5), "mean accuracy", False)
     assert json.loads(report.to_json())["best"] == {"k": 3, "alpha": 0.5}
-    assert SweepReport.from_json(json.loads(report.to_json())) == report
+    assert SweepReport.from_json(report.to_json()) == report
     assert report.figures[Cell(3, 1.0)] == one.figures
     with pytest.raises(PictureError, match="no question could be answered"):
         made_up({}, questions, GRID)
@@ -234,8 +236,8 @@ def figure(value: float) -> Figure:
 
 def test_ties_go_to_the_smaller_k_then_the_smaller_alpha():
     scores = {GREEDY: 99, Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
-    figures = {cell: {"mean F1": figure(score)} for cell, score in scores.items()}
-    assert best.by_score(figures, "mean F1") == Cell(4, 0.5)
+    figures = {cell: {"mean accuracy": figure(score)} for cell, score in scores.items()}
+    assert by_score(figures) == Cell(4, 0.5)
 
 
 def test_the_rule_for_captions():
@@ -244,21 +246,19 @@ def test_the_rule_for_captions():
         return {name: figure(value) for name, value in values.items()}
 
     rows = {GREEDY: row(80, 70, 10), Cell(1, 1.0): row(78.9, 75, 1), Cell(2, 1.0): row(79.1, 70, 8)}
-    assert best.by_captions(rows | {Cell(3, 1.0): row(90, 80, 9)}) == Cell(2, 1.0)
-    assert (
-        best.by_captions({GREEDY: rows[GREEDY], Cell(1, 1.0): row(90, 69.9, 1), Cell(1, 2.0): row(90, 80, 10)}) is None
-    )
-    assert best.paper(28) == Cell(14, 0.5)
+    assert by_captions(rows | {Cell(3, 1.0): row(90, 80, 9)}) == Cell(2, 1.0)
+    assert by_captions({GREEDY: rows[GREEDY], Cell(1, 1.0): row(90, 69.9, 1), Cell(1, 2.0): row(90, 80, 10)}) is None
+    assert paper(28) == Cell(14, 0.5)
 
 
 @pytest.mark.parametrize(("ks", "chosen"), [((5, 7), None), ((4, 5), Cell(4, 0.5))])
 def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, tmp_path, ks, chosen):
     """Where no setting fulfils the rule, the paper's is named only if it is in the grid."""
-    monkeypatch.setattr(best, "by_score", lambda *given: None)
+    monkeypatch.setattr(rules, "by_score", lambda figures: None)
     report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid(ks, (0.5, 1.0)))
     assert (report.best, report.by_default) == (chosen, True)
-    assert SweepReport.from_json(json.loads(report.to_json())) == report
-    print_report(report)
+    assert SweepReport.from_json(report.to_json()) == report
+    print_tables(report)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
     assert line.startswith("best: K = 4, alpha = 0.5: " if chosen else "best: none of these settings")
     if chosen is None:
@@ -421,7 +421,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     whole = tmp_path / "whole.jsonl"
     assert sira("sweep", *options, "-o", whole)[1] == at_once
 
-    first, asked = grid.first_tokens, []
+    first, asked = run.first_tokens, []
 
     def until(lvlm, cells, inputs):
         asked.append(len(inputs["input_ids"]))
@@ -429,7 +429,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
             raise KeyboardInterrupt
         return first(lvlm, cells, inputs)
 
-    monkeypatch.setattr(grid, "first_tokens", until)
+    monkeypatch.setattr(run, "first_tokens", until)
     code, out, err = sira("sweep", *options, "-o", file)
     assert (code, out) == (130, "")
     assert err == "sira: interrupted; finished work is kept: run the same command again to resume\n"
@@ -461,14 +461,14 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
     scenes = [held_out(seed) for seed in VALIDATION_SEEDS[:2]]
     deciders = {cell.name: under(lvlm, cell, max_new_tokens=14) for cell in cells}
     expected = measure(deciders, scenes, Questions(50))
-    measured = SweepReport.from_json(record).figures
+    measured = SweepReport.from_json(out).figures
     for cell, figures in measured.items():
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
-    assert (code, record["captions"], record["rule"]) == (0, True, best.CAPTIONS_RULE)
-    picked = best.by_captions(measured)
-    assert (record.get("best"), record["by_default"]) == (picked and picked._asdict(), picked is None)
+    assert (code, record["captions"], record["rule"]) == (0, True, rules.CAPTIONS_RULE)
+    picked = by_captions(measured)
+    assert (record.get("best"), record["by_default"]) == (picked and asdict(picked), picked is None)
 
     lines = (tmp_path / "units.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "units.jsonl").write_bytes(b"".join(lines[:-1]))
@@ -483,15 +483,19 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
 
 def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_path, monkeypatch):
     short = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=3))
-    options = {"ks": (7,), "alphas": (8.0,), "captions": True, "batch_size": "auto", "output": tmp_path / "units.jsonl"}
-    events = Sweep(validation_questions(3), short, **options).events()
+    options = {"ks": (7,), "alphas": (8.0,), "captions": True, "batch_size": "auto"}
+    units = Units[list[str]](tmp_path / "units.jsonl")
+    events = Sweep(validation_questions(3), short, units, **options).events()
     for event in events:  # until all questions are answered
         if event == StageStarted("captions", 6):
             break
     events.close()
+    units.close()
+    again = Units[list[str]](tmp_path / "units.jsonl")
     sizes, answer = [], Lvlm.answer
     monkeypatch.setattr(Lvlm, "answer", lambda *given: sizes.append(len(given[1]["input_ids"])) or answer(*given))
-    done = [event for event in Sweep(validation_questions(3), short, **options).events() if event == Advanced(1)]
+    done = [event for event in Sweep(validation_questions(3), short, again, **options).events() if event == Advanced(1)]
+    again.close()
     assert (sizes, len(done)) == ([3, 3], 6)  # greedy's captions, and SIRA's
 
 
@@ -521,28 +525,28 @@ def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
 # --- the figure
 
 
-def test_the_figure():
+def drawn(report: SweepReport, tmp_path: Path) -> np.ndarray:
+    save_plot(report, tmp_path / "sweep.png")
+    with Image.open(tmp_path / "sweep.png") as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def test_the_figure(tmp_path):
     questions = [Question(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
     rng = np.random.default_rng(1)
     texts = {
         number: ["Yes" if (rng.random() < 0.8) == asked.expected else "No" for _ in GRID.cells()]
         for number, asked in enumerate(questions)
     }
-    report, file = made_up(texts, questions, GRID), io.BytesIO()
-    draw(report, file, ".png")
-    with Image.open(file) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
+    pixels = drawn(made_up(texts, questions, GRID), tmp_path)
     for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):  # a line for each split
         assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
 
 
-def test_the_figure_takes_the_nearest_setting_of_the_grid():
+def test_the_figure_takes_the_nearest_setting_of_the_grid(tmp_path):
     """Where no setting fulfils the rule for captions, the paper's need not be in the grid."""
     questions = [Question("a", "?", True, ("adversarial",))]
     report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
-    drawn = []
-    for cell in (best.paper(8), Cell(5, 1.0), Cell(1, 1.0)):
-        file = io.BytesIO()
-        draw(replace(report, best=cell), file, ".png")
-        drawn.append(file.getvalue())
-    assert drawn[0] == drawn[1] != drawn[2]
+    near, same, other = (drawn(replace(report, best=cell), tmp_path) for cell in (paper(8), Cell(5, 1.0), Cell(1, 1.0)))
+    assert np.array_equal(near, same)
+    assert not np.array_equal(near, other)

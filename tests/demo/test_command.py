@@ -18,8 +18,8 @@ from PIL import Image
 from safetensors import safe_open
 from scipy.stats import binomtest
 
-from sira_cli.analysis.sweep.best import by_captions, paper
-from sira_cli.analysis.sweep.outcome import SweepReport
+from sira_cli.analysis.sweep.questions import Cell
+from sira_cli.analysis.sweep.report import SweepReport, by_captions, paper
 from sira_cli.demo.measure import SceneReport, _answers, _texts, load_methods, measure, read_figures
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
@@ -109,9 +109,9 @@ def test_the_card_is_what_the_figures_give(methods):
 
 
 def test_k_and_alpha_are_what_the_rule_picks_on_validation_scenes(methods):
-    choice = SweepReport.from_json(json.loads((BUNDLED_FOLDER / "choice.json").read_text()))
+    choice = SweepReport.from_json((BUNDLED_FOLDER / "choice.json").read_text())
     cell = by_captions(choice.figures) or paper(choice.layers)
-    assert cell == choice.best == (methods["sira"].k, methods["sira"].preset.sira.alpha)
+    assert cell == choice.best == Cell(methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.analysis.drift.measure import measure_drift
+from sira_cli.analysis.drift import measure_drift
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import PromptBatch
@@ -309,7 +309,7 @@ def test_what_needs_both_streams_refuses_other_methods_in_the_library():
     with pytest.raises(SettingsError, match="needs method sira or greedy"):
         choose(lvlm, inputs, ["Yes", "No"])
     with pytest.raises(SettingsError, match="drift needs method sira or greedy"):
-        measure_drift(lvlm, EXAMPLES[0], PROMPT)
+        measure_drift(lvlm, open_picture(EXAMPLES[0]).image, PROMPT)
 
 
 def test_the_help_lists_the_methods_without_torch(sira):

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from sira_cli import SettingsError, load
-from sira_cli.analysis.sweep import grid as sweep_grid
+from sira_cli.analysis.sweep import run as sweep_run
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.models.loading import memory
@@ -153,9 +153,9 @@ def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
         lambda name: located(str(Path("examples") / name)),
     )
     sizes = []
-    first = sweep_grid.first_tokens
+    first = sweep_run.first_tokens
     monkeypatch.setattr(
-        sweep_grid,
+        sweep_run,
         "first_tokens",
         lambda lvlm, grid, inputs: sizes.append(len(inputs["input_ids"])) or first(lvlm, grid, inputs),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.analysis.sweep.units import Units
+from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render

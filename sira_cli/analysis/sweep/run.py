@@ -1,26 +1,117 @@
-"""A sweep from Python: measure SIRA over K and alpha on yes/no questions, resumable, without a terminal.
+"""A sweep: SIRA over K and alpha on yes/no questions.
 
-sweep = Sweep(from_files(["coco_pope_random.json"], "val2014/"), load("llava-1.5-7b"), output="sweep.jsonl")
+units = Units(Path("sweep.jsonl"))
+sweep = Sweep(from_files(["coco_pope_random.json"], "val2014/"), load("llava-1.5-7b"), units)
 for event in sweep.events():
     print(event)
 print(sweep.report().best)
+
+An answer is read from its first token, so one prefill gives the answers of a question in every cell: z_full does not
+depend on K, and z_cf not on alpha (`core.many_k`).
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Generator, Sequence
-from pathlib import Path
+from typing import Any, Literal
 
-from sira_cli.analysis.sweep.cells import ALPHAS, Grid, spread
-from sira_cli.analysis.sweep.grid import FirstTokens, GridEvent, answer_questions, write_captions
-from sira_cli.analysis.sweep.outcome import SweepReport
-from sira_cli.analysis.sweep.questions import QuestionSet
-from sira_cli.analysis.sweep.units import Units, decisive
+import torch
+
+from sira_cli import methods
+from sira_cli.analysis.experiment import Units, run_missing
+from sira_cli.analysis.sweep.questions import (
+    ALPHAS,
+    GREEDY,
+    Cell,
+    Grid,
+    QuestionSet,
+    answer_unit,
+    caption_unit,
+    decisive,
+    spread,
+)
+from sira_cli.analysis.sweep.report import SweepReport
 from sira_cli.core.families import find_backbone
-from sira_cli.run.batch import BatchSize, check_batch_size
-from sira_cli.run.events import FailedPicture, StageStarted
+from sira_cli.core.many_k import next_token
+from sira_cli.core.rules import contrast, plausible
+from sira_cli.errors import PictureError, UnfinishedReasoningError
+from sira_cli.models.loading.memory import PictureMemory
+from sira_cli.models.loading.peak import peak_memory
+from sira_cli.models.loading.placement import devices_of
+from sira_cli.pictures.cache import Cache
+from sira_cli.run.batch import Batch, BatchSize, Item, check_batch_size, most_that_fit
+from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import Runner
+from sira_cli.run.task import Task
+
+MOST_CAPTIONS = 32  # at once, where memory decides
+DECODED = 2  # pictures whose bytes and samples wait for the next question about them
+
+
+def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
+    """Return the first token that decoding picks in every cell, `[B, cells]`."""
+    inputs = lvlm.to_device(inputs)
+    z = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)
+    picked = [z.full.argmax(dim=-1)]  # [B]
+    for cell in grid.cells()[1:]:
+        z_cd = contrast(z.full, z.cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
+        if lvlm.sira.beta is not None:
+            z_cd = plausible(z_cd, z.full, lvlm.sira.beta)
+        picked.append(z_cd.argmax(dim=-1))
+    return torch.stack(picked, dim=1)
+
+
+class FirstTokens(Task[list[str], list[str]]):
+    """The first token of the answer to each question, in every cell of a grid: one prefill for all cells."""
+
+    at_once = True
+
+    def __init__(self, lvlm: Lvlm, grid: Grid) -> None:
+        super().__init__(lvlm, decoded=DECODED)
+        self._grid = grid
+
+    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the texts of `grid.cells()` for each question."""
+        text = functools.cache(lambda token: self.lvlm.vocabulary.text([token]).strip())
+        return [[text(token) for token in row] for row in first_tokens(self.lvlm, self._grid, batch.inputs).tolist()]
+
+    def largest_batch(self, inputs: Any) -> int:
+        """Run the prompt of one question, and return the number of questions that fit."""
+
+        def measure() -> PictureMemory:
+            with peak_memory(*devices_of(self.lvlm.model)) as peak:
+                first_tokens(self.lvlm, self._grid, inputs)
+            return PictureMemory(peak.bytes, 0)  # no text follows the first token
+
+        return most_that_fit(self.lvlm.model, measure, "a question takes {prompt:.3f} GB")
+
+
+class CaptionsOfCells(Task[list[str], list[str]]):
+    """A picture's captions in several cells with the same K."""
+
+    def __init__(self, lvlm: Lvlm, cells: Sequence[Cell]) -> None:
+        super().__init__(lvlm)
+        self._lvlms = [
+            lvlm.under(
+                methods.find("sira" if cell.k else "greedy"),
+                lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha),
+            )
+            for cell in cells
+        ]
+
+    def largest_batch(self, inputs: Any) -> int:
+        """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
+        return min(super().largest_batch(inputs), MOST_CAPTIONS)
+
+    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the captions of the cells for each picture."""
+        answers = [lvlm.answer(batch.inputs) for lvlm in self._lvlms]
+        for answer in itertools.chain(*answers):
+            if answer.error:
+                raise UnfinishedReasoningError(f"a caption {answer.error}")
+        return [[answer.text for answer in row] for row in zip(*answers, strict=True)]
 
 
 class Sweep:
@@ -28,74 +119,64 @@ class Sweep:
 
     Attributes:
         grid: the settings that are measured.
-        failures: pictures that failed, each once.
     """
 
     def __init__(
         self,
         questions: QuestionSet,
         lvlm: Lvlm,
+        units: Units[list[str]] | None = None,
         *,
-        ks: Sequence[int] | None = None,
-        every_k: bool = False,
+        ks: Sequence[int] | Literal["all"] | None = None,
         alphas: Sequence[float] = ALPHAS,
         captions: bool = False,
         batch_size: BatchSize | None = None,
-        output: str | Path | None = None,
-        units: Units | None = None,
     ) -> None:
-        """Prepare a sweep."""
+        """Prepare a sweep; its finished units are kept in `units`."""
         check_batch_size(batch_size)
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
-        chosen = tuple(ks) if ks else tuple(range(1, largest + 1)) if every_k else spread(lvlm.layers, largest)
-        self.grid = Grid(chosen, tuple(alphas))
+        ks = spread(lvlm.layers, largest) if ks is None else range(1, largest + 1) if ks == "all" else ks
+        self.grid = Grid(tuple(ks), tuple(alphas))
         lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
         self._questions, self._lvlm, self._captions, self._batch_size = questions, lvlm, captions, batch_size
-        self._own = units is None
-        self._units = Units(None if output is None else Path(output)) if units is None else units
-        self.failures: list[FailedPicture] = []
+        self._units = Units[list[str]]() if units is None else units
 
-    def events(self) -> Generator[StageStarted | GridEvent, None, None]:
-        """Measure once, and yield events. A picture that fails is an event once; the others go on.
-
-        At the end the file of `output` is closed.
-        """
-        try:
-            yield from self._events()
-        finally:
-            if self._own:
-                self._units.close()
-
-    def _events(self) -> Generator[StageStarted | GridEvent, None, None]:
-        lvlm, questions, units = self._lvlm, self._questions, self._units
-        settings = decisive(lvlm.preset, questions, self.grid.alphas, self._captions)
-        settings |= {"quantization": lvlm.quantization, "k": list(self.grid.ks)}
+    def events(self) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+        """Measure what is missing, and yield events. A picture that fails is an event once; the others go on."""
+        lvlm, questions, units, grid = self._lvlm, self._questions, self._units, self.grid
+        settings = decisive(lvlm.preset, questions, grid.alphas, self._captions)
+        settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
         units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
-        runner = Runner(FirstTokens(lvlm, self.grid), self._batch_size)
-        failed: dict[str, FailedPicture] = {}
         yield StageStarted("questions", len(questions.questions))
-        for event in answer_questions(lvlm, questions, units, runner):
-            if isinstance(event, FailedPicture):
-                if event.picture in failed:
-                    continue
-                failed[event.picture] = event
-                self.failures.append(event)
-            yield event
+        yield from run_missing(FirstTokens(lvlm, grid), self._items(), units, self._batch_size)
         if self._captions:
-            yield StageStarted("captions", len(questions.pictures) * len(self.grid.cells()))
-            yield from write_captions(lvlm, questions, self.grid, units, self._batch_size)
+            yield from self._caption()
         units.complete()
 
-    def report(self, score: str = "accuracy") -> SweepReport | None:
-        """Return the figures and the best setting, by `accuracy` or `F1`; None if nothing was answered."""
+    def _items(self) -> Generator[Item[list[str]], None, None]:
+        reads = Cache[bytes](DECODED)  # questions about one picture follow each other
+        for number, question in enumerate(self._questions.questions):
+            prompt = self._lvlm.preset.prompts.asking(question.text)
+            asking = self._questions.picture(question.picture).asking(prompt, answer_unit(number), reads)
+            yield Item(asking, question.picture, prompt, asking.id)
+
+    def _caption(self) -> Generator[StageStarted | Advanced | Halved, None, None]:
+        """Caption every picture in every cell."""
+        lvlm, pictures = self._lvlm, self._questions.pictures
+        yield StageStarted("captions", len(pictures) * len(self.grid.cells()))
+        for k, alphas in ((GREEDY.k, (GREEDY.alpha,)), *((k, self.grid.alphas) for k in self.grid.ks)):
+            items = (
+                Item[list[str]](self._questions.picture(name), name, lvlm.preset.prompts.caption, caption_unit(name, k))
+                for name in pictures
+            )
+            task = CaptionsOfCells(lvlm, [Cell(k, alpha) for alpha in alphas])
+            for event in run_missing(task, items, self._units, self._batch_size, len(alphas)):
+                if isinstance(event, FailedPicture):
+                    raise PictureError(event.error)
+                yield event
+
+    def report(self) -> SweepReport | None:
+        """Return the figures and the best setting; None if nothing was answered."""
         if not len(self._units):
             return None
-        return SweepReport.of(
-            self._lvlm,
-            self._questions,
-            self.grid,
-            self._units,
-            captions=self._captions,
-            score=score,
-            failures=self.failures,
-        )
+        return SweepReport.of(self._lvlm, self._questions, self.grid, self._units, self._captions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,15 +21,22 @@ from sira_cli.cli.options.common import (
     batch_size_option,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.research.sweep_table import print_report
-from sira_cli.cli.terminal.console import resumable, say, set_verbosity
-from sira_cli.cli.terminal.output import check_file, check_plot, check_preset_file, save_plot, save_preset, show_report
+from sira_cli.cli.terminal.console import resumable, set_verbosity
+from sira_cli.cli.terminal.output import (
+    check_file,
+    check_plot,
+    check_preset_file,
+    print_tables,
+    save_plot,
+    save_preset,
+    show_report,
+)
 from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep.outcome import SweepReport
     from sira_cli.analysis.sweep.questions import QuestionSet
+    from sira_cli.analysis.sweep.report import SweepReport
     from sira_cli.models.loading.preset import Preset
 
 SCENE_BATCH = 32
@@ -106,85 +112,79 @@ def sweep(
     check it on other questions.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.analysis.sweep.cells import parse_alphas, parse_ks
+    from sira_cli.analysis.experiment import Units
+    from sira_cli.analysis.sweep.questions import decisive, parse_alphas, parse_ks
     from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.pictures.sources import located
 
-    given = None if k is None or k == "all" else parse_ks(k)
+    ks = None if k is None or k == "all" else parse_ks(k)
     alphas = parse_alphas(alpha)
     check_file("--output", output)  # a sweep resumes in its file, and its figure is drawn again
     check_plot(plot, overwrite or output is not None)
     check_preset_file(write_preset, overwrite)
-    preset = choose_preset(model, k=given[-1] if given else None)
+    preset = choose_preset(model, k=ks[-1] if ks else None)
     drawn = scenes or (not files and preset.model == BUNDLED)
     questions = _questions(files or [], images, drawn, limit)
     if captions and questions.count_caption is None:
         raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
 
-    from sira_cli.analysis.sweep.units import Units, decisive
-    from sira_cli.pictures.sources import located
-
-    with resumable(output is not None, overwrite), closing(Units(output, overwrite=overwrite)) as units:
+    with resumable(output is not None, overwrite), closing(Units[list[str]](output, overwrite=overwrite)) as units:
         known = decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
-        units.check(known | ({"k": list(given)} if given else {}))
+        units.check(known | ({"k": list(ks)} if ks else {}))
         files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
         lvlm = load_model(preset, model, "sira", pictures=() if drawn else files_asked)
         from sira_cli.analysis.sweep.run import Sweep
 
-        sweep = Sweep(
+        measured = Sweep(
             questions,
             lvlm,
-            ks=given,
-            every_k=k == "all",
+            units,
+            ks="all" if k == "all" else ks,
             alphas=alphas,
             captions=captions,
             batch_size=batch_size or (SCENE_BATCH if drawn else None),
-            units=units,
         )
-        show_stages(sweep.events())
-        report = sweep.report()
-    if sweep.failures and len(questions.pictures) > 1:
-        say(f"{len(sweep.failures)} of {len(questions.pictures)} pictures failed")
+        show_stages(measured.events(), len(questions.pictures))
+        report = measured.report()
     if report is not None:
-        show_report(report, print_report, as_json)
+        show_report(report, print_tables, as_json)
         if plot is not None:
-            from sira_cli.analysis.sweep.plot import draw
-
-            save_plot(draw, report, plot)
+            save_plot(report, plot)
         if write_preset is not None:
             _write_preset(report, preset, write_preset)
-    if sweep.failures:
+    if units.failures:
         raise typer.Exit(3)
 
 
-def _questions(paths: Sequence[Path], images: Path | None, scenes: bool, limit: int | None) -> QuestionSet:
+def _questions(paths: list[Path], images: Path | None, scenes: bool, limit: int | None) -> QuestionSet:
     """Return the questions. A missing picture is found before a model is loaded."""
     if scenes and (paths or images is not None):
         raise SettingsError("give question files with their --images, or --scenes, not both")
-    if not scenes and (not paths or images is None):
-        raise SettingsError(
-            "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
-        )
-    if images is None:
+    if scenes:
         from sira_cli.demo.questions import validation_questions
 
         return validation_questions(limit)
+    if not paths or images is None:
+        raise SettingsError(
+            "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
+        )
     from sira_cli.analysis.sweep.questions import from_files
     from sira_cli.eval.base import ONE_WORD
     from sira_cli.pictures.find import check_images
 
-    found = from_files(paths, images, limit, ONE_WORD)
-    check_images(images, found.pictures)
-    return found
+    questions = from_files(paths, images, limit, ONE_WORD)
+    check_images(images, questions.pictures)
+    return questions
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
-    how = f"by sira sweep: {report.by} on {report.pictures if report.captions else report.questions} "
-    how += "scenes" if report.captions else "questions"
     if report.best is None:
         raise SettingsError(
             f"`write_preset=` {path}: is not written: no setting fulfils the rule, and the paper's was not measured: "
             "give other values of K and alpha"
         )
+    measured = f"{report.pictures} scenes" if report.captions else f"{report.questions} questions"
+    how = f"by sira sweep: {report.by} on {measured}"
     if report.by_default:
         how = "of the paper: no setting of sira sweep fulfilled its rule"
     best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)

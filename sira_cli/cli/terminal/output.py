@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.terminal.console import note, verbosity
 from sira_cli.errors import SettingsError
@@ -44,14 +44,29 @@ def new_list(*names: str, edge: bool = True) -> Table:
     return Table(*names, box=None, pad_edge=edge, header_style="bold")
 
 
-def save_plot(draw: Callable[[Any, BinaryIO, str], None], report: Any, path: Path) -> None:
-    """Write the figure of a report with `draw`, in the format of the file's suffix."""
+def print_tables(report: Any) -> None:
+    """Print a report's `table()`: tables and lines."""
+    out = table_console()
+    for part in report.table():
+        if isinstance(part, str):
+            out.print(part, soft_wrap=True)
+            continue
+        table = new_table(*part.names, figures=part.figures, title=part.title, tight=part.tight)
+        for section in part.sections:
+            for number, row in enumerate(section, start=1):
+                style = "bold" if row is part.chosen else None
+                table.add_row(*row, style=style, end_section=number == len(section))
+        out.print(table)
+
+
+def save_plot(report: Any, path: Path) -> None:
+    """Write the figure of a report's `draw()`, in the format of the file's suffix."""
     from sira_cli.files import replacing
 
     if verbosity() < 1:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs about its font cache
     with replacing(path) as file:
-        draw(report, file, path.suffix)
+        report.draw().savefig(file, format=path.suffix.lower().removeprefix("."), dpi=150)
 
 
 def save_report(report: Any, path: Path) -> None:

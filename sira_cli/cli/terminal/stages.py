@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def show_stages(events: Generator[Any, None, None]) -> None:
-    """Consume the events of work in stages, or of a benchmark's parts: a bar per stage, each failure once."""
+def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> None:
+    """Consume the events of work in stages, or of a benchmark's parts: a bar per stage, each failure once.
+
+    At the end, the number of pictures that failed is printed, if there are several `pictures`.
+    """
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
 
     said: set[str] = set()
+    failures = 0
     with ExitStack() as bars, closing(events):
         progress = Progress("", 0, silent=True)
         for event in events:
@@ -31,6 +35,7 @@ def show_stages(events: Generator[Any, None, None]) -> None:
                 said.clear()
                 progress = bars.enter_context(Progress.shown(event.stage, event.total))
             elif isinstance(event, FailedPicture):
+                failures += 1
                 say(event.error)
                 progress.advance(0, error=True)
             elif isinstance(event, Halved):
@@ -43,6 +48,8 @@ def show_stages(events: Generator[Any, None, None]) -> None:
                     said.add(event.picture.location)
                     say(event.record.error)
                 progress.advance(error=failed, worked=not isinstance(event, Skipped))
+    if failures and pictures > 1:
+        say(f"{failures} of {pictures} pictures failed")
 
 
 def measured(

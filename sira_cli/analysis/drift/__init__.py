@@ -1,1 +1,0 @@
-"""How far counterfactual streams stray from the full one: the paper's Figure 4."""
