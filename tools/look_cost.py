@@ -22,8 +22,8 @@ from sira_cli.analysis.bench.measure import device_name
 from sira_cli.demo.measure import markdown
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.look.verify import Verify
 from sira_cli.methods import find
-from sira_cli.models.look.verify import Verify
 from sira_cli.run.lvlm import Lvlm
 
 SCENES = 8  # captions per round

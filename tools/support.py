@@ -23,7 +23,7 @@ from sira_cli.demo.measure import load_methods, markdown
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.statistics import Figure, auroc_interval
-from sira_cli.models.look.second_look import SecondLook
+from sira_cli.look.second_look import SecondLook
 from sira_cli.run.lvlm import Lvlm
 from tools.chosen import FOLDER
 from tools.word_scores import BATCH, object_words, scored_captions

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sira_cli.models.look import claims
+from sira_cli.look import claims
 
 # Fields in which people describe a picture: those of XMP (in all languages), EXIF, IPTC, PNG and JPEG, of ACDSee, of
 # Windows. Then those that name the author of a description, and alternative texts.
@@ -132,7 +132,7 @@ def _writer(record: Mapping[str, Any]) -> str:
     by = {"check": "checked by "}.get(task, "") + f"sira, {record.get('model', '')}".rstrip(", ")
     if not record.get("verify"):
         return by
-    return f"{by}; unsure: {', '.join(claims.unsure(record)) or 'nothing'}"
+    return f"{by}; unsure: {', '.join(str(one['thing']) for one in claims.unsupported(record)) or 'nothing'}"
 
 
 def _where(fields: Sequence[str] | None, values: Sequence[str]) -> list[Sequence[str]]:

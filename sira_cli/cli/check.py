@@ -30,8 +30,8 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
+    from sira_cli.look.verify import Verify
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.look.verify import Verify
     from sira_cli.run.endpoint import Endpoint
 
 EXAMPLES = """
@@ -74,7 +74,7 @@ class LookOptions:
 
     def read(self) -> Verify:
         """Return the second look that the options ask for; `with_objects` adds its objects."""
-        from sira_cli.models.look.verify import Verify
+        from sira_cli.look.verify import Verify
 
         return Verify(self.min_support)
 

@@ -15,8 +15,8 @@ from sira_cli.analysis.sweep.questions import Question
 from sira_cli.demo.measure import batches
 from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
-from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.look.verify import Verify
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.lvlm import Lvlm
 

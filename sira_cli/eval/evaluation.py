@@ -23,10 +23,10 @@ from sira_cli.eval.answers.texts import Answers
 from sira_cli.eval.base import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
+from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.verify import Verify
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
@@ -137,7 +137,7 @@ class Evaluation:
         self._looks = {f"{name}+{verify.mode}": (name, verify) for name, verify in (looks or {}).items()}
         for name, verify in self._looks.values():
             preset, method = self._methods[name]
-            combinations.check(preset, method, verify=verify)
+            combinations.check(preset, method, verify=verify.mode)
         if looks and not has_captions(benchmark):
             raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
         generation = self.preset.generation

@@ -1,4 +1,4 @@
-"""Words: English singulars, the objects and colours that texts name, in several languages, and the bundled lists."""
+"""Words: English singulars, and the bundled lists of what texts name."""
 
 from __future__ import annotations
 

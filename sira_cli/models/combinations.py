@@ -9,7 +9,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
 
 
@@ -55,11 +54,11 @@ def check(
     task: str = "caption",
     words: bool = False,
     choices: Sequence[str] = (),
-    verify: Verify | None = None,
+    verify: str | None = None,
     schema: Schema | None = None,
     streams: str = "",
 ) -> None:
-    """Check that the features of a run can be combined."""
+    """Check that the features of a run can be combined; `verify`: the mode of the second look."""
     generation, named = preset.generation, f"method {method.name}"
     tags = schema is not None and schema.as_tags
     changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]
@@ -76,8 +75,8 @@ def check(
         "no_caption": task * (task != "caption"),
         "words": "`words=`" * words,
         "choices": "`choices=`" * bool(choices),
-        "verify": "`verify=`" * (verify is not None),
-        "guide": f"`verify=` {verify.mode}" if verify is not None and verify.guides else "",
+        "verify": "`verify=`" * bool(verify),
+        "guide": "`verify=` guide" * (verify == "guide"),
         "schema": ("`tags=`" if tags else "`schema=`") * (schema is not None),
         "lists": ("`tags=`" if tags else "`schema=`") * (schema is not None and schema.has_lists),
         "demo": preset.name * (preset.name == "demo"),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from sira_cli.look.verify import Verify
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.records import Result
 from sira_cli.run.request import Request
@@ -31,7 +31,7 @@ class CheckRequest(Request):
         verify = verify or Verify()
         # Nothing is sampled, reasoned or changed.
         preset = preset.with_settings(temperature=0.0, num_beams=1, think=False).without_text()
-        combinations.check(preset, greedy := find("greedy"), task=TASK, verify=verify)
+        combinations.check(preset, greedy := find("greedy"), task=TASK, verify=verify.mode)
         # For keys: all that decides the answers besides picture and caption.
         request = cls(TASK, json.dumps(verify.settings(preset), sort_keys=True), verify=verify)
         return request, preset, greedy

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sira_cli.look.guiding import GuidedCaptions
+from sira_cli.look.second_look import PictureLook, SecondLook
+from sira_cli.look.verify import Verify
 from sira_cli.models import combinations
 from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.answers import AnsweringModel
 from sira_cli.models.answering.starts import Trail
-from sira_cli.models.look.entries import looked
-from sira_cli.models.look.guiding import GuidedCaptions
-from sira_cli.models.look.second_look import PictureLook, SecondLook
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class FinalAnswers:
         self._look: SecondLook | None = None
         if verify is None:
             return
-        combinations.check(lvlm.preset, lvlm.decoder, words=words, verify=verify)
+        combinations.check(lvlm.preset, lvlm.decoder, words=words, verify=verify.mode)
         self.settings = verify.settings(lvlm.preset)
         self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
         self._look = SecondLook(lvlm, verify) if self._guided is None else self._guided.look
@@ -64,7 +63,7 @@ class FinalAnswers:
             return [lvlm.preset.text.finished(answer) for answer in lvlm.answer(inputs, on_text, **asked)]
         if self._guided is not None and self._verify is not None:
             assert seeds is not None
-            combinations.check(lvlm.preset, lvlm.decoder, task=task, verify=self._verify, schema=schema)
+            combinations.check(lvlm.preset, lvlm.decoder, task=task, verify=self._verify.mode, schema=schema)
             return self._guided.answers(images, inputs, self.settings, seeds=seeds, task=task)
         trail = Trail(range(len(images)))
         answers = lvlm.answer(inputs, trail=trail, **asked)
@@ -80,6 +79,6 @@ class FinalAnswers:
     def _seen(self, look: PictureLook, answer: Answer, schema: Schema | None) -> Answer:
         text = self._lvlm.preset.text
         if schema is not None:
-            return looked(look, answer, schema, self.settings, text)
+            return look.check_values(answer, schema, self.settings, text)
         answer = text.finished(answer)
         return look.check(answer.text).added_to(answer, self.settings)

@@ -11,7 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
-from sira_cli.language.things import Words
+from sira_cli.look.claims import Check
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.verify import Verify
+from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
 from sira_cli.models.answering.answer import Answer
 from sira_cli.models.answering.answers import AnsweringModel
@@ -19,9 +22,6 @@ from sira_cli.models.inputs.processors import refusing
 from sira_cli.models.loading.hub import Download
 from sira_cli.models.loading.load import read_model
 from sira_cli.models.loading.preset import Preset
-from sira_cli.models.look.claims import Check
-from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
@@ -125,13 +125,13 @@ class Lvlm(AnsweringModel):
         request = Request.of(self.preset, "ask", question, schema=schema)
         return self._single(request, picture, on_text)
 
-    def check(self, picture: PictureSource, text: str, *, words: Words | None = None) -> Check:
+    def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
 
         Args:
             picture: as for `caption`.
             text: a caption or an answer from any source; in English, unless `words` are in another language.
-            words: the objects to recognise (`sira_cli.language.things`); None: the bundled list.
+            words: the objects to recognise (`sira_cli.look.words`); None: the bundled list.
 
         Returns:
             The objects with their support; empty if none was recognised.

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from sira_cli.errors import PictureError, SiraError
-from sira_cli.language.things import Thing
+from sira_cli.look.claims import Claim, best_of
+from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
+from sira_cli.look.words import Thing
 from sira_cli.methods import find
 from sira_cli.models.answering.answer import Answer
-from sira_cli.models.look.claims import LIST_TOKENS, Claim, best_of
-from sira_cli.models.look.finding import ObjectFinder
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from sira_cli.data.prompts import filled, needs_columns
 from sira_cli.errors import SettingsError
+from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import check_text
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema, SchemaSource
 from sira_cli.pictures.picture import Picture
 
@@ -87,7 +87,7 @@ class Request:
             task=self.task,
             words=self.words,
             choices=choices,
-            verify=self.verify,
+            verify=None if self.verify is None else self.verify.mode,
             schema=self.schema,
         )
         if not choices:

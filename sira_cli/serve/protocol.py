@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sira_cli.errors import SiraError
+from sira_cli.look.verify import Verify
 from sira_cli.methods.prompts import Turn
-from sira_cli.models.look.verify import Verify
 from sira_cli.serve.formats import ResponseFormat
 from sira_cli.serve.messages import Message
 from sira_cli.serve.reasons import place_of, reason_of

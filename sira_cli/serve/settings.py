@@ -14,7 +14,6 @@ from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models import combinations
 from sira_cli.models.loading.preset import Preset
 from sira_cli.models.loading.preset_parts import Prompts
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, RequestError, shortened
 
@@ -72,7 +71,5 @@ def schema_of(request: ChatRequest, preset: Preset, method: Method, most: int) -
     """Return the schema for the text of a request."""
     schema = request.response_format.schema_of_text(most)
     if schema is not None:
-        combinations.check(
-            preset, method, words=request.sira.words, verify=Verify.of(request.sira.verify), schema=schema
-        )
+        combinations.check(preset, method, words=request.sira.words, verify=request.sira.verify, schema=schema)
     return schema

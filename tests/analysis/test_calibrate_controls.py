@@ -11,9 +11,9 @@ from sira_cli.analysis.calibration.controls import ControlsReport, WithControls,
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
-from sira_cli.language import things
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.words import shipped
 from sira_cli.models.loading import presets
-from sira_cli.models.look.second_look import SecondLook
 from sira_cli.run.lvlm import load
 from tests.support.endpoint import named, plain, scripted, tokens
 
@@ -22,7 +22,7 @@ TEXTS = (
     "There is a house. A horse stands in front of it.",
     "A boat with an elephant, two chairs, a cup and a clock.",
 )
-WORDS = things.shipped()
+WORDS = shipped()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
+from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 
 
 def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():

@@ -19,7 +19,7 @@ from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, read_texts
 from sira_cli.errors import DataError
-from sira_cli.models.look.second_look import Verify
+from sira_cli.look.verify import Verify
 from sira_cli.pictures.sources import located, open_picture
 from tests.support import tiny
 from tests.support.checkpoints_all import REPRESENTATIVES

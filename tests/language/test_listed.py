@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.language.listed import Asked
-from sira_cli.language.noun_phrases import find_words
-from sira_cli.language.things import WordList
+from sira_cli.look.noun_phrases import find_words
+from sira_cli.look.words import Asked, WordList
 
 
 def named(words, text):
@@ -28,13 +27,13 @@ def named(words, text):
 )
 def test_what_a_model_lists_counts_if_the_text_has_it(answer, expected):
     text = "A dog sees the cat at a fire\nhydrant, dog-tired."
-    assert [thing.name for thing in Asked().found(answer, text)] == expected
+    assert [thing.name for thing in Asked().listed(answer, text)] == expected
     assert Asked().things("A dog.") == []
     assert Asked().request("A dog.").endswith("\n\nA dog.")
 
 
 def test_mentions_are_found_in_any_case():
-    found = Asked().found("A Dog\nthe cat", "The dog sees a cat, a DOG.")
+    found = Asked().listed("A Dog\nthe cat", "The dog sees a cat, a DOG.")
     assert [(thing.name, thing.spans) for thing in found] == [("dog", ((4, 7), (22, 25))), ("cat", ((15, 18),))]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.language.things import WordList, read, shipped, with_article
+from sira_cli.look.noun_phrases import find_words
+from sira_cli.look.words import WordList, shipped, with_article
 
 
 def named(text, words=None):
@@ -84,7 +85,7 @@ def test_articles(name, expected):
 def test_ones_own_list(tmp_path):
     path = tmp_path / "tags.txt"
     path.write_text("\ufefffox girl, kitsune  # a trigger word\n\nhalo\n", encoding="utf-8")
-    words = read(path)
+    words = find_words(str(path))
     assert named("A kitsune and two fox girls with halos and a dog.", words) == ["kitsune", "fox girl", "halo"]
     assert [thing.group for thing in words.things("Kitsune")] == ["fox girl"]
     assert words.name.startswith("tags.txt ")
@@ -97,7 +98,7 @@ def test_a_list_that_is_none_is_named(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=r"tags\.txt"):
-        read(path)
+        find_words(str(path))
 
 
 def test_a_long_text_takes_no_time_to_speak_of():

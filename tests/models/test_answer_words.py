@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.look.second_look import answer_tokens
 from sira_cli.models.inputs.vocabulary import Vocabulary
-from sira_cli.models.look.answer_words import answer_tokens
 
 YES, NO = ["Yes", "yes", "YES"], ["No", "no", "NO", "Not", "not"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import SettingsError
+from sira_cli.look.verify import Verify
 from sira_cli.methods import find
 from sira_cli.models.combinations import ROWS, check
 from sira_cli.models.loading import presets
-from sira_cli.models.look.verify import Verify
 from sira_cli.models.schemas.schema import Schema
 from sira_cli.run.request import Request
 
@@ -61,6 +61,8 @@ def asked_of(one: str, other: str) -> tuple[Any, dict[str, Any]]:
 def refusal(one: str, other: str) -> str:
     """The message, if the two are refused; empty if not."""
     preset, asked = asked_of(one, other)
+    if "verify" in asked:
+        asked["verify"] = asked["verify"].mode
     try:
         check(preset, find(asked.pop("method", "sira")), **asked)
     except SettingsError as error:

@@ -14,11 +14,10 @@ from sira_cli import load
 from sira_cli.core.forcing import followed
 from sira_cli.core.prefix import BIDIRECTIONAL
 from sira_cli.core.reference import counterfactual
+from sira_cli.look.continuing import GivenTokens
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.models.answering.starts import Start, Trail
-from sira_cli.models.look.finding import ObjectFinder
-from sira_cli.models.look.forbidding import GivenTokens
-from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.look.verify import Verify
 from tests.support.checkpoints_all import REPRESENTATIVES
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")

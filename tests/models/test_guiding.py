@@ -11,16 +11,13 @@ from sira_cli import load
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.language.introducing import introduction_before
-from sira_cli.language.things import WordList, shipped
+from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place
+from sira_cli.look.guiding import captions
+from sira_cli.look.verify import Verify
+from sira_cli.look.words import Introduction, WordList, shipped
 from sira_cli.models.answering.ruled_out import plain, uncut, without
 from sira_cli.models.answering.starts import Trail
 from sira_cli.models.inputs.vocabulary import Vocabulary
-from sira_cli.models.look.candidates import captions
-from sira_cli.models.look.forbidding import Bans
-from sira_cli.models.look.guide import Guide, GuideMask, GuideRules
-from sira_cli.models.look.name_tokens import NameTokens, Place
-from sira_cli.models.look.verify import Verify
 from tests.support.helpers import mostly_slow
 from tools.grammar import is_broken
 
@@ -91,14 +88,13 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(name):
 def test_articles_and_numbers_agree(lvlm):
     tokens, every = NameTokens(lvlm.vocabulary, shipped()), frozenset({"dog", "umbrella", "apple"})
 
-    def told(text, **introduction):
-        may, _ = tokens.split(every, frozenset(), Place.at_the_end(text, introduced=True, **introduction))
+    def names(text):
+        may, _ = tokens.split(every, frozenset(), Place.at_the_end(text, Introduction.at_the_end(text)))
         return {lvlm.vocabulary.data(int(token)).decode().strip() for token in may}
 
-    assert told("There is a", article="a", plural=False) == {"dog", "puppy"} & told("There is a")
-    assert {"umbrella", "apple"} <= told("There is an", article="an", plural=False)
-    assert "dog" not in told("There is an", article="an", plural=False)
-    assert told("There are two", plural=True) == {"dogs", "umbrellas", "apples"} | told("", plural=True)
+    assert names("There is a") == {"dog", "puppy"} & names("Here:")
+    assert names("There is an") == {"umbrella", "apple"}
+    assert names("There are two") == {"dogs", "umbrellas", "apples"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +112,7 @@ def test_articles_and_numbers_agree(lvlm):
     ],
 )
 def test_what_introduces_an_object(text, word):
-    found = introduction_before(text)
+    found = Introduction.at_the_end(text)
     assert (found and found.word) == word
 
 
@@ -221,7 +217,7 @@ def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
     (there,) = lvlm.processor.tokenizer(" There", add_special_tokens=False).input_ids[-1:]
     scores = torch.zeros(1, len(lvlm.processor.tokenizer))
     scores[0, [*lvlm.ends.ids]], scores[0, there] = 20.0, logit
-    mask = GuideMask([Guide(rules, frozenset({"dog", "cat"}))], [Bans()], 0, [tokens], [0])
+    mask = GuideMask([Guide(rules, frozenset({"dog", "cat"}))], lambda ids: [tokens], [0])
     picked = int(mask(torch.empty(1, 0, dtype=torch.long), scores).argmax())
     assert picked in lvlm.ends.ids if ends else picked == there
 
@@ -234,7 +230,7 @@ def test_a_contrast_does_not_draw_a_text_away_from_a_name(lvlm):
     z[0, cat], z[0, red] = 9.0, 8.0
     scores = z.clone()
     scores[0, red] = 10.0
-    mask = GuideMask([Guide(rules, frozenset({"cat"}))], [Bans()], 0, [tokens], [0])
+    mask = GuideMask([Guide(rules, frozenset({"cat"}))], lambda ids: [tokens], [0])
     with cut_offs_kept():
         picked = int(mask(torch.empty(1, 0, dtype=torch.long), plausible(scores, z, 0.2)).argmax())
     assert picked == cat

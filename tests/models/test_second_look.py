@@ -14,13 +14,11 @@ from sira_cli.core.prefix import ImagePrefix
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.language.listed import Asked
-from sira_cli.language.things import WordList
+from sira_cli.look import second_look
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.verify import ObjectFinder, Verify
+from sira_cli.look.words import Asked, WordList
 from sira_cli.models.loading import presets
-from sira_cli.models.look import second_look
-from sira_cli.models.look.finding import ObjectFinder
-from sira_cli.models.look.second_look import SecondLook
-from sira_cli.models.look.verify import Verify
 from tests.support import checkpoints, checkpoints_other
 from tests.support.checkpoints_all import ALL, REPRESENTATIVES
 
@@ -158,7 +156,10 @@ def test_a_text_of_thousands_of_words(demo):
 def test_the_preset_words_the_question(demo):
     preset = demo.preset.model_copy(update={"prompts": demo.preset.prompts.model_copy(update={"verify": "{thing}?"})})
     look = SecondLook(demo.under(demo.decoder, preset))
-    assert look.questions(look.finder.words.things("Scissors on a desk.")) == ["a pair of scissors?", "a desk?"]
+    assert [look.finder.question(thing) for thing in look.finder.words.things("Scissors on a desk.")] == [
+        "a pair of scissors?",
+        "a desk?",
+    ]
     with pytest.raises(SettingsError, match=r"`prompts\.verify`: must contain \{thing\}, or \{name\}"):
         presets.validate({"model": "x", "prompts": {"verify": "Is it there?"}}, "test")
 
@@ -198,7 +199,7 @@ def test_the_words_of_another_language_are_a_key_of_a_preset(demo):
     update = {"prompts": preset.prompts, "verify": preset.verify}
     lvlm = demo.under(demo.decoder, demo.preset.model_copy(update=update))
     look, text = SecondLook(lvlm), "A cat."
-    assert look.questions(look.finder.words.things(text)) == ['Is there "cat"?']
+    assert [*map(look.finder.question, look.finder.words.things(text))] == ['Is there "cat"?']
     (claim,) = look.check(CHELSEA, text).objects
     usual = demo.preset.verify.model_copy(update={"yes": "Yes, yes", "no": "No, no"})
     (other,) = (
@@ -224,9 +225,9 @@ def test_the_model_lists_the_objects_itself(demo, monkeypatch):
     look = SecondLook(demo, Verify(words=Asked()))
     prompt = "What is in this picture?"
     whole = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=256))
-    assert look._answer(CHELSEA, prompt).strip() == whole.ask(CHELSEA, prompt).text
+    assert look.answer(CHELSEA, prompt).strip() == whole.ask(CHELSEA, prompt).text
     asked = []
-    monkeypatch.setattr(look, "_answer", lambda image, prompt: asked.append(prompt) or "- a kitsune\n- a dog\n- table")
+    monkeypatch.setattr(look, "answer", lambda image, prompt: asked.append(prompt) or "- a kitsune\n- a dog\n- table")
     found = look.check(CHELSEA, text)
     assert asked == [Asked().request(text)]
     assert [(claim.thing, claim.spans) for claim in found.objects] == [("table", ((13, 18),)), ("kitsune", ((25, 32),))]

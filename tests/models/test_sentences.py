@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sira_cli.models.look.sentences import sentence_spans
+from sira_cli.look.guide import sentence_spans
 
 
 def test_the_sentences_together_are_the_text():

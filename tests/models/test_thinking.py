@@ -11,9 +11,9 @@ import torch
 from sira_cli import load
 from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
+from sira_cli.look import second_look
+from sira_cli.look.second_look import SecondLook
 from sira_cli.models.answering.choices import choose
-from sira_cli.models.look import second_look
-from sira_cli.models.look.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.pictures import run_pictures

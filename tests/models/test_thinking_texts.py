@@ -11,7 +11,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
-from sira_cli.models.look.verify import Verify
+from sira_cli.look.verify import Verify
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.final_answers import FinalAnswers
 from tests.support.scripted import script, written

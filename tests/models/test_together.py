@@ -13,8 +13,8 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.errors import LongPromptError, PictureError, SettingsError
+from sira_cli.look.second_look import SecondLook
 from sira_cli.methods import METHODS
-from sira_cli.models.look.second_look import SecondLook
 from sira_cli.run.lvlm import Lvlm
 from tests.support.checkpoints_all import ALL
 from tests.support.tiny_parts import TinyPrompt

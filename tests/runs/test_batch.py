@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.models.look.second_look import Verify
+from sira_cli.look.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.samples import BOUND
 from sira_cli.pictures.sources import FileSource, located

@@ -19,7 +19,7 @@ from sira_cli.data.captions.find import find_captions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
-from sira_cli.models.look.second_look import Verify
+from sira_cli.look.verify import Verify
 from sira_cli.run.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.on_ray import Captioner, Work

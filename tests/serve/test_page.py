@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from sira_cli.analysis.doubt import bare, doubt, says_something
+from sira_cli.look.claims import bare, doubt, says_something
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import LONG, PICTURES, ROOT, said

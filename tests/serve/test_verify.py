@@ -11,7 +11,7 @@ import pytest
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.models.look.second_look import Verify
+from sira_cli.look.verify import Verify
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import PROMPT, ask, data_of, said, streamed

@@ -17,7 +17,7 @@ import numpy as np
 from sira_cli.analysis.calibration.support import SHOWN, Source
 from sira_cli.errors import DataError
 from sira_cli.eval.statistics import ratio
-from sira_cli.language.things import Thing, Words
+from sira_cli.look.words import Thing, WordList
 from sira_cli.run.report import Report
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
@@ -26,14 +26,14 @@ SEED = 0  # of the choice of controls
 DOUBTFUL = 0.25  # share of named things below the threshold from which on support means little
 
 
-class WithControls(Words):
+class WithControls(WordList):
     """Finds the things that captions name, and with them controls, which have no spans.
 
     Attributes:
         name: of the vocabulary, for the record.
     """
 
-    def __init__(self, words: Words, texts: Iterable[str]) -> None:
+    def __init__(self, words: WordList, texts: Iterable[str]) -> None:
         """Collect the things in all captions."""
         self._words = words
         every = list(texts)
@@ -48,7 +48,7 @@ class WithControls(Words):
         if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
             raise DataError("the captions name no different things of a list: controls are what other captions name")
         which = json.dumps([SEED, PER_PICTURE, *self._pool.values()])
-        self.name = f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}"
+        super().__init__({}, f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}")
 
     def group(self, name: str) -> str:
         """Return the head of an object's synonyms."""

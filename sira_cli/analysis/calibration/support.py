@@ -21,7 +21,7 @@ from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.chair.words import HEADS
 from sira_cli.eval.statistics import Figure, auroc_interval, ratio
-from sira_cli.language import things
+from sira_cli.look.words import shipped
 from sira_cli.run.report import Report
 
 FALSE_ALARMS = 0.03
@@ -217,5 +217,5 @@ def from_labels(captions: Sequence[Caption], path: Path) -> list[Labelled]:
 
 def _head(name: str) -> str:
     """Return the head of an object's synonyms."""
-    found = things.shipped().things(f"a {name}")
+    found = shipped().things(f"a {name}")
     return found[0].group if len(found) == 1 else name.strip().lower()

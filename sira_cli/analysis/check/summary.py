@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sira_cli.models.look.claims import unsupported
+from sira_cli.look.claims import unsupported
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
-from sira_cli.analysis.doubt import DOUBTED, bare, doubt
 from sira_cli.analysis.page.gallery import gallery_of
 from sira_cli.analysis.page.traces import HEIGHT, Card, Scale
 from sira_cli.analysis.trace.read import TracedText, read_traces, trace_files
 from sira_cli.errors import SettingsError
+from sira_cli.look.claims import DOUBTED, bare, doubt
 from sira_cli.pictures.names import one_line
 
 _HERE = Path(__file__).parent

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.compare import differences, paired
-from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.analysis.page.traces import embedded
 from sira_cli.analysis.record_file import WITH_CHECKS, Record, RecordFile, name_of
 from sira_cli.errors import DataError, PictureError
+from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.sources import recorded

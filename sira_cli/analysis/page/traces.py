@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 from PIL import Image
 
-from sira_cli.analysis.doubt import DOUBTED, bare, doubt, says_something
 from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedText, TracedWord
 from sira_cli.errors import PictureError
+from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.pictures.sources import recorded

@@ -68,16 +68,15 @@ def _report(
     objects: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
-    from sira_cli.language.listed import Asked
-    from sira_cli.models.look.verify import Verify
+    from sira_cli.look.verify import ObjectFinder, Verify
     from sira_cli.run.check_request import CheckRequest
     from sira_cli.run.run import Job, PictureRun
 
     verify = with_objects(Verify(), objects)
-    finder = verify.finder(preset)
-    if isinstance(finder, Asked):
+    finder = ObjectFinder(verify, preset)
+    if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
-    words = WithControls(finder, [picture.caption or "" for picture in pictures])
+    words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
     with Job.opened(
         pictures,
         *CheckRequest.under(preset, replace(verify, words=words)),

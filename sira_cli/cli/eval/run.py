@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sira_cli.eval.cards import Card
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
+    from sira_cli.look.verify import Verify
     from sira_cli.methods.base import Method
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.look.verify import Verify
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
 
@@ -191,8 +191,8 @@ def looks(
     """Return the second look of --verify for each of the methods that --method names; none without the option."""
     if options.verify is None:
         return {}
+    from sira_cli.look.verify import Verify
     from sira_cli.models import combinations
-    from sira_cli.models.look.verify import Verify
 
     look, found = Verify(mode=options.verify), {}
     named = [name for name in method_names(decoding.method) if name in methods]
@@ -200,7 +200,7 @@ def looks(
     for name in named:
         preset, method = methods[name]
         try:
-            combinations.check(preset, method, verify=look)
+            combinations.check(preset, method, verify=look.mode)
         except SettingsError as error:
             if decoding.method.strip() != ALL:
                 raise

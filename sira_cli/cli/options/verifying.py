@@ -15,9 +15,9 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from sira_cli.look.verify import Verify
     from sira_cli.models.answering.answer import Answer
     from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.look.verify import Verify
     from sira_cli.run.records import Result
 
 MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"
@@ -59,7 +59,7 @@ class VerifyOptions:
                 if value is not None:
                     raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
             return None
-        from sira_cli.models.look.verify import Verify
+        from sira_cli.look.verify import Verify
 
         look = Verify(self.min_support, mode=self.verify)
         return with_objects(look, self.objects)
@@ -84,14 +84,14 @@ def note_threshold(verify: Verify, preset: Preset) -> None:
 
 def with_objects(verify: Verify, objects: str | None) -> Verify:
     """Return a second look that finds the objects as --objects says."""
-    from sira_cli.language.noun_phrases import find_words
+    from sira_cli.look.noun_phrases import find_words
 
     return replace(verify, words=find_words(objects))
 
 
 def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
     """Return the objects of a text that the picture does not support."""
-    from sira_cli.models.look import claims
+    from sira_cli.look import claims
 
     return claims.unsupported({"objects": result.objects, "verify": result.verify})
 
@@ -103,8 +103,8 @@ def print_marked(result: Result) -> None:
         return
     from rich.console import Console
 
-    from sira_cli.analysis.doubt import doubt
     from sira_cli.cli.terminal.strip import DOUBT
+    from sira_cli.look.claims import doubt
 
     parts = [
         (*span, DOUBT[doubt(claim["support"], (result.verify or {})["min_support"])])

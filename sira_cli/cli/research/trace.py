@@ -124,7 +124,7 @@ def trace(
     note_idle(decoding, preset)
     from sira_cli.models import combinations
 
-    combinations.check(preset, method, verify=verify, streams="sira trace")
+    combinations.check(preset, method, verify=None if verify is None else verify.mode, streams="sira trace")
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
     terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())

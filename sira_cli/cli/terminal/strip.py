@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sira_cli.analysis.doubt import DOUBTED, STEPS, bare, doubt, says_something
 from sira_cli.cli.terminal.output import new_list
+from sira_cli.look.claims import DOUBTED, STEPS, bare, doubt, says_something
 
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
 DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")

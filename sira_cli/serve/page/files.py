@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 
-from sira_cli.analysis.doubt import DOUBTED, STEPS
 from sira_cli.analysis.page import element_script, shared_style
 from sira_cli.language import function_words
+from sira_cli.look.claims import DOUBTED, STEPS
 from sira_cli.methods.base import Ability
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.http import SAFE_HEADERS, page_policy
@@ -35,7 +35,7 @@ def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[s
 
 
 def page_settings(lvlm: Lvlm) -> dict[str, Any]:
-    """Return the model's name, the methods to show side by side, and which words to doubt (`analysis.doubt`)."""
+    """Return the model's name, the methods to show side by side, and which words to doubt (`look.claims`)."""
     names = dict.fromkeys(["sira" if lvlm.method == "greedy" else lvlm.method, "greedy"])
     methods = [lvlm.preset.method(name) for name in names]
     return {

@@ -13,20 +13,27 @@ for a verb, so words of the list outside spaCy's noun phrases also count as obje
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
-from sira_cli.language.fallback import singular
-from sira_cli.language.listed import ASK, Asked
-from sira_cli.language.things import LONGEST, Thing, Words, is_denied, lists, read, shipped, words_of
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.look.words import (
+    LONGEST,
+    Asked,
+    Thing,
+    WordList,
+    in_singular,
+    is_denied,
+    lists,
+    shipped,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc, Token
 
-SPACY = "spacy"  # given instead of a file
 PIPELINE = "en_core_web_sm"
 _RULES = 1  # the version of the rules below, for the record
 _SENSES = 2
@@ -37,57 +44,29 @@ _GET = (
 )
 
 
-class NounPhrases(Words):
-    """Things by noun phrases.
-
-    Attributes:
-        name: the pipeline and WordNet with their versions.
-    """
+class NounPhrases(WordList):
+    """The bundled list, and visible heads of noun phrases. Its name has the versions of pipeline and WordNet."""
 
     def __init__(self, pipeline: str | None = None) -> None:
-        """Load the data."""
         self._pipeline = pipeline or PIPELINE
-        nlp, wordnet = _spacy(self._pipeline), _wordnet()
+        nlp, wordnet, base = _spacy(self._pipeline), _wordnet(), shipped()
         if "parser" not in nlp.pipe_names:
             raise SettingsError(f"spaCy's {self._pipeline} finds no noun phrases, it has no parser: {_GET}")
-        self.name = f"spacy/{_RULES} ({_version(nlp)}, WordNet {wordnet.get_version()})"
-
-    def group(self, name: str) -> str:
-        """Return the head of an object's synonyms in the bundled list."""
-        return shipped().group(name)
-
-    def named_by(self, word: str) -> str:
-        """Return the object of the bundled list that a single word names; empty without one."""
-        return shipped().named_by(word)
-
-    def is_doubtful(self, name: str, *, introduced: bool) -> bool:
-        """Return whether a name is often another part of speech at its place."""
-        return shipped().is_doubtful(name, introduced=introduced)
-
-    def compounds(self) -> Iterable[str]:
-        """Return the names of the bundled list that have several words."""
-        return shipped().compounds()
+        version = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
+        super().__init__(base._groups, f"spacy/{_RULES} ({version}, WordNet {wordnet.get_version()})", base._guarded)
 
     def things(self, text: str) -> list[Thing]:
         """Return the objects that a text names, in the order of their first mentions."""
         words = words_of(text)
         places = {character: place for place, (_, *span) in enumerate(words) for character in range(*span)}
-        named = [
-            (start, end, name)
-            for name, start, end in _named(_spacy(self._pipeline)(text))
-            if not is_denied(words, places[start], text)
-        ]
+        named = [each for each in _heads(_spacy(self._pipeline)(text)) if not is_denied(words, places[each[0]], text)]
         taken = {character for start, end, _ in named for character in range(start, end)}
-        listed = [(*span, thing.name) for thing in shipped().things(text) for span in thing.spans]
-        named += [mention for mention in listed if taken.isdisjoint(range(*mention[:2]))]
-        found: dict[str, list[tuple[int, int]]] = {}
-        for start, end, name in sorted(named):
-            found.setdefault(name, []).append((start, end))
-        return [Thing(name, tuple(spans), self.group(name)) for name, spans in found.items()]
+        listed = [(*span, thing.name) for thing in super().things(text) for span in thing.spans]
+        return self._things(sorted([*named, *(each for each in listed if taken.isdisjoint(range(*each[:2])))]))
 
 
-def _named(doc: Doc) -> Iterator[tuple[str, int, int]]:
-    """Yield the objects of the heads of noun phrases, with start and end in the text."""
+def _heads(doc: Doc) -> Iterator[tuple[int, int, str]]:
+    """Yield start and end of the heads of noun phrases, and the objects that they name."""
     for phrase in doc.noun_chunks:
         head = phrase.root
         if head.is_alpha and head.pos_ in ("NOUN", "PROPN"):
@@ -95,7 +74,7 @@ def _named(doc: Doc) -> Iterator[tuple[str, int, int]]:
             name, length = _longest(tokens)
             proper = head.pos_ == "PROPN" and not head.is_lower  # John; but a title may be in capitals
             if _is_seen(name) and (name in shipped() or not proper):
-                yield name, tokens[-length].idx, head.idx + len(head)
+                yield tokens[-length].idx, head.idx + len(head), name
 
 
 def _longest(tokens: list[Token]) -> tuple[str, int]:
@@ -103,8 +82,7 @@ def _longest(tokens: list[Token]) -> tuple[str, int]:
     for length in range(len(tokens), 0, -1):
         part = tokens[-length:]
         plain = " ".join(token.lower_ for token in part)
-        *first, last = plain.split()
-        name = " ".join([*first, last if plain in lists()["pairs"] else singular(last)])
+        name = in_singular(plain)
         if name in shipped():
             return name, length
         if all(token.pos_ in ("NOUN", "PROPN") for token in part):
@@ -137,10 +115,6 @@ def _spacy(pipeline: str) -> Language:
         raise SettingsError(f"spaCy's {pipeline} is not installed, or cannot be read: {_GET}") from error
 
 
-def _version(nlp: Language) -> str:
-    return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
-
-
 @functools.cache
 def _wordnet() -> Any:
     try:
@@ -154,10 +128,15 @@ def _wordnet() -> Any:
     return wordnet
 
 
-def find_words(choice: str | None) -> Words | None:
-    """Return the finder of the objects that a text names; None: the bundled list."""
+def find_words(choice: str | None) -> WordList | None:
+    """Return the finder of objects: a user's list, `spacy` or `ask`; None: the bundled list."""
     if choice is None:
         return None
-    if choice == ASK:
-        return Asked()
-    return NounPhrases() if choice == SPACY else read(Path(choice))
+    if choice in ("ask", "spacy"):
+        return Asked() if choice == "ask" else NounPhrases()
+    path = Path(choice)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    return WordList.of(lines, path.name)

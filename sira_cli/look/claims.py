@@ -1,14 +1,22 @@
-"""The objects that a text names, each with its support by the picture."""
+"""The objects that a text names, each with its support by the picture; doubtful words, in one scale.
+
+A word is to doubt if its grounding is below `DOUBTED`, or its support in a second look below that look's threshold.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sira_cli.language import function_words
 from sira_cli.models.answering.answer import Answer
 
-LIST_TOKENS = 256  # of an answer that lists the objects of a text
+DOUBTED = 0.4  # a grounding below: an object word of the bundled model is absent more often than one on the whole
+_SHADES = (1.0, 0.75, 0.5, 0.25)  # below each of these parts of a threshold is one more degree of doubt
+STEPS = tuple(DOUBTED * shade for shade in _SHADES)  # of a grounding
+_EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 @dataclass(frozen=True)
@@ -31,17 +39,9 @@ class Claim:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {
-            "thing": self.thing,
-            "spans": [list(span) for span in self.spans],
-            "support": self.support,
-            "neither": self.neither,
-            **({} if self.image is None else {"image": self.image}),
-        }
-
-    def removed(self) -> dict[str, Any]:
-        """Return it as JSON values, for a text that does not have it."""
-        return {"thing": self.thing, "support": self.support}
+        claim = {"thing": self.thing, "spans": [list(span) for span in self.spans]}
+        own = {} if self.image is None else {"image": self.image}
+        return {**claim, "support": self.support, "neither": self.neither, **own}
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,6 @@ def unsupported(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in record.get("objects") or () if one["support"] < verify["min_support"]] if verify else []
 
 
-def unsure(record: Mapping[str, Any]) -> list[str]:
-    """Return the names of the objects of a record that its picture does not support."""
-    return [str(one["thing"]) for one in unsupported(record)]
-
-
 def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows."""
     if len(pictures) == 1:
@@ -91,6 +86,22 @@ def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     return [max(claims, key=lambda claim: claim.support) for claims in zip(*numbered, strict=True)]
 
 
-def removed_of(claims: Iterable[Claim]) -> list[dict[str, Any]]:
-    """Return claims as JSON values without places in a text, the best supported first."""
-    return [claim.removed() for claim in sorted(claims, key=lambda claim: -claim.support)]
+def without_places(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+    """Return claims as JSON values, for a text that does not have them."""
+    return [{"thing": claim.thing, "support": claim.support} for claim in claims]
+
+
+def doubt(score: float, threshold: float = DOUBTED) -> int:
+    """Return the degree of doubt, 0 (none) to 4, for a word's grounding, or for a support and its threshold."""
+    return sum(score < threshold * shade for shade in _SHADES)
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation around it."""
+    return _EDGES.sub("", word)
+
+
+def says_something(word: str) -> bool:
+    """Return whether a word can be true or false of a picture: English function words and bare punctuation cannot."""
+    core = bare(word).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return core != "" and core not in function_words()

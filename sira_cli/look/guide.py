@@ -1,0 +1,365 @@
+"""Texts that name supported objects only, each introduced once, and end after all of them.
+
+    There is a dog on the left and a | cup     a cup is not supported: none of its words may come next
+    There is a dog on the left | and a         nothing is left to introduce: the text goes on from before "and"
+    There is a dog on the left. | </s>         a cat is supported and missing: the text may not end yet
+
+Words that are one token are ruled out before they are picked (`NameTokens`). The text counts, not its tokens: a name
+in any other spelling is found once it is written, and the text goes on from before it (`continuing`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from sira_cli.look.words import Introduction, WordList, takes_an
+from sira_cli.models.answering.reasoning import ReasoningParser
+from sira_cli.models.answering.ruled_out import plain, uncut, without
+from sira_cli.models.answering.texts import sentence_ends
+from sira_cli.models.inputs.vocabulary import Vocabulary
+
+PLAUSIBLE = 0.05  # share of the likeliest token's probability below which the model would not have picked a token
+CLEAR = 0.2  # probability among the tokens that are left, below which a text that would end does end
+IDLE = 2  # sentences that name nothing new, after which a text may end with objects missing
+ROOM = 0.75  # share of the maximum tokens after which it may
+_SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
+# A paragraph and a list item also end a sentence without a full stop.
+_ITEM = r"(?:[-*\u2022]|\d+[.)])\s"
+_BREAK = re.compile(rf"\s*\n(?:\s*\n|(?=\s*{_ITEM}))")
+_JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # one object to another
+# A name is certain after a character not used inside compounds, or a complete word.
+_CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
+_PIECE = re.compile(r"(\s?)(\w[\w-]*)")
+_NEAR = 80  # characters that the last two words of a text may take
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return start and end of every sentence, with the white space after it: together they are the text."""
+    breaks = (match.start() for match in _BREAK.finditer(text) if text[: match.start()].strip())
+    ends = sorted({*sentence_ends(text, "en"), *breaks})
+    starts = [0, *(end + len(text[end:]) - len(text[end:].lstrip()) for end in ends), len(text)]
+    return [(start, end) for start, end in itertools.pairwise(dict.fromkeys(starts)) if text[start:end].strip()]
+
+
+def whole_sentences(text: str) -> str:
+    """Return a text without an unfinished sentence at its end; an item of a list needs no full stop."""
+    spans = sentence_spans(text)
+    if not spans or len(text.rstrip()) in sentence_ends(text, "en") or re.match(_ITEM, text[spans[-1][0] :]):
+        return text
+    return text[: spans[-1][0]].rstrip()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place in a text where a word comes next."""
+
+    before: str  # the two words before it, in lower case
+    begins: bool  # whether the next character begins a word even without a space before it
+    introduced: bool = False  # whether a word that introduces an object is right before it
+    article: Literal["a", "an"] | None = None  # right before it, which the word has to fit
+    plural: bool | None = None  # the number of the object's name; None: either
+
+    @classmethod
+    def at_the_end(cls, text: str, introduction: Introduction | None = None) -> Place:
+        """Return the end of a text, after its introducing word."""
+        begins = not text or not (text[-1].isalnum() or text[-1] in "_-'\N{RIGHT SINGLE QUOTATION MARK}")
+        place = cls(" ".join(re.findall(r"\w+", text[-_NEAR:].lower())[-2:]), begins)
+        if introduction is None:
+            return place
+        return replace(place, introduced=introduction.direct, article=introduction.article, plural=introduction.plural)
+
+
+class NameTokens:
+    """The tokens of a vocabulary that are words by themselves: the objects that they name, their number, their article.
+
+    " dog", "Dog", " dogs"     names of the dog
+    " gir" + "affe"            a name of several tokens: found in the text (`Guide.first`), not here
+    " baseball"                a word of its own, whatever it ends with
+    """
+
+    def __init__(self, vocabulary: Vocabulary, words: WordList) -> None:
+        self._words = words
+        self._compounds: dict[str, set[str]] = {}  # by their first word
+        for name in words.compounds():
+            self._compounds.setdefault(name.split()[0], set()).add(name)
+        self._inner = {name.rpartition(" ")[0] for names in self._compounds.values() for name in names}
+        names: dict[str, int] = {}
+        rows: list[tuple[int, int]] = []  # token and name
+        kinds: list[tuple[bool, bool, bool]] = []  # whether it is a plural, takes "an", begins without a space
+        consonants: list[int] = []
+        self._articles: dict[str, list[int]] = {"a": [], "an": []}
+        first: list[tuple[int, str, bool]] = []  # first words of compounds
+        for token, data in enumerate(vocabulary.pieces()):
+            piece = _PIECE.fullmatch(data.decode("utf-8", "replace"))
+            if piece is None:
+                continue
+            word, bare = piece[2].lower(), not piece[1]
+            if not bare and piece[2] in self._articles:
+                self._articles[piece[2]].append(token)
+            if not bare and not takes_an(word):
+                consonants.append(token)
+            if word in self._compounds:
+                first.append((token, word, bare))
+            if name := words.named_by(word):
+                rows.append((token, names.setdefault(name, len(names))))
+                kinds.append((word != name, takes_an(word), bare))
+        self._names, self._first = list(names), first
+        self._tokens, self._name = torch.tensor(rows, dtype=torch.long).reshape(-1, 2).T
+        self._plural, self._vowel, self._bare = torch.tensor(kinds, dtype=torch.bool).reshape(-1, 3).T
+        self._sure = {
+            introduced: torch.tensor([not words.is_doubtful(name, introduced=introduced) for name in names])
+            for introduced in (False, True)
+        }
+        self._known = functools.lru_cache(maxsize=1024)(self._split)
+        self._consonants = torch.tensor(consonants, dtype=torch.long)
+
+    def spelled(self, article: str) -> Tensor:
+        """Return the tokens of an article inside a sentence."""
+        return torch.tensor(self._articles[article], dtype=torch.long)
+
+    def split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
+        """Return the tokens that begin a name which may come next, and tokens that may not come next."""
+        inner = any(place.before == each or place.before.endswith(f" {each}") for each in self._inner)
+        return self._known(groups, but, replace(place, before="..." * inner))
+
+    def _split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
+        """Do so; `place.before` is not empty inside a compound, whose end is judged with its beginning."""
+        named = [self._words.group(name) in groups and name not in but for name in self._names]
+        may = torch.tensor(named, dtype=torch.bool)[self._name]
+        sure = self._sure[place.introduced][self._name] | may  # others are judged in the text
+        if place.article is not None:
+            may = may & (self._vowel == (place.article == "an"))
+        if place.plural is not None:
+            may = may & (self._plural == place.plural)
+        here = torch.ones_like(self._bare) if place.begins else ~self._bare
+        longer = [
+            token
+            for token, word, bare in self._first
+            if (place.begins or not bare)
+            and place.article in (None, "an" if takes_an(word) else "a")
+            and any(self._words.group(name) in groups and name not in but for name in self._compounds[word])
+        ]
+        ruled_out = self._tokens[here & ~may & sure]
+        if place.before:
+            ruled_out = ruled_out[:0]
+        if place.article == "an":
+            ruled_out = torch.cat([ruled_out, self._consonants])
+        begun = torch.tensor(longer, dtype=torch.long)
+        return torch.cat([self._tokens[here & may], begun]), ruled_out[~torch.isin(ruled_out, begun)]
+
+
+@functools.lru_cache(maxsize=4)
+def _name_tokens(vocabulary: Vocabulary, words: WordList) -> NameTokens:
+    """Return these tokens, which take a moment to find."""
+    return NameTokens(vocabulary, words)
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A mention of an object in a text; `introduced`: as one that was not named before."""
+
+    start: int
+    end: int
+    name: str
+    head: str
+    introduced: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What may come next in a text."""
+
+    names: Tensor  # tokens that begin a name which may come next
+    ruled_out: Tensor  # tokens that may not
+    only: bool = False  # whether one of `names` comes next
+    only_if_dead: bool = False  # the same if nothing else is plausible
+    introduces: bool = False  # whether an object is about to be introduced
+    back: int = 0  # place from which the text goes on if nothing plausible is left
+    other: str = ""  # the article that it goes on with there; empty: any other word
+    between: bool = False  # whether the text is between two sentences
+
+
+class GuideRules:
+    """What is the same for all guided texts of a model."""
+
+    def __init__(self, parser: ReasoningParser, words: WordList, ends: Sequence[int], limit: int) -> None:
+        self.words, self.parser, self.ends = words, parser, torch.tensor(sorted(ends))
+        self.tokens = _name_tokens(parser.vocabulary, words)
+        self.room = int(ROOM * limit)  # number of tokens after which a text may end without everything
+        self._mentioned = functools.lru_cache(maxsize=1024)(self._in_sentence)
+
+    def mentions(self, text: str) -> list[Mention]:
+        """Return the mentions of a text, in order."""
+        found, start = [], 0
+        for end in (*(match.end() for match in _SENTENCE.finditer(text)), len(text)):  # most have been read before
+            found += [
+                replace(each, start=each.start + start, end=each.end + start)
+                for each in self._mentioned(text[start:end])
+            ]
+            start = end
+        return found
+
+    def _in_sentence(self, text: str) -> list[Mention]:
+        spans = sorted((span, thing.name, thing.group) for thing in self.words.things(text) for span in thing.spans)
+        return [
+            Mention(start, end, name, head, Introduction.at_the_end(text[:start]) is not None)
+            for (start, end), name, head in spans
+        ]
+
+
+class Guide:
+    """What one text may name. Where no other way is left, the text ends."""
+
+    def __init__(self, rules: GuideRules, supported: frozenset[str], doubted: frozenset[str] = frozenset()) -> None:
+        self.rules, self._supported, self._doubted = rules, supported, doubted
+        self._banned: dict[tuple[int, ...], set[int]] = {}  # tokens that would name what it may not, by those before
+        self._begins = 0  # characters of thoughts before the text
+        self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
+        self._dead: int | None = None  # place from which a text goes on that can introduce nothing
+
+    def ban(self, tokens: Sequence[int]) -> bool:
+        """Forbid the last of these tokens after the others; return whether it was allowed until now."""
+        *before, last = tokens
+        banned = self._banned.setdefault(tuple(before), set())
+        new = last not in banned
+        banned.add(last)
+        return new
+
+    def banned_after(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that may not follow these."""
+        return [*self._banned.get(tuple(tokens), ())]
+
+    def first(self, text: str, *, ended: bool) -> tuple[int, int] | None:
+        """Return start and end of the first certain part of a text that cannot stay, or None."""
+        if self._dead is not None:
+            return self._dead, len(text)
+        introduced: set[str] = set()
+        for each in self._mentions(text):
+            wrong = each.head not in self._supported or each.name in self._doubted
+            wrong |= each.introduced and each.head in introduced
+            if wrong and (ended or _CERTAIN.match(text, each.end)):
+                return each.start, each.end
+            introduced.add(each.head)
+        return None
+
+    def restart(self) -> None:
+        """Forget a dead end, before the text goes on from an earlier place."""
+        self._dead = None
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of its tokens."""
+        return self.rules.parser.vocabulary.text(tokens)
+
+    def next(self, tokens: Sequence[int]) -> Choice | None:
+        """Return the tokens that may not come next; None inside a thought."""
+        rules = self.rules
+        if rules.parser.expects:
+            thoughts = rules.parser.begin()
+            outside = [thoughts.add(token) for token in tokens]
+            if thoughts.inside:
+                self._begins = len(self.text(tokens)) + 1
+                return None
+            first = next((number for number, is_text in enumerate(outside) if is_text), len(tokens))
+            self._begins = len(self.text(tokens[:first]))
+        text = self.text(tokens)
+        if self._swapped is not None and text.rstrip() == self._swapped[0]:
+            article_tokens = rules.tokens.spelled(self._swapped[1])
+            return Choice(article_tokens, article_tokens[:0], only=True)
+        mentions, introduction = self._mentions(text), Introduction.at_the_end(text)
+        missing = self._supported - {each.head for each in mentions}
+        named = max((each.end for each in rules.mentions(text)), default=0)
+        groups = self._supported if introduction is None else missing
+        names, ruled_out = rules.tokens.split(groups, self._doubted, Place.at_the_end(text, introduction))
+        if missing and len(tokens) < rules.room and len(sentence_spans(text[named:])) <= IDLE:
+            ruled_out = torch.cat([ruled_out, rules.ends])
+        sentence = last_sentence(text)
+        choice = Choice(names, ruled_out, between=not text[sentence:].strip())
+        if introduction is None or not missing:
+            # It stops before it introduces anything else: at a word that joins, or before the sentence.
+            joins = [match.start() for match in _JOINS.finditer(text, max(named, sentence))]
+            back = joins[-1] if joins and named > sentence else sentence
+            return replace(choice, back=back, introduces=introduction is not None)
+        other = {"a": "an", "an": "a", None: ""}[introduction.article]
+        return replace(choice, back=introduction.start, introduces=True, other=other, only_if_dead=introduction.direct)
+
+    def agrees(self, tokens: Sequence[int]) -> int:
+        """Return the number of first tokens of a text that the guide lets come next, one after the other."""
+        for number, token in enumerate(tokens):
+            choice = self.next(tokens[:number])
+            if choice is not None and bool((choice.ruled_out == token).any()):
+                return number
+        return len(tokens)
+
+    def stop(self, text: str, choice: Choice) -> None:
+        """Note that a text is at a dead end, and where and how it goes on."""
+        self._dead = choice.back
+        if choice.other:  # "a" before "umbrella"
+            self._swapped = text[: choice.back].rstrip(), choice.other
+
+    def _mentions(self, text: str) -> list[Mention]:
+        """Return the mentions after its thoughts."""
+        return [each for each in self.rules.mentions(text) if each.start >= self._begins]
+
+
+def last_sentence(text: str) -> int:
+    """Return the start of the sentence that comes next or goes on."""
+    return min(sentence_spans(f"{text} A")[-1][0], len(text))
+
+
+class GuideMask(LogitsProcessor):
+    """Follows the guides of B texts; a row without one is idle. `texts` gives their tokens so far."""
+
+    def __init__(
+        self, guides: Sequence[Guide | None], texts: Callable[[Tensor], list[list[int]]], given: Sequence[int]
+    ) -> None:
+        self._guides, self._texts, self._given = guides, texts, given
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return `scores [B, V]` with -inf at tokens that may not come next; `input_ids [B, S]` are all so far."""
+        rows = [
+            (row, guide, tokens, choice)
+            for row, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True))
+            if guide is not None and len(tokens) >= self._given[row] and (choice := guide.next(tokens)) is not None
+        ]
+        ruled_out = torch.zeros(scores.shape, dtype=torch.bool)
+        for row, guide, tokens, choice in rows:
+            ruled_out[row, choice.ruled_out] = True
+            ruled_out[row, guide.banned_after(tokens)] = True
+        ruled_out = ruled_out.to(scores.device)
+        left = without(scores, ruled_out)
+        best = left.argmax(dim=-1)  # [B]
+        full = plain(scores).float()
+        rest = full.masked_fill(ruled_out, -torch.inf).softmax(dim=-1)
+        full = full.softmax(dim=-1)
+        chances, chances_left = (each.gather(1, best[:, None])[:, 0].tolist() for each in (full, rest))
+        likeliest, likeliest_left = full.amax(dim=-1).tolist(), rest.argmax(dim=-1).tolist()
+        for row, guide, tokens, choice in rows:
+            ends, banned = guide.rules.ends, guide.banned_after(tokens)
+            fits = choice.introduces and int(best[row]) in choice.names
+            dead = chances[row] < PLAUSIBLE * likeliest[row] and not fits
+            # The full stream would name a supported object here, and the contrast picks another word.
+            drawn_away = choice.introduces and not fits and likeliest_left[row] in choice.names
+            over = choice.between and chances_left[row] < CLEAR and float(full[row, ends].sum()) > 0.5
+            if len(choice.names) and (choice.only or drawn_away or (dead and choice.only_if_dead)):
+                left[row] = _only(uncut(scores)[row], choice.names, banned)
+            elif over or (dead and choice.between and banned):
+                left[row] = _only(uncut(scores)[row], ends, banned)
+            elif dead and (choice.introduces or banned):
+                guide.stop(guide.text(tokens), choice)
+        return left
+
+
+def _only(scores: Tensor, tokens: Tensor, banned: Sequence[int]) -> Tensor:
+    """Return scores `[V]` with -inf everywhere but at some tokens, of which banned ones leave unless all are."""
+    free = tokens[~torch.isin(tokens, torch.tensor(banned, dtype=torch.long))]
+    index = (free if len(free) else tokens).to(scores.device)
+    return torch.full_like(scores, -torch.inf).index_copy(0, index, scores[index])

@@ -1,0 +1,112 @@
+"""Whether and how texts get a second look: its settings, the objects that it asks about, and the questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sira_cli.errors import SettingsError
+from sira_cli.look.claims import Check, Claim
+from sira_cli.look.words import Asked, Thing, WordList, shipped, with_article
+from sira_cli.models.loading.preset import Preset
+
+MODES = ("flag", "guide")
+LIST_TOKENS = 256  # of an answer that lists the objects of a text
+
+
+@dataclass(frozen=True)
+class Verify:
+    """A second look at every text of a run.
+
+    Attributes:
+        min_support: objects below it are not supported; None: the preset's.
+        words: finds the objects; None: the bundled list.
+        mode: `flag` marks unsupported objects, `guide` looks first, and then decodes texts that name supported objects
+            only.
+    """
+
+    min_support: float | None = None
+    words: WordList | None = None
+    mode: str = "flag"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise SettingsError(f"`verify=` {self.mode!r}: expected {', '.join(MODES)}")
+
+    @classmethod
+    def of(cls, given: str | Verify | None) -> Verify | None:
+        """Return the second look for a mode, or the given one."""
+        return cls(mode=given) if isinstance(given, str) else given
+
+    @property
+    def guides(self) -> bool:
+        """Whether texts are decoded after the look, and name supported objects only."""
+        return self.mode == "guide"
+
+    def threshold(self, preset: Preset) -> float:
+        """Return the support below which an object is not supported."""
+        if self.min_support is not None:
+            return self.min_support
+        own = preset.guide.threshold if self.guides else None
+        return preset.verify.min_support if own is None else own
+
+    def settings(self, preset: Preset) -> dict[str, Any]:
+        """Return the settings of the look, as in records."""
+        own = preset.verify
+        return {
+            "mode": self.mode,
+            "words": ObjectFinder(self, preset).words.name,
+            "question": preset.prompts.verify,
+            "min_support": self.threshold(preset),
+            **(preset.guide.model_dump(exclude={"threshold"}) if self.guides else {}),
+            **({} if own.answers == type(own)().answers else {"yes": own.yes, "no": own.no}),
+        }
+
+
+class ObjectFinder:
+    """Finds the objects of texts, and words the questions about them.
+
+    Attributes:
+        words: finds the objects.
+        asks: whether the model is asked for the objects of a text.
+    """
+
+    def __init__(self, verify: Verify, preset: Preset) -> None:
+        self.words = verify.words or shipped()
+        self.asks = isinstance(self.words, Asked)
+        self._question, self._around = preset.prompts.verify, preset.text
+        if self.asks and verify.guides:
+            raise SettingsError(
+                f"`verify=` {verify.mode} has to know the objects while it decodes, but the model is asked for them: "
+                "give `objects=` a list"
+            )
+
+    def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+        """Return the objects of a text without those of the preset's prefix and suffix, which no model wrote."""
+        first, last = self._around.written(text)
+        own = [
+            (thing, tuple(span for span in thing.spans if first <= span[0] and span[1] <= last))
+            for thing in self.things(text, ask)
+        ]
+        return [replace(thing, spans=spans) for thing, spans in own if spans or not thing.spans]
+
+    def things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+        """Return the objects of a text, whoever wrote it."""
+        words = self.words
+        return words.listed(ask(words.request(text)), text) if isinstance(words, Asked) else words.things(text)
+
+    def question(self, thing: Thing) -> str:
+        """Return the question about an object."""
+        return self._question.replace("{thing}", with_article(thing.name)).replace("{name}", thing.name)
+
+    def check(
+        self,
+        text: str,
+        named: Sequence[Thing],
+        known: dict[str, Claim],
+        ask: Callable[[Sequence[Thing]], Sequence[Claim]],
+    ) -> Check:
+        """Return the check of a text; what an earlier text about the picture named is not asked about again."""
+        known |= {claim.thing: claim for claim in ask([thing for thing in named if thing.name not in known])}
+        return Check(text, tuple(replace(known[each.name], spans=each.spans) for each in named), self.words.name)

@@ -1,0 +1,261 @@
+"""The objects that a text names: nouns of a word list, in singular and plural, compounds first.
+
+The bundled list needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, without words that are
+not visible objects or often another part of speech. Words that the rules do not cover are left out: an object that is
+not asked about is neither supported nor doubted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from sira_cli.errors import DataError
+from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words
+from sira_cli.language.fallback import singular
+
+LONGEST = 3  # words of a compound
+_DENIED = 3  # words before an object that may deny it: "no people or cars"
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_REQUEST = "Which objects and living things does this text name? Copy each as it stands in the text, one per line."
+_BULLET = re.compile(r"^[\s\-*\u2022\u30fb]*(?:\d+[.):\u3001]\s*)?")
+_QUOTES = " .\u3002\"'`*\u00ab\u00bb\u201c\u201d\u201e\u300c\u300d"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A kind of object that a text names."""
+
+    name: str  # in the singular, lower case
+    spans: tuple[tuple[int, int], ...]  # start and end of every mention, in characters of the text
+    group: str  # the head of its synonyms in the list; the name itself where it has none
+
+
+class WordList:
+    """Words that name objects, each with the head of its synonyms; a `guarded` one is often another part of speech.
+
+    Attributes:
+        name: which list it is, for the record.
+    """
+
+    def __init__(self, groups: Mapping[str, str], name: str, guarded: frozenset[str] = frozenset()) -> None:
+        self.name = name
+        self._groups, self._guarded = groups, guarded
+        self._dull = lists()["compounds_of_no_thing"] - set(groups)
+
+    @classmethod
+    def of(cls, lines: Iterable[str], name: str) -> WordList:
+        """Read a user's list: one object per line, then its synonyms after commas; `#` begins a comment."""
+        groups: dict[str, str] = {}
+        for line in lines:
+            words = [unicodedata.normalize("NFC", word.strip()).lower() for word in line.partition("#")[0].split(",")]
+            words = [word for word in words if word]
+            groups |= dict.fromkeys(words, next(iter(words), ""))
+        if not groups:
+            raise DataError(f"{name}: names no objects; expected one object per line")
+        digest = hashlib.sha256("\n".join(f"{word}:{head}" for word, head in sorted(groups.items())).encode())
+        return cls(groups, f"{name} {digest.hexdigest()[:8]}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
+    def group(self, name: str) -> str:
+        """Return the head of an object's synonyms; its own name without synonyms."""
+        return self._groups.get(name, name)
+
+    def things(self, text: str) -> list[Thing]:
+        """Return the objects that a text names, in the order of their first mentions."""
+        words, mentions, place = words_of(text), list[tuple[int, int, str]](), 0
+        while place < len(words):
+            length, name = self._longest(words, place, text)
+            if name and not is_denied(words, place, text):
+                mentions.append((words[place][1], words[place + length - 1][2], name))
+            place += length
+        return self._things(mentions)
+
+    def named_by(self, word: str) -> str:
+        """Return the object that a single word names as a noun; empty without one."""
+        return next((each for each in (in_singular(word.lower()), word.lower()) if each in self), "")
+
+    def is_doubtful(self, name: str, *, introduced: bool) -> bool:
+        """Return whether a name is often another part of speech at its place."""
+        return name in self._guarded and (not introduced or name in lists()["adjectives"])
+
+    def compounds(self) -> Iterable[str]:
+        """Return the names that have several words."""
+        return (name for name in self._groups if " " in name)
+
+    def _things(self, mentions: Iterable[tuple[int, int, str]]) -> list[Thing]:
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for start, end, name in mentions:
+            spans.setdefault(name, []).append((start, end))
+        return [Thing(name, tuple(each), self.group(name)) for name, each in spans.items()]
+
+    def _longest(self, words: list[tuple[str, int, int]], place: int, text: str) -> tuple[int, str]:
+        """Return the longest name that starts at `place`: its number of words, and its object, if any."""
+        for length in range(min(LONGEST, len(words) - place), 0, -1):
+            part = words[place : place + length]
+            if any(text[one[2] : two[1]] not in (" ", "-", "\n") for one, two in itertools.pairwise(part)):
+                continue
+            plain = " ".join(word.replace("-", " ") for word, _, _ in part)
+            for known in (in_singular(plain), plain):
+                if known in self._dull:
+                    return length, ""
+                if known in self and (known not in self._guarded or _is_noun(words, place, text)):
+                    return length, known
+        return 1, ""
+
+
+class Asked(WordList):
+    """The objects that the model itself finds in a text, when it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__({}, "ask")
+
+    def request(self, text: str) -> str:
+        """Return the prompt that asks the model for the objects of a text."""
+        return f"{_REQUEST}\n\n{text}"
+
+    def listed(self, answer: str, text: str) -> list[Thing]:
+        """Return the objects in the model's answer that the text really names, in the order of their first mentions."""
+        parts = re.split(r"[\n,;\uff0c\u3001\uff1b]", answer)
+        names = {" ".join(_BULLET.sub("", part).strip(_QUOTES).lower().split()) for part in parts}
+        names = {re.sub(r"^(?:an?|the) ", "", name) for name in names} - {""}
+        if not names:
+            return []
+        longest = sorted(names, key=lambda name: (-len(name), name))
+        pattern = "|".join(r"\s+".join(map(re.escape, name.split())) for name in longest)
+        matches = re.finditer(rf"(?<![\w-])(?:{pattern})(?![\w-])", text, re.IGNORECASE)
+        return self._things((*match.span(), " ".join(match[0].lower().split())) for match in matches)
+
+
+@functools.cache
+def lists() -> dict[str, frozenset[str]]:
+    """Return the lists of words.yaml."""
+    texts: dict[str, str] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+    return {
+        kind: frozenset(part.strip() for part in (text.split(",") if "," in text else text.split()))
+        for kind, text in texts.items()
+    }
+
+
+@functools.cache
+def shipped() -> WordList:
+    """Return the bundled list: CHAIR's and AMBER's words."""
+    groups: dict[str, str] = {}
+    for line in CHAIR_WORDS.read_text(encoding="utf-8").splitlines():
+        words = [word.strip().lower() for word in line.split(",")]
+        groups |= dict.fromkeys(words, words[0])
+    for word in (*AMBER_WORDS.read_text(encoding="utf-8").lower().split(), *lists()["compounds"]):
+        groups.setdefault(word, word)
+    left_out = lists()["no_things"] | lists()["places"]
+    return WordList(
+        {word: head for word, head in groups.items() if word not in left_out}, "chair+amber/1", lists()["other_words"]
+    )
+
+
+def words_of(text: str) -> list[tuple[str, int, int]]:
+    """Return each word in lower case, with its start and end in the text."""
+    return [(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
+
+
+def in_singular(plain: str) -> str:
+    """Return words with the last of them in the singular, unless it is a pair, such as scissors."""
+    *first, last = plain.split()
+    return " ".join([*first, last if plain in lists()["pairs"] else singular(last)])
+
+
+def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
+    """Return whether a word that may be another part of speech is likely the head of a noun phrase.
+
+    An article or the like precedes it, perhaps before an adjective, and no noun or adjective follows.
+    """
+    before = [word for word, _, _ in words[max(0, place - 2) : place]]
+    if not before or not (
+        before[-1] in lists()["before_nouns"]
+        or (before[0] in lists()["before_nouns"] and before[-1] not in function_words())
+    ):
+        return False
+    if place + 1 == len(words) or text[words[place][2] : words[place + 1][1]] != " ":
+        return True
+    following = words[place + 1][0]
+    return following in function_words() or following.endswith(("ing", "ed"))
+
+
+def is_denied(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
+    """Return whether a text denies an object: "no dog", "without any cars", "isn't a cat"; not "not far from a dog"."""
+    for behind in range(place, max(0, place - _DENIED), -1):
+        word, _, end = words[behind - 1]
+        if text[end : words[behind][1]].strip() not in ("", "'", "\N{RIGHT SINGLE QUOTATION MARK}"):
+            return False
+        if word in lists()["denial_ends"]:
+            return False
+        if word in lists()["denials"]:
+            return True
+    return False
+
+
+def with_article(name: str) -> str:
+    """Return an object as a question names it: `a dog`, `an umbrella`, `grass`, `a pair of scissors`."""
+    last = name.split()[-1]
+    if last in lists()["pairs"]:
+        return f"a pair of {name}"
+    if last in lists()["uncountable"]:
+        return name
+    return f"{'an' if takes_an(name) else 'a'} {name}"
+
+
+def takes_an(word: str) -> bool:
+    """Return whether the English article before a word is `an`."""
+    lower = word.lower()
+    sounds_open = lower.startswith(tuple("aeiou")) and not lower.startswith(("uni", "use", "uku", "euro", "one"))
+    return sounds_open or lower.startswith(("hour", "suv"))
+
+
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_INTRODUCING = frozenset({"a", "an", "another", "several", "some", "many", "more", "few"} | {*_NUMBERS})
+_SINGULAR = frozenset({"a", "an", "another", "one"})
+_LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")
+_FAR = 80  # characters that two words may take
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A word that introduces an object whose name comes next: "a dog", "two red cars"."""
+
+    word: str  # in lower case
+    start: int  # its first character in the text
+    direct: bool  # whether nothing is between it and the name
+
+    @classmethod
+    def at_the_end(cls, text: str) -> Introduction | None:
+        """Return the introducing word at the end of a text, possibly followed by an adjective; None without one."""
+        last = _LAST.search(text, max(0, len(text) - _FAR))
+        if last is None:
+            return None
+        if last[2].lower() in _INTRODUCING:
+            return cls(last[2].lower(), last.start(2), direct=True)
+        if last[1] and last[1].lower() in _INTRODUCING and last[2].lower() not in function_words():
+            return cls(last[1].lower(), last.start(1), direct=False)
+        return None
+
+    @property
+    def article(self) -> Literal["a", "an"] | None:
+        """The English article directly before the name (`a` or `an` must fit its sound); None without one."""
+        if not self.direct:
+            return None
+        return "an" if self.word == "an" else "a" if self.word == "a" else None
+
+    @property
+    def plural(self) -> bool | None:
+        """Whether the name must be plural; None: both may follow."""
+        return None if self.word in ("some", "more") else self.word not in _SINGULAR
