@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         UntestedModelWarning,
     )
     from sira_cli.methods.attaching import attach
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm, load
     from sira_cli.run.pictures import run_pictures
     from sira_cli.run.records import Result
@@ -68,7 +68,7 @@ _HOMES = {
     "PictureError": "errors",
     "PictureMemoryError": "errors",
     "PictureSettingsError": "errors",
-    "Preset": "models.loading.preset",
+    "Preset": "models.preset",
     "PrivatePictureError": "errors",
     "Result": "run.records",
     "SettingsError": "errors",

@@ -31,8 +31,8 @@ from skimage import data
 
 from sira_cli import interrupts
 from sira_cli.cli import main
-from sira_cli.models.loading import inspection, presets
-from sira_cli.models.loading import load as loading
+from sira_cli.models import load as loading
+from sira_cli.models import presets
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL
@@ -61,7 +61,7 @@ def bundled_weights() -> Iterator[None]:
             kept[how] = read(folder, **options)
         return copy.deepcopy(kept[how])
 
-    judge = inspection._without_weights
+    judge = loading._without_weights
     judge_once = functools.cache(judge)
 
     def without_weights(folder: Path, *args: Any) -> Any:
@@ -69,7 +69,7 @@ def bundled_weights() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load_model", load_model)
-        patch.setattr(inspection, "_without_weights", without_weights)
+        patch.setattr(loading, "_without_weights", without_weights)
         yield
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sira_cli.analysis.bench import shape_names
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.calibrations import SHIPPED
+from sira_cli.models import presets
+from sira_cli.models.presets import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 MANUAL = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))

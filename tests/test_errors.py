@@ -16,8 +16,8 @@ from sira_cli import DataError, PictureError, SettingsError, SiraError, errors, 
 from sira_cli.analysis.trace.read import BadTraceError, read_traces
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import find
-from sira_cli.models.loading.presets import read as read_preset
-from sira_cli.models.loading.presets import resolve
+from sira_cli.models.presets import read as read_preset
+from sira_cli.models.presets import resolve
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.request import Request
 

@@ -22,7 +22,7 @@ from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, 
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.demo.world import OBJECTS, PLACES
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import support
 from tools.comparison import Comparison
 from tools.language import TYPICAL_SHARE

@@ -22,8 +22,8 @@ from sira_cli.eval.cards import CARDS
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models import presets
+from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import comparison, ledger, look_cost, verified

@@ -1,6 +1,6 @@
-"""Make `sira_cli/models/loading/sizes.yaml`: the sizes of the shipped presets' models.
+"""Make `sira_cli/models/sizes.yaml`: the sizes of the shipped presets' models.
 
-python -m tools.sizes > sira_cli/models/loading/sizes.yaml
+python -m tools.sizes > sira_cli/models/sizes.yaml
 
 Weights and caches are counted in the model that transformers builds from the released configuration, without weights.
 Image tokens are those that the released processor makes of a photograph of 12 megapixels; where its files are not in
@@ -23,11 +23,11 @@ from transformers.cache_utils import DynamicCache
 from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import text_stack
-from sira_cli.models.inputs.processors import chat_inputs, load_processor
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.memory import cache_bytes
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.sizes import ModelSize
+from sira_cli.models import presets
+from sira_cli.models.memory import cache_bytes
+from sira_cli.models.preset import Preset
+from sira_cli.models.processor import chat_inputs, load_processor
+from sira_cli.models.sizes import ModelSize
 from tests.support import layouts
 
 PHOTOGRAPH = 4032, 3024
@@ -120,7 +120,7 @@ def sizes() -> dict[str, ModelSize]:
 
 
 if __name__ == "__main__":
-    print("# Made by `python -m tools.sizes > sira_cli/models/loading/sizes.yaml`; not to be edited.")
+    print("# Made by `python -m tools.sizes > sira_cli/models/sizes.yaml`; not to be edited.")
     for name, size in sizes().items():
         print(f"{name}:")
         for key, value in asdict(size).items():

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tools import checkpoint
 from tools.checkpoint import IMAGE_TOKENS, WIDTH
 from tools.pictures import GRID, LABELS, Pictures, open_array

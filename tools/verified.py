@@ -24,8 +24,8 @@ from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
 from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
 from sira_cli.look.verify import Verify
-from sira_cli.models.loading.preset import read_value
-from sira_cli.models.loading.presets import find
+from sira_cli.models.preset import read_value
+from sira_cli.models.presets import find
 from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of

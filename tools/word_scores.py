@@ -12,7 +12,7 @@ from sira_cli.demo.measure import markdown
 from sira_cli.demo.questions import hallucinated, mentions
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.statistics import Figure, auroc_interval
-from sira_cli.models.answering.word_scores import WordScores
+from sira_cli.models.progress import WordScores
 from sira_cli.run.lvlm import Lvlm
 
 BATCH = 50  # captions

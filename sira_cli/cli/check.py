@@ -31,7 +31,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
     from sira_cli.look.verify import Verify
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.run.endpoint import Endpoint
 
 EXAMPLES = """

@@ -58,7 +58,7 @@ def _expected(parameter: Any, problem: Any) -> str:
     if parameter.name in FORK_SETTINGS:
         return f"expected {FORK_SETTINGS[parameter.name].values}"
     if parameter.name in OPTIONS and problem["type"] != "value_error":
-        from sira_cli.models.loading.preset import full_key, values_of
+        from sira_cli.models.preset import full_key, values_of
 
         words = values_of(full_key(parameter.name)).removesuffix(", or none")
         own = getattr(parameter, "max", None)  # an option of that name may take less than the key of a preset

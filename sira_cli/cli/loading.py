@@ -14,7 +14,7 @@ from sira_cli.interrupts import raise_interrupts
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.engines import Engines
     from sira_cli.run.lvlm import Lvlm
@@ -30,11 +30,11 @@ def load_model(
     pictures: Iterable[Picture] | None = None,
 ) -> Lvlm:
     """Load the model of a preset; `pictures`: its input."""
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
         # Before torch is imported: an unavailable model is reported within a second.
-        from sira_cli.models.loading.hub import find_checkpoint
+        from sira_cli.models.hub import find_checkpoint
 
         find_checkpoint(
             preset.model,
@@ -46,7 +46,7 @@ def load_model(
             on_download=announce,
         )
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.loading.threads import use_threads
+        from sira_cli.models.placement import use_threads
         from sira_cli.run.lvlm import load
 
         lvlm = load(preset, **loading(model, method))
@@ -57,19 +57,19 @@ def load_model(
 
 def _judge(preset: Preset, model: ResearchModelOptions, folder: Path) -> None:
     """Check a model before its weights are fetched, and the default one also against this machine's memory."""
-    from sira_cli.models.loading.inspection import check_structure  # imports torch, needed only before a download
+    from sira_cli.models.load import check_structure  # imports torch, needed only before a download
 
     check_structure(folder, preset)
     if model.is_default:
-        from sira_cli.models.loading.fitting import check_default_fits
-        from sira_cli.models.loading.placement import pick_device
+        from sira_cli.models.placement import pick_device
+        from sira_cli.models.sizes import check_default_fits
 
         check_default_fits(preset, pick_device(model.device))
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
     """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
         return

@@ -17,7 +17,7 @@ from sira_cli.cli.terminal.console import note, say, set_verbosity
 from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 OTHERS = "others"  # the heading of presets without a family
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
@@ -28,7 +28,7 @@ app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=Tr
 @app.command("list", cls=Command, epilog="sira presets list")
 def list_presets() -> None:
     """List every preset by family, yours and the shipped ones."""
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     families: dict[str, dict[str, Preset]] = {}
     for name, path in sorted(presets.available().items()):
@@ -62,8 +62,8 @@ def shown_k(preset: Preset) -> str:
 
 def shown_sizes(preset: Preset) -> tuple[str, str]:
     """Return the download and the memory needed; without a known size, that of the files and 15 %."""
-    from sira_cli.models.loading.presets import BUNDLED
-    from sira_cli.models.loading.sizes import size_of
+    from sira_cli.models.presets import BUNDLED
+    from sira_cli.models.sizes import size_of
 
     if preset.download_gb is None:
         return ("none", "") if preset.model == BUNDLED else ("", "")
@@ -78,7 +78,7 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Print every key that --set takes, with its value.")] = False,
 ) -> None:
     """Print a preset as YAML, without the defaults."""
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     preset = presets.find(name)
     if not every:
@@ -124,7 +124,7 @@ def check(
         raise SettingsError("give a preset file, --model or --preset")
     if exact or as_json:
         raise SettingsError("--exact and --json are for a model: give --model or --preset")
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     preset = presets.read(Path(file))
     _check_structure(file, preset)
@@ -134,15 +134,15 @@ def check(
 
 def _check_structure(file: str, preset: Preset) -> None:
     """Check K against the layers of a model whose config.json is on this machine."""
-    from sira_cli.models.loading import presets
-    from sira_cli.models.loading.hub import find_config
+    from sira_cli.models import presets
+    from sira_cli.models.hub import find_config
 
     name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
         folder = find_config(name, preset.revision, offline=True)
     except ModelNotFoundError:  # the preset may be for another machine
         return
-    from sira_cli.models.loading.inspection import check_structure  # imports torch
+    from sira_cli.models.load import check_structure  # imports torch
 
     try:
         check_structure(folder, preset.with_settings(trust_remote_code=True))  # nothing runs: such are not checked
@@ -164,10 +164,9 @@ def new(
 
     if from_home(model).is_dir():
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
-    from sira_cli.models.loading import presets
-    from sira_cli.models.loading.inspection import inspect_model
-    from sira_cli.models.loading.preset import Preset
-    from sira_cli.models.loading.preset_parts import SiraSettings
+    from sira_cli.models import presets
+    from sira_cli.models.load import inspect_model
+    from sira_cli.models.preset import Preset, SiraSettings
 
     model, revision = with_revision(model)
     facts = inspect_model(model, revision=revision or "main", offline=offline)

@@ -25,7 +25,7 @@ from sira_cli.eval.figures import (
 )
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.methods import find
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of

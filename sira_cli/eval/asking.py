@@ -14,7 +14,7 @@ from sira_cli.eval.base import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture

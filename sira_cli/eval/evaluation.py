@@ -26,7 +26,7 @@ from sira_cli.files import make_folder
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 
 RESULTS = Path(__file__).parent / "paper.yaml"
 

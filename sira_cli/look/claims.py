@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sira_cli.language import function_words
-from sira_cli.models.answering.answer import Answer
+from sira_cli.models.texts import Answer
 
 DOUBTED = 0.4  # a grounding below: an object word of the bundled model is absent more often than one on the whole
 _SHADES = (1.0, 0.75, 0.5, 0.25)  # below each of these parts of a threshold is one more degree of doubt

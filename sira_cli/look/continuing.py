@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from sira_cli.look.guide import Guide, GuideMask, last_sentence
-from sira_cli.models.answering.answers import AnsweringModel
-from sira_cli.models.answering.starts import Start, Trail
+from sira_cli.models.model import AnsweringModel
+from sira_cli.models.progress import Start, Trail
 
 TRIES = 16  # times that a text may begin to name what its guide forbids, before it ends
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from sira_cli.look.words import Introduction, WordList, takes_an
-from sira_cli.models.answering.reasoning import ReasoningParser
-from sira_cli.models.answering.ruled_out import plain, uncut, without
-from sira_cli.models.answering.texts import sentence_ends
-from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.following import plain, uncut, without
+from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.texts import sentence_ends
+from sira_cli.models.vocabulary import Vocabulary
 
 PLAUSIBLE = 0.05  # share of the likeliest token's probability below which the model would not have picked a token
 CLEAR = 0.2  # probability among the tokens that are left, below which a text that would end does end

@@ -23,11 +23,10 @@ from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import Thing
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.answers import AnsweringModel
-from sira_cli.models.answering.sampling import derived_seed, sampler
-from sira_cli.models.answering.starts import Start, Trail
-from sira_cli.models.answering.texts import sentence_ends
+from sira_cli.models.model import AnsweringModel
+from sira_cli.models.progress import Start, Trail
+from sira_cli.models.sampling import derived_seed, sampler
+from sira_cli.models.texts import Answer, sentence_ends
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -26,12 +26,11 @@ from sira_cli.look.claims import Check, Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder, Verify
 from sira_cli.look.words import Thing
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.decoding import DecodingModel
-from sira_cli.models.answering.starts import Trail
-from sira_cli.models.answering.texts import TextSettings
-from sira_cli.models.inputs.vocabulary import Vocabulary
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.model import DecodingModel
+from sira_cli.models.progress import Trail
+from sira_cli.models.schema import Schema
+from sira_cli.models.texts import Answer, TextSettings
+from sira_cli.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

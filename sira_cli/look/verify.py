@@ -9,7 +9,7 @@ from typing import Any
 from sira_cli.errors import SettingsError
 from sira_cli.look.claims import Check, Claim
 from sira_cli.look.words import Asked, Thing, WordList, shipped, with_article
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
 
 MODES = ("flag", "guide")
 LIST_TOKENS = 256  # of an answer that lists the objects of a text

@@ -1,7 +1,7 @@
 """Methods that need parameters fitted to a model, and the files that keep them.
 
 A calibration is a safetensors file: tensors, with their origin in the metadata. `sira calibrate` makes it;
-`sira_cli.models.loading.calibrations` finds that of a model.
+`sira_cli.models.presets` finds that of a model.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.preset import Preset
+from sira_cli.models.schema import Schema
 
 
 class Row(NamedTuple):

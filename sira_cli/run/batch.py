@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from sira_cli.methods.prompts import Shown
-    from sira_cli.models.answering.answers import AnsweringModel
-    from sira_cli.models.loading.memory import PictureMemory
+    from sira_cli.models.memory import PictureMemory
+    from sira_cli.models.model import AnsweringModel
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def usual_batch_size(device: torch.device) -> BatchSize:
 
 def largest_batch(lvlm: AnsweringModel, inputs: Any, task: str) -> int:
     """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length."""
-    from sira_cli.models.loading.memory import measure_picture
+    from sira_cli.models.memory import measure_picture
 
     return most_that_fit(
         lvlm.model,
@@ -159,8 +159,8 @@ def largest_batch(lvlm: AnsweringModel, inputs: Any, task: str) -> int:
 
 def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:
     """Measure the memory of one picture, and return the number that fits."""
-    from sira_cli.models.loading.memory import free_memory, most_pictures
-    from sira_cli.models.loading.placement import devices_of
+    from sira_cli.models.memory import free_memory, most_pictures
+    from sira_cli.models.placement import devices_of
 
     try:
         picture = measure()

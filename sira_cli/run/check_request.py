@@ -11,7 +11,7 @@ from sira_cli.look.verify import Verify
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.records import Result
 from sira_cli.run.request import Request

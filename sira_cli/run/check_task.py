@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.look.second_look import SecondLook
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.inputs.processors import check_pictures
+from sira_cli.models.processor import check_pictures
+from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.check_request import CheckRequest, checked

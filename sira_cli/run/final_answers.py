@@ -9,10 +9,10 @@ from sira_cli.look.guiding import GuidedCaptions
 from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.models import combinations
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.answers import AnsweringModel
-from sira_cli.models.answering.starts import Trail
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.model import AnsweringModel
+from sira_cli.models.progress import Trail
+from sira_cli.models.schema import Schema
+from sira_cli.models.texts import Answer
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

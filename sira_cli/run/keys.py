@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from sira_cli._version import __version__
 from sira_cli.methods.base import Method
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.loading.calibrations import calibrated
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
+from sira_cli.models.presets import calibrated
+from sira_cli.models.texts import Answer
 from sira_cli.run.records import Result, hash_of
 
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from sira_cli.errors import PictureError
-from sira_cli.models.inputs.processors import pixel_library
-from sira_cli.models.loading.peak import peak_of_process
+from sira_cli.models.memory import peak_of_process
+from sira_cli.models.processor import pixel_library
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import BatchSize, Item
 from sira_cli.run.check_task import CheckTask

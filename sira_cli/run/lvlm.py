@@ -16,13 +16,13 @@ from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.answers import AnsweringModel
-from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.loading.hub import Download
-from sira_cli.models.loading.load import read_model
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas.schema import SchemaSource
+from sira_cli.models.hub import Download
+from sira_cli.models.load import read_model
+from sira_cli.models.model import AnsweringModel
+from sira_cli.models.preset import Preset
+from sira_cli.models.processor import refusing
+from sira_cli.models.schema import SchemaSource
+from sira_cli.models.texts import Answer
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import PictureSource, as_picture
 from sira_cli.run.batch import Batch, Item

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.hub import find_checkpoint
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models import presets
+from sira_cli.models.hub import find_checkpoint
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import ahead
 from sira_cli.run.events import Skipped

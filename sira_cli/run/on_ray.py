@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import AUTO, BatchSize
 from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped

@@ -9,10 +9,9 @@ from typing import Any
 
 from sira_cli.data.rows import brief
 from sira_cli.errors import PictureSettingsError, SettingsError
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.choices import choose
-from sira_cli.models.answering.texts import repetition
-from sira_cli.models.inputs.encoded import EncodedPictures
+from sira_cli.models.choices import choose
+from sira_cli.models.encoded import EncodedPictures
+from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import Batch, Item, largest_batch, message
 from sira_cli.run.final_answers import FinalAnswers

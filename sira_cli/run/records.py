@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from sira_cli.models.answering.answer import FinishReason
+from sira_cli.models.texts import FinishReason
 
 # Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
 SAME_IN_A_FILE = {"same in a file": True}

@@ -12,7 +12,7 @@ from sira_cli.look.claims import Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
 from sira_cli.look.words import Thing
 from sira_cli.methods import find
-from sira_cli.models.answering.answer import Answer
+from sira_cli.models.texts import Answer
 from sira_cli.pictures.data_url import data_url
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.room import ROOM

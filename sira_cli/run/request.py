@@ -12,9 +12,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.preset_parts import check_text
-from sira_cli.models.schemas.schema import Schema, SchemaSource
+from sira_cli.models.preset import Preset, check_text
+from sira_cli.models.schema import Schema, SchemaSource
 from sira_cli.pictures.picture import Picture
 
 

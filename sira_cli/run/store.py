@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sira_cli.models.loading.preset import ONLY_IF_SET
+from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.continued import check_same
 from sira_cli.run.ledger import Ledger

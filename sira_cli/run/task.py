@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sira_cli.errors import PictureError
-from sira_cli.models.inputs.processors import refused
+from sira_cli.models.processor import refused
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.pictures.room import ROOM

@@ -25,8 +25,8 @@ from sira_cli._version import __version__
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.preset import Preset
+from sira_cli.models.schema import Schema
 from sira_cli.pictures.web import WebSource, is_web
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.answers import Answering, Piece, as_request_error

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from sira_cli.errors import SettingsError
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schema import Schema
 
 _JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 

@@ -9,9 +9,9 @@ from typing import Any
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.preset import Preset
+from sira_cli.models.schema import Schema
+from sira_cli.models.texts import Answer
 from sira_cli.run.records import hash_of
 from sira_cli.serve.pictures import Pictures
 

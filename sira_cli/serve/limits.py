@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.serve.protocol import ChatRequest, RequestError
 
 _PIECE = 8192  # characters that are counted at once: the decoder also needs the tokenizer

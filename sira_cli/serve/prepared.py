@@ -15,10 +15,10 @@ from sira_cli.core.fork import Step
 from sira_cli.errors import LongPromptError, SiraError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.sampling import derived_seed
-from sira_cli.models.answering.starts import Start
-from sira_cli.models.inputs.processors import refusing
+from sira_cli.models.processor import refusing
+from sira_cli.models.progress import Start
+from sira_cli.models.sampling import derived_seed
+from sira_cli.models.texts import Answer
 from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.keys import Asked
 from sira_cli.run.lvlm import Lvlm

@@ -12,9 +12,8 @@ from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models import combinations
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.preset_parts import Prompts
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.preset import Preset, Prompts
+from sira_cli.models.schema import Schema
 from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, RequestError, shortened
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.reasoning import Parsed, ReasoningParser
+from sira_cli.models.reasoning import Parsed, ReasoningParser
+from sira_cli.models.texts import Answer
 from sira_cli.serve.jobs import Job, Logprob, TextPiece
 
 

@@ -10,7 +10,7 @@ from sira_cli._version import __version__
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 SETTINGS = ("k", "k_fraction", "alpha", "beta")

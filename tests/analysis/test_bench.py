@@ -27,9 +27,9 @@ from sira_cli.core.fork import attach
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.inputs.processors import load_processor
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.memory import cache_bytes
+from sira_cli.models import presets
+from sira_cli.models.memory import cache_bytes
+from sira_cli.models.processor import load_processor
 from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import case_of

@@ -13,7 +13,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import shipped
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.run.lvlm import load
 from tests.support.endpoint import named, plain, scripted, tokens
 

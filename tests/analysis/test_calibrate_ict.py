@@ -19,8 +19,8 @@ from sira_cli.analysis.calibration.regions import Regions, black_out
 from sira_cli.analysis.sweep.questions import Question
 from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
-from sira_cli.models.loading import calibrations, presets
-from sira_cli.models.loading.hub import find_checkpoint
+from sira_cli.models import presets
+from sira_cli.models.hub import find_checkpoint
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import Advanced, FailedPicture
@@ -372,9 +372,9 @@ def test_without_a_calibration_every_command_names_the_one_that_makes_it(sira, l
 
 def shipped() -> Path:
     revision = find_checkpoint(str(presets.BUNDLED_FOLDER), "main", offline=True).revision
-    found = calibrations.find("ict", revision)
+    found = presets.find_calibration("ict", revision)
     assert found is not None
-    assert found.parent == calibrations.SHIPPED / "ict"
+    assert found.parent == presets.SHIPPED_CALIBRATIONS / "ict"
     return found
 
 

@@ -14,7 +14,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.run.lvlm import load
 
 SOURCE = Source("m", "r", {"mode": "flag", "words": "chair+amber/1", "question": "?"})

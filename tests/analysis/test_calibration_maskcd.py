@@ -16,8 +16,8 @@ from sira_cli.core.reference import extend
 from sira_cli.errors import AttachError, PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.calibrations import SHIPPED
+from sira_cli.models import presets
+from sira_cli.models.presets import SHIPPED
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.lvlm import load
 from tests.support import tiny

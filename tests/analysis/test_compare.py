@@ -13,7 +13,7 @@ import pytest
 
 from sira_cli.analysis.compare import Pair, compare, differences
 from sira_cli.errors import DataError
-from sira_cli.models.loading import load as loading
+from sira_cli.models import load as loading
 from sira_cli.run.lvlm import load
 from tests.support.records import caption_record as record
 

@@ -14,8 +14,8 @@ from sira_cli.analysis.bench.run import bench
 from sira_cli.analysis.doctor import examine
 from sira_cli.analysis.doctor.machine import extras
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading import fitting, hub, presets
-from sira_cli.models.loading.sizes import size_of
+from sira_cli.models import hub, presets
+from sira_cli.models.sizes import check_default_fits, needed, size_of
 from sira_cli.run import nothing_left
 from tests.support import layouts
 from tools import sizes
@@ -80,33 +80,33 @@ def memory(monkeypatch):
 
 def test_the_default_is_refused_where_it_does_not_fit(memory):
     default = presets.find(presets.DEFAULT)
-    takes = fitting.needed(default)
+    takes = needed(default)
     assert takes > 16.6 * GB  # the download
     memory(32 * GB)
-    fitting.check_default_fits(default, "cpu")
+    check_default_fits(default, "cpu")
     memory(16 * GB)
     with pytest.raises(
         SettingsError, match=r"17\.4 GB of memory, and this machine has 16\.0 GB: `preset=` qwen3\.5-4b takes"
     ):
-        fitting.check_default_fits(default, "cpu")
+        check_default_fits(default, "cpu")
     memory(4 * GB)
     with pytest.raises(SettingsError, match="`preset=` demo needs no download"):
-        fitting.check_default_fits(default, "cpu")
+        check_default_fits(default, "cpu")
 
 
 def test_a_quantization_counts(memory):
     default = presets.find(presets.DEFAULT).with_settings(quantization="4bit")
     memory(12 * GB)
-    fitting.check_default_fits(default, "cpu")
+    check_default_fits(default, "cpu")
     memory(6 * GB)
     with pytest.raises(SettingsError, match=r"add `preset=` qwen2\.5-vl-7b `quantization=` 4bit; `sira doctor`"):
-        fitting.check_default_fits(default, "cpu")
+        check_default_fits(default, "cpu")
 
 
 def test_experts_are_not_quantized():
-    assert fitting.needed(presets.find("qwen3.6-35b-a3b").with_settings(quantization="4bit")) is None
+    assert needed(presets.find("qwen3.6-35b-a3b").with_settings(quantization="4bit")) is None
     preset = presets.find("gemma4-e2b")
-    assert fitting.needed(preset.with_settings(quantization="4bit")) < fitting.needed(preset)
+    assert needed(preset.with_settings(quantization="4bit")) < needed(preset)
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 2), (("-p", "qwen2.5-vl-7b"), 1)])

@@ -23,8 +23,8 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.demo.scenes import make_scene, render
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.inspection import check_structure
+from sira_cli.models import presets
+from sira_cli.models.load import check_structure
 from tests.support import census, layouts
 from tests.support.checkpoints import write_llava, write_qwen
 from tests.support.checkpoints_other import write_gemma4, writer_of

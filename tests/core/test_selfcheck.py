@@ -9,7 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from sira_cli.core import fork, selfcheck
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.models.loading.exact import check_transformers
+from sira_cli.models.load import check_transformers
 
 failure = selfcheck.failure
 ADVICE = f"transformers {hf.__version__} changed what the fork needs: install "

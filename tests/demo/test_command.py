@@ -23,7 +23,7 @@ from sira_cli.analysis.sweep.report import SweepReport, by_captions, paper
 from sira_cli.demo.measure import SceneReport, _answers, _texts, load_methods, measure, read_figures
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card, examples
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")

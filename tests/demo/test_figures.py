@@ -13,7 +13,7 @@ from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, hallucinat
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
 from sira_cli.demo.world import OBJECTS, PLACES
 from sira_cli.eval.statistics import Figure, Tally
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card
 from tools.word_scores import doubt_table, from_json
 

@@ -12,7 +12,7 @@ import pytest
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import Annotations
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tests.support.eval import language_data
 from tests.support.eval.coco_data import CATEGORIES, IMAGES, write_coco
 

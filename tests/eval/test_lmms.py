@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.answers import answers, losses, prepared
 from sira_cli.eval.lmms.requests import Wanted, plain_request, request_of, wanted_of
 from sira_cli.methods.prompts import Conversation, Turn
-from sira_cli.models.answering.choices import choose
+from sira_cli.models.choices import choose
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 QUESTION = "Is there a dog in the image? Please answer this question with one word."

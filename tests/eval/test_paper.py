@@ -10,7 +10,7 @@ import yaml
 
 from sira_cli.eval.paper import AUTHORS, RESULTS, notes, paper_mark, paper_models, paper_row, published_row
 from sira_cli.methods import METHODS
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tools.paper_tables import main_table, tables, to_yaml
 
 SOURCE = Path(__file__).parents[1] / "data" / "paper_tables.tex"

@@ -126,7 +126,7 @@ def test_a_preset_of_the_same_name_is_another(pope, lvlm, tmp_path, monkeypatch)
     run = ("-o", tmp_path, "--no-controls", "--limit", 1)
     assert pope(*run, splits=("random",))[0] == 0
     preset = lvlm.preset.model_copy(update={"image": lvlm.preset.image.model_copy(update={"max_pixels": 10_000})})
-    monkeypatch.setattr("sira_cli.models.loading.presets.find", lambda name: preset)
+    monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
     code, _, err = pope(*run, splits=("random",))
     assert (code, "settings is " in err) == (2, True)
 

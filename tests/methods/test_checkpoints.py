@@ -9,7 +9,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli import load
-from sira_cli.models.answering.preparing import BRANCH
+from sira_cli.models.model import BRANCH
 from tests.support.checkpoints_all import REPRESENTATIVES
 from tests.support.helpers import mostly_slow
 

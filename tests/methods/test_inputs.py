@@ -20,10 +20,10 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import PromptBatch
 from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import Vcd, noised, signal_share
-from sira_cli.models.answering.choices import choose
-from sira_cli.models.answering.preparing import BRANCH
-from sira_cli.models.inputs.processors import chat_inputs
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
+from sira_cli.models.choices import choose
+from sira_cli.models.model import BRANCH
+from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints_other import WRITERS
 from tests.support.decoding import case_of, stub

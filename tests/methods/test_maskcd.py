@@ -15,7 +15,7 @@ from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
-from sira_cli.models.loading.calibrations import SHIPPED
+from sira_cli.models.presets import SHIPPED
 from sira_cli.run.lvlm import load
 from tests.support import reference_methods as slow
 from tests.support import tiny

@@ -22,8 +22,8 @@ from sira_cli.methods.attaching import attach
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.opera_run import OperaRun
 from sira_cli.methods.opera_search import Ending, Rule, Search
-from sira_cli.models.answering.repetition import processors_of
-from sira_cli.models.loading.preset_parts import Generation
+from sira_cli.models.preset import Generation
+from sira_cli.models.sampling import processors_of
 from tests.support import decoding, tiny
 from tests.support.helpers import generate, hooks, left_pad, mostly_slow
 from tests.support.prompts import gemma_prompts, llava_prompts, qwen_prompts

@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import Setting, setting
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.look.second_look import answer_tokens
-from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.vocabulary import Vocabulary
 
 YES, NO = ["Yes", "yes", "YES"], ["No", "no", "NO", "Not", "not"]
 

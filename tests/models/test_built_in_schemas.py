@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, load, run_pictures
-from sira_cli.models.schemas.schema import Schema, built_in
+from sira_cli.models.schema import Schema, built_in
 from tests.support.scripted import script, written
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:2]

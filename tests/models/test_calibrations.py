@@ -9,8 +9,8 @@ import torch
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
-from sira_cli.models.loading import calibrations, presets
-from sira_cli.models.loading.calibrations import calibrated
+from sira_cli.models import presets
+from sira_cli.models.presets import calibrated
 from sira_cli.run.keys import Keys
 
 REVISION = "folder-0123456789ab"
@@ -29,7 +29,7 @@ def made(kind="needy", revision=REVISION, value=1.0):
 
 
 def keep(calibration):
-    path = calibrations.place("needy", calibration.origin.model, calibration.origin.revision)
+    path = presets.calibration_path("needy", calibration.origin.model, calibration.origin.revision)
     calibration.write(path)
     return path
 
@@ -47,7 +47,7 @@ def test_it_is_found_by_the_revision_wherever_the_folder_of_the_model_lies_now()
 
 
 def test_the_users_own_comes_before_a_shipped_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrations, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(presets, "SHIPPED_CALIBRATIONS", tmp_path / "shipped")
     made(value=2.0).write(tmp_path / "shipped" / "needy" / "tiny@0123456789ab.safetensors")
     shipped = calibrated(Needy(), "tiny", REVISION)
     assert shipped.calibration == str(tmp_path / "shipped" / "needy" / "tiny@0123456789ab.safetensors")

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from sira_cli import load
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Conversation, Turn
-from sira_cli.models.inputs.processors import chat_inputs, load_processor
+from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import checkpoints, checkpoints_other
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))

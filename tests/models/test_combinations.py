@@ -11,9 +11,9 @@ import pytest
 from sira_cli.errors import SettingsError
 from sira_cli.look.verify import Verify
 from sira_cli.methods import find
+from sira_cli.models import presets
 from sira_cli.models.combinations import ROWS, check
-from sira_cli.models.loading import presets
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schema import Schema
 from sira_cli.run.request import Request
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sira_cli.models.inputs.encoded import MOST, EncodedPictures
+from sira_cli.models.encoded import MOST, EncodedPictures
 from tests.support import census, tiny
 from tests.support.helpers import generate_sira, left_pad
 from tests.support.prompts import qwen_prompts
@@ -178,7 +178,7 @@ def test_few_pictures_are_kept(llava: tiny.Tiny):
 
 def test_a_type_outside_the_families_encodes_each_time(monkeypatch):
     case = tiny.llava()
-    monkeypatch.setattr("sira_cli.models.inputs.encoded.TESTED", ())
+    monkeypatch.setattr("sira_cli.models.encoded.TESTED", ())
     with encodings(case.model) as runs, EncodedPictures().used_by(case.model, 1), torch.no_grad():
         for _ in range(2):
             case.model(**case.inputs)

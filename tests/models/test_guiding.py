@@ -15,9 +15,9 @@ from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place
 from sira_cli.look.guiding import captions
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import Introduction, WordList, shipped
-from sira_cli.models.answering.ruled_out import plain, uncut, without
-from sira_cli.models.answering.starts import Trail
-from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.following import plain, uncut, without
+from sira_cli.models.progress import Trail
+from sira_cli.models.vocabulary import Vocabulary
 from tests.support.helpers import mostly_slow
 from tools.grammar import is_broken
 

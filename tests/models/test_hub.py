@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading.hub import find_checkpoint, find_config
+from sira_cli.models.hub import find_checkpoint, find_config
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 SCRIPT = """
 import sys
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading.hub import find_checkpoint, find_config, find_described, hub_state
+from sira_cli.models.hub import find_checkpoint, find_config, find_described, hub_state
 try:
     if sys.argv[1] == "state":
         print(hub_state())

@@ -10,10 +10,9 @@ from transformers import AutoConfig
 
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError
-from sira_cli.models.inputs.processors import chat_inputs, load_processor
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.preset_parts import ImageSettings
+from sira_cli.models import presets
+from sira_cli.models.preset import ImageSettings, Preset
+from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
 
 QWEN = "Qwen/Qwen2.5-VL-7B-Instruct"

@@ -19,9 +19,9 @@ from transformers import AutoConfig, GenerationConfig
 
 from sira_cli import Preset, load
 from sira_cli.core import reference
-from sira_cli.models.inputs.processors import chat_inputs, load_processor
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.inspection import check_structure, inspect_model
+from sira_cli.models import presets
+from sira_cli.models.load import check_structure, inspect_model
+from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
 from tests.support.helpers import mostly_slow
 from tests.support.tiny_parts import TinyPrompt

@@ -20,9 +20,9 @@ from sira_cli.core.forward_pass import VIEWS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.choices import choose
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.choices import choose
+from sira_cli.models.preset import Preset
+from sira_cli.models.texts import Answer
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.keys import Asked
 from sira_cli.run.lvlm import Lvlm, load

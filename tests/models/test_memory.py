@@ -16,8 +16,7 @@ from sira_cli import load, methods
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.loading.memory import PictureMemory, free_memory, measure_picture, most_pictures
-from sira_cli.models.loading.peak import peak_memory
+from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
 from sira_cli.run.lvlm import Lvlm
 from tests.support.checkpoints import write_qwen
 from tests.support.checkpoints_other import WRITERS

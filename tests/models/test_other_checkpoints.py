@@ -21,7 +21,7 @@ from skimage import data
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from sira_cli import load
-from sira_cli.models.inputs.processors import chat_inputs
+from sira_cli.models.processor import chat_inputs
 from tests.support.checkpoints_other import WRITERS
 from tests.support.helpers import mostly_slow
 

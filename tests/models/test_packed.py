@@ -13,8 +13,8 @@ from torch import nn
 
 from sira_cli import Lvlm, Step, load
 from sira_cli.core import reference
-from sira_cli.models.loading import packed
-from sira_cli.models.loading.packed import HalfLinear, packed_bytes
+from sira_cli.models import packed
+from sira_cli.models.packed import HalfLinear, packed_bytes
 from sira_cli.pictures.sources import open_picture
 from tests.support.tiny_parts import TinyPrompt
 
@@ -36,7 +36,7 @@ def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfL
 def unpacked(folder: Path) -> Lvlm:
     """Load a checkpoint as on a processor without FBGEMM."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sira_cli.models.loading.weights.can_pack", lambda dtype, device: False)
+        patch.setattr("sira_cli.models.load.can_pack", lambda dtype, device: False)
         return load(folder, dtype="float32", device="cpu")
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.errors import HugePictureError
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "

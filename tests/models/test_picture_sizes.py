@@ -9,9 +9,8 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-from sira_cli.models.inputs import picture_sizes
-from sira_cli.models.inputs.picture_sizes import check_picture_size
-from sira_cli.models.inputs.processors import chat_inputs, load_processor
+from sira_cli.models import processor as loaded
+from sira_cli.models.processor import chat_inputs, check_picture_size, load_processor
 from tests.support.checkpoints_all import ALL
 
 # PaliGemma's processor hands torch tensors to numpy's array().
@@ -37,7 +36,7 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("family", ALL)
 def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch, resized):
-    monkeypatch.setattr(picture_sizes, "MOST", LOWERED)
+    monkeypatch.setattr(loaded, "MOST", LOWERED)
     processor = load_processor(checkpoint_of(family))
     for size in [(1, 60_000), (60_000, 1), (7, 1300), (1300, 7), (199, 1)]:
         with suppress(ValueError):
@@ -51,9 +50,9 @@ def test_the_refusal_names_the_size_that_transformers_would_make(width, height, 
     processor = CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
     processor(Image.new("RGB", (width, height)))
     (made,) = resized
-    monkeypatch.setattr(picture_sizes, "MOST", made[0] * made[1])
+    monkeypatch.setattr(loaded, "MOST", made[0] * made[1])
     check_picture_size(processor, width, height)
-    monkeypatch.setattr(picture_sizes, "MOST", made[0] * made[1] - 1)
+    monkeypatch.setattr(loaded, "MOST", made[0] * made[1] - 1)
     with pytest.raises(ValueError, match=f"its {width} x {height} pixels would become {made[0]:,} x {made[1]:,}, and"):
         check_picture_size(processor, width, height)
 

@@ -7,10 +7,9 @@ import torch
 
 from sira_cli import load
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading.inspection import check_structure
-from sira_cli.models.loading.placement import devices_of, place, share_out, weight_bytes
-from sira_cli.models.loading.presets import find
-from sira_cli.models.loading.weights import load_model
+from sira_cli.models.load import check_structure, load_model
+from sira_cli.models.placement import devices_of, place, share_out, weight_bytes
+from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.lvlm import Lvlm
 from tests.support import layouts

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sira_cli import load
-from sira_cli.models.loading import precision
-from sira_cli.models.loading.precision import computes_in, on_processor
+from sira_cli.models import placement
+from sira_cli.models.placement import computes_in, on_processor
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def weights(tmp_path):
 def test_float32_only_where_the_checkpoints_precision_is_slow_and_memory_suffices(
     weights, monkeypatch, caplog, own, arithmetic, free, expected
 ):
-    monkeypatch.setattr(precision, "computes_in", lambda dtype: arithmetic)
-    monkeypatch.setattr(precision.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(placement, "computes_in", lambda dtype: arithmetic)
+    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     caplog.set_level(logging.INFO, "sira_cli")
     assert on_processor(own, weights) == expected
     slow = own in (torch.bfloat16, torch.float16) and not arithmetic
@@ -61,7 +61,7 @@ def test_what_this_processor_has_is_what_the_system_says():
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", "float32"), ("bfloat16", "bfloat16")])
 def test_a_checkpoint_in_bfloat16(llava_folder, tmp_path, monkeypatch, dtype, expected):
-    monkeypatch.setattr(precision, "computes_in", lambda dtype: False)
+    monkeypatch.setattr(placement, "computes_in", lambda dtype: False)
     shutil.copytree(llava_folder, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"dtype": "bfloat16"}))
@@ -70,7 +70,7 @@ def test_a_checkpoint_in_bfloat16(llava_folder, tmp_path, monkeypatch, dtype, ex
 
 def test_a_precision_that_only_the_text_stack_has(qwen_folder, tmp_path, monkeypatch):
     """As Qwen3-VL's config.json says it."""
-    monkeypatch.setattr(precision, "computes_in", lambda dtype: False)
+    monkeypatch.setattr(placement, "computes_in", lambda dtype: False)
     shutil.copytree(qwen_folder, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text())

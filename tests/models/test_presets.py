@@ -9,8 +9,8 @@ import pytest
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models import presets
+from sira_cli.models.preset import Preset
 
 SHIPPED = [
     *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),

@@ -14,9 +14,9 @@ from sira_cli import Step, load
 from sira_cli.analysis.proof.exact import compare_real
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
-from sira_cli.models.loading.inspection import check_structure
-from sira_cli.models.loading.presets import find, resolve
-from sira_cli.models.loading.quantization import quantization_config
+from sira_cli.models.load import check_structure
+from sira_cli.models.placement import quantization_config
+from sira_cli.models.presets import find, resolve
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
 from tests.support.tiny_parts import TinyPrompt

@@ -7,8 +7,8 @@ import re
 import pytest
 from transformers import AutoTokenizer
 
-from sira_cli.models.answering.reasoning import ReasoningParser
-from sira_cli.models.inputs.vocabulary import Detokenizer, Vocabulary
+from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.vocabulary import Detokenizer, Vocabulary
 from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
 from tests.support.checkpoints_other import write_gemma4, writer_of
 

@@ -16,7 +16,7 @@ from sira_cli import load
 from sira_cli.demo.export import export
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.errors import SiraError
-from sira_cli.models.loading.inspection import inspect_model
+from sira_cli.models.load import inspect_model
 
 YES = b"y\ny\ny\ny\n"  # to whatever is asked
 # Classes by the name under which a file's `auto_map` offers them.

@@ -11,8 +11,8 @@ import torch
 from scipy.stats import chi2, chisquare
 
 from sira_cli import load
-from sira_cli.models.answering.sampling import RowSampler, derived_seed, sampler
-from sira_cli.models.answering.starts import Trail
+from sira_cli.models.progress import Trail
+from sira_cli.models.sampling import RowSampler, derived_seed, sampler
 from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:5]

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, load
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.schemas.following import masked
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.following import masked
+from sira_cli.models.schema import Schema
+from sira_cli.models.texts import Answer
 
 SCHEMAS, TOKENS = 40, 120
 WORDS = [

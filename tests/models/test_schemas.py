@@ -17,11 +17,11 @@ from PIL import Image
 
 from sira_cli import SettingsError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
 from sira_cli.methods import METHODS
-from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.models.answering.reasoning import ReasoningParser
-from sira_cli.models.schemas import schema as schemas
-from sira_cli.models.schemas.following import SchemaTokens, masked
-from sira_cli.models.schemas.schema import LONGEST, Schema
+from sira_cli.models import schema as schema_module
+from sira_cli.models.following import SchemaTokens, masked
+from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.schema import LONGEST, Schema
+from sira_cli.models.vocabulary import EndTokens
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.scripted import script, written
 
@@ -325,7 +325,7 @@ def test_a_file_that_holds_no_schema_is_refused(tmp_path, text):
 
 def test_without_the_extra_the_message_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    schemas._bytes.cache_clear()
+    schema_module._bytes.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[json\]'"):
         Schema.of(SMALL)
 
@@ -333,7 +333,7 @@ def test_without_the_extra_the_message_names_it(monkeypatch):
 @pytest.mark.parametrize("version", ["0.7.30", "1.7.6", "1.8.0"])
 def test_an_older_engine_is_refused_by_name(version, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    schemas._bytes.cache_clear()
+    schema_module._bytes.cache_clear()
     with pytest.raises(SettingsError, match=f"from 1.9 on .* and {version} is installed"):
         Schema.of(SMALL)
 

@@ -18,7 +18,7 @@ from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.look.words import Asked, WordList
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tests.support import checkpoints, checkpoints_other
 from tests.support.checkpoints_all import ALL, REPRESENTATIVES
 

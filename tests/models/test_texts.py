@@ -12,9 +12,8 @@ from PIL import Image
 
 from sira_cli import attach, load
 from sira_cli.errors import SettingsError
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.answering.repetition import NoRepeatedNgrams
-from sira_cli.models.answering.texts import TextSettings, repetition, sentence_ends
+from sira_cli.models.sampling import NoRepeatedNgrams
+from sira_cli.models.texts import Answer, TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import open_picture
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))

@@ -13,7 +13,7 @@ from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
-from sira_cli.models.answering.choices import choose
+from sira_cli.models.choices import choose
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.pictures import run_pictures
@@ -171,7 +171,7 @@ def test_an_answer_that_is_cut_off_before_its_first_word_is_none(loaded, photos,
 
 def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(folders, photos, monkeypatch, sira):
     with monkeypatch.context() as patched:
-        patched.setattr("sira_cli.models.loading.load.load_model", lambda *args, **more: pytest.fail("were read"))
+        patched.setattr("sira_cli.models.load.load_model", lambda *args, **more: pytest.fail("were read"))
         with pytest.raises(SettingsError, match="has no switch for reasoning"):
             load(folders["never"], think=True)
     code, out, err = sira("caption", photos["chelsea"], "-m", folders["never"], "--think")

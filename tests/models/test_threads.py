@@ -6,16 +6,16 @@ import psutil
 import pytest
 import torch
 
-from sira_cli.models.loading import threads
-from sira_cli.models.loading.inspection import check_structure
-from sira_cli.models.loading.presets import BUNDLED_FOLDER, find
+from sira_cli.models import placement
+from sira_cli.models.load import check_structure
+from sira_cli.models.presets import BUNDLED_FOLDER, find
 from tests.support import layouts
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """Eight cores that show as sixteen processors."""
-    for name in threads.CHOSEN:
+    for name in placement.CHOSEN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 16 if logical else 8)
@@ -24,11 +24,11 @@ def machine(monkeypatch):
 def test_a_small_model_has_one_thread_and_a_large_one_a_thread_per_core(machine, monkeypatch, tmp_path):
     large = check_structure(layouts.write_config("smolvlm2-2.2b", tmp_path / "model"), find("smolvlm2-2.2b"))
     small = check_structure(BUNDLED_FOLDER, find("demo"))
-    assert [threads.threads_for(model) for model in (small, large)] == [1, 8]
+    assert [placement.threads_for(model) for model in (small, large)] == [1, 8]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)  # a container's share
-    assert threads.threads_for(large) == 4
+    assert placement.threads_for(large) == 4
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert threads.threads_for(small) == 4
+    assert placement.threads_for(small) == 4
 
 
 def test_a_command_uses_them(sira, machine, monkeypatch):

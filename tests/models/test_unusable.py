@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from sira_cli import UnsupportedModelError, attach, load
 from sira_cli.core import families
 from sira_cli.errors import SettingsError, SiraError, UntestedModelWarning
-from sira_cli.models.loading.hub import find_checkpoint
+from sira_cli.models.hub import find_checkpoint
 
 ADAPTER = {
     "base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct",

@@ -16,8 +16,8 @@ from sira_cli import SettingsError, load
 from sira_cli.analysis.sweep import run as sweep_run
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
-from sira_cli.models.loading import memory
-from sira_cli.models.loading.presets import resolve
+from sira_cli.models import memory
+from sira_cli.models.presets import resolve
 from sira_cli.pictures.sources import located
 from sira_cli.run import on_ray, picture_task, runner
 from sira_cli.run.batch import check_batch_size, largest_batch, usual_batch_size

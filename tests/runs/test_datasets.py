@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.pictures.find import find_pictures
 from sira_cli.run.lvlm import load
 from sira_cli.run.on_ray import Captioner, Work

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.pictures.sources import located
 from sira_cli.run import on_ray
 from sira_cli.run.on_ray import Captioner, RayRun, Work

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from sira_cli import load
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 
 PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:3]
 TEXT = "A dog under an umbrella and a cow."

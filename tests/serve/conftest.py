@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import openai
 import pytest
 
-from sira_cli.models.answering.end_tokens import EndTokens
+from sira_cli.models.vocabulary import EndTokens
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.serve.app import Server
 from tests.support.asgi import served

@@ -10,7 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from sira_cli.models.answering.texts import TextSettings
+from sira_cli.models.texts import TextSettings
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, said, streamed, streaming, waiting

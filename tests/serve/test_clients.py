@@ -16,7 +16,7 @@ import torch
 
 from sira_cli.cli.serve import LOCAL_NAMES, address_of, listening
 from sira_cli.errors import SettingsError
-from sira_cli.models.answering.sampling import sampler
+from sira_cli.models.sampling import sampler
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.pictures import picture_data
 from sira_cli.serve.protocol import REFUSED, ChatRequest, RequestError

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from sira_cli.errors import SettingsError
-from sira_cli.models.schemas.schema import Schema
+from sira_cli.models.schema import Schema
 from sira_cli.serve.formats import closed
 from tests.serve.conftest import running
 from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, data_uri, said, streamed

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sira_cli.models.schemas.trying import engine_reason
+from sira_cli.models.schema import engine_reason
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, for_clients
 

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 import sira_cli
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.serve.protocol import ChatRequest
 from sira_cli.serve.settings import prompt_of
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed

@@ -21,8 +21,7 @@ from accelerate import dispatch_model
 from torch.utils._pytree import tree_flatten
 
 from sira_cli.cli import main
-from sira_cli.models.loading import load as loading
-from sira_cli.models.loading import weights
+from sira_cli.models import load as loading
 from tests.support import devices
 
 REFUSED = {torch.float64, torch.complex128, torch.uint16, torch.uint32, torch.uint64}
@@ -126,5 +125,4 @@ def run_all(folder: Path, picture: str, names: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    assert weights.load_model is loading.load_model
     print(json.dumps(run_all(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])))

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tests.support.checkpoints_other import silent, write_tokenizer
 
 FILES = Path(__file__).parents[1] / "data" / "layouts"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from sira_cli.models.answering import decoding
+from sira_cli.models import model
 
 MARGIN = 1000.0
 
@@ -35,7 +35,7 @@ class Script(LogitsProcessor):
 
 def script(monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], Sequence[int]]) -> None:
     """Have every model write what `plan` returns for the number of tokens of its prompt, padding not counted."""
-    real = decoding.processors_of
+    real = model.processors_of
 
     def processors(generation, attention_mask):
         plans = [plan(length) for length in attention_mask.sum(dim=1).tolist()]
@@ -43,5 +43,5 @@ def script(monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], Sequence[int]]
         found.insert(0, Script(attention_mask.shape[1], plans))
         return found
 
-    monkeypatch.setattr(decoding, "processors_of", processors)
+    monkeypatch.setattr(model, "processors_of", processors)
     torch.manual_seed(0)

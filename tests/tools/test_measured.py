@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sira_cli.eval.statistics import auroc_interval
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from tools import docs, support
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from sira_cli import SiraConfig, attach
-from sira_cli.models.loading.presets import BUNDLED_FOLDER
+from sira_cli.models.presets import BUNDLED_FOLDER
 from tests.support.checkpoints import write_qwen
 from tests.support.checkpoints_other import DESCRIPTIONS, write_checkpoint
 from tools import checkpoint

@@ -26,11 +26,10 @@ from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import SiraError
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.answering.preparing import BRANCH
-from sira_cli.models.loading.memory import cache_bytes
-from sira_cli.models.loading.packed import stored_bytes
-from sira_cli.models.loading.peak import peak_since, restart_peak
-from sira_cli.models.loading.placement import devices_of
+from sira_cli.models.memory import cache_bytes, peak_since, restart_peak
+from sira_cli.models.model import BRANCH
+from sira_cli.models.packed import stored_bytes
+from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
 
 SHARES = (

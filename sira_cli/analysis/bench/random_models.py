@@ -21,11 +21,11 @@ from transformers.initialization import no_init_weights
 from sira_cli.analysis.bench import SHAPES, shape_names
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
-from sira_cli.models.inputs.processors import load_processor
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
-from sira_cli.models.loading.placement import pick_device
-from sira_cli.models.loading.preset_parts import ImageSettings
+from sira_cli.models import presets
+from sira_cli.models.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
+from sira_cli.models.placement import pick_device
+from sira_cli.models.preset import ImageSettings
+from sira_cli.models.processor import load_processor
 from sira_cli.run.lvlm import Lvlm
 
 WORD = "<word>"

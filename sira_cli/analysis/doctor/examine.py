@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sira_cli.analysis.doctor.machine import Machine, extras
 from sira_cli.core import selfcheck
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.loading import presets
-from sira_cli.models.loading.fitting import downwards, needed
-from sira_cli.models.loading.hub import REACHABLE, find_checkpoint, hub_state
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models import presets
+from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
+from sira_cli.models.preset import Preset
+from sira_cli.models.sizes import downwards, needed
 from sira_cli.run.report import Report
 
 

@@ -11,8 +11,8 @@ import transformers
 from packaging.requirements import Requirement
 
 from sira_cli.analysis.bench.measure import device_name
-from sira_cli.models.loading.fitting import Memory, memory_for_models
-from sira_cli.models.loading.placement import pick_device
+from sira_cli.models.placement import pick_device
+from sira_cli.models.sizes import Memory, memory_for_models
 
 DISTRIBUTION = "sira-cli"
 

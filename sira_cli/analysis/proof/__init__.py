@@ -30,10 +30,10 @@ from sira_cli.core.families import fork_place
 from sira_cli.core.forward_pass import Step
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.errors import ImageTokenError, ModelNotFoundError, PictureError, UnsupportedModelError
-from sira_cli.models.loading.hub import find_described
-from sira_cli.models.loading.inspection import check_structure
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.presets import BUNDLED, BUNDLED_FOLDER
+from sira_cli.models.hub import find_described
+from sira_cli.models.load import check_structure
+from sira_cli.models.preset import Preset
+from sira_cli.models.presets import BUNDLED, BUNDLED_FOLDER
 from sira_cli.run.report import Report
 
 TOKENS = 4  # decoded by the twin

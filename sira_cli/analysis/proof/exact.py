@@ -16,8 +16,8 @@ from sira_cli.analysis.proof.compared import Compared, compare
 from sira_cli.analysis.proof.twin import asked, grown_inputs
 from sira_cli.core.families import find_backbone
 from sira_cli.core.forward_pass import Step
-from sira_cli.models.inputs.processors import refusing
-from sira_cli.models.loading.preset import Preset
+from sira_cli.models.preset import Preset
+from sira_cli.models.processor import refusing
 from sira_cli.run.lvlm import Lvlm, load
 
 TOKENS = 8  # compared

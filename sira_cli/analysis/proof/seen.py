@@ -19,12 +19,11 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.end_tokens import EndTokens
-from sira_cli.models.inputs.chats import check_thinking
-from sira_cli.models.inputs.image_size import pad_to_square
-from sira_cli.models.inputs.processors import chat_inputs, load_processor, refusing
-from sira_cli.models.loading.preset import Preset
-from sira_cli.models.loading.reading import reading
+from sira_cli.models.chat import check_thinking
+from sira_cli.models.load import reading
+from sira_cli.models.preset import Preset
+from sira_cli.models.processor import chat_inputs, load_processor, pad_to_square, refusing
+from sira_cli.models.vocabulary import EndTokens
 
 _LAYER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.")
 _TOWER = re.compile(r"vis|audio|image|sam|clip|tower", re.IGNORECASE)

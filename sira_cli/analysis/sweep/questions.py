@@ -18,7 +18,7 @@ from sira_cli.pictures.sources import located
 from sira_cli.run.records import hash_of
 
 if TYPE_CHECKING:
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 VALUES = 6  # number of values of K, unless they are given

@@ -37,9 +37,8 @@ from sira_cli.core.families import find_backbone
 from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, UnfinishedReasoningError
-from sira_cli.models.loading.memory import PictureMemory
-from sira_cli.models.loading.peak import peak_memory
-from sira_cli.models.loading.placement import devices_of
+from sira_cli.models.memory import PictureMemory, peak_memory
+from sira_cli.models.placement import devices_of
 from sira_cli.pictures.cache import Cache
 from sira_cli.run.batch import Batch, BatchSize, Item, check_batch_size, most_that_fit
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted

@@ -9,7 +9,7 @@ from typing import Any
 
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
-from sira_cli.models.loading.preset import ONLY_IF_SET
+from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.run.continued import ContinuedFile, check_same, open_locked
 
 TraceName = tuple[str, str, str | None]  # the picture's name, the prompt, the forced text

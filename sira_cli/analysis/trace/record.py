@@ -21,7 +21,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.word_scores import WordScores
+from sira_cli.models.progress import WordScores
 from sira_cli.run.lvlm import Lvlm
 
 Line = dict[str, Any]

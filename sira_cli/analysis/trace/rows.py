@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.core.rules import kl_divergence
-from sira_cli.models.inputs.vocabulary import Vocabulary
+from sira_cli.models.vocabulary import Vocabulary
 
 
 class StepRows:

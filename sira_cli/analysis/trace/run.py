@@ -18,7 +18,7 @@ from sira_cli.analysis.trace.record import failed, trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest, settings_of
 from sira_cli.analysis.trace.targets import Line, TraceTargets
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.inputs.processors import check_pictures
+from sira_cli.models.processor import check_pictures
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Halved

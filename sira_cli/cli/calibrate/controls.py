@@ -18,7 +18,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.run import Engine, Job

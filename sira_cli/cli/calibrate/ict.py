@@ -74,7 +74,7 @@ def ict(
     the calibration has the image level only.
     """
     set_verbosity(quiet, verbose)
-    from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.models.presets import BUNDLED
 
     check_targets(output, write_preset, overwrite)
     preset = choose_preset(model)

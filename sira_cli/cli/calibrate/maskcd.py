@@ -20,7 +20,7 @@ from sira_cli.errors import PictureError, SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
 
 PICTURES = 32  # unless --limit is given
@@ -108,7 +108,7 @@ def _some_pictures(
     paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
 ) -> tuple[list[Picture], bool]:
     """Return the first few pictures, and whether they are drawn scenes."""
-    from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.models.presets import BUNDLED
 
     if scenes and paths:
         raise SettingsError("give pictures, or --scenes, not both")

@@ -13,7 +13,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
 
 Output = Annotated[
@@ -34,19 +34,19 @@ def check_targets(output: Path | None, write_preset: Path | None, overwrite: boo
 
 def check_place(kind: str, lvlm: Lvlm, output: Path | None, overwrite: bool) -> None:
     """Check that the new calibration would not replace the user's own one."""
-    from sira_cli.models.loading.calibrations import place
+    from sira_cli.models.presets import calibration_path
 
-    path = place(kind, lvlm.preset.model, lvlm.revision)
+    path = calibration_path(kind, lvlm.preset.model, lvlm.revision)
     if output is None and path.exists() and not overwrite:
         raise SettingsError(f"{path}: exists: replace it with --overwrite, or give another file with --output")
 
 
 def save(calibration: Calibration, preset: Preset, output: Path | None, write_preset: Path | None) -> None:
     """Write a calibration where `load` finds it, or to `output`, and a preset that names it."""
-    from sira_cli.models.loading.calibrations import place
+    from sira_cli.models.presets import calibration_path
 
     kind = calibration.origin.kind
-    path = output or place(kind, calibration.origin.model, calibration.origin.revision)
+    path = output or calibration_path(kind, calibration.origin.model, calibration.origin.revision)
     calibration.write(path)
     if output is None:
         note(f"{path}: --method {kind} finds it by the model")

@@ -21,7 +21,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.analysis.calibration.controls import ControlsReport
     from sira_cli.analysis.calibration.support import SupportReport
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 SCENES = 600
 FEW = 20  # hallucinated objects; with fewer, the threshold is uncertain
@@ -168,7 +168,7 @@ def _from_files(records: list[Path], labels: Path | None) -> SupportReport:
 
 
 def _check_scenes(scenes: bool, preset: Preset, instead: str) -> None:
-    from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.models.presets import BUNDLED
 
     if not scenes and preset.model != BUNDLED:
         raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.report import EvalReport
     from sira_cli.look.verify import Verify
     from sira_cli.methods.base import Method
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
 

@@ -17,7 +17,7 @@ from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
 
 ALL = "all"  # as --method: every method
@@ -89,7 +89,7 @@ def choose_preset(model: ResearchModelOptions, **settings: Any) -> Preset:
 def _preset(model: ResearchModelOptions) -> Preset:
     if model.preset is not None and model.model is not None:
         raise SettingsError("give --preset or --model, not both")
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     if model.model is not None:
         name, revision = with_revision(model.model)
@@ -109,7 +109,7 @@ def with_revision(model: str) -> tuple[str, str | None]:
 
 def _changed(preset: Preset, model: ResearchModelOptions, keys: Mapping[str, Any], **options: Any) -> Preset:
     """Return a preset with the values of options, and with the keys that --set gives."""
-    from sira_cli.models.loading.preset import full_key
+    from sira_cli.models.preset import full_key
 
     options |= model.loading
     given = {full_key(name): name for name, value in options.items() if value is not None}

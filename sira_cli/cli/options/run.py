@@ -12,7 +12,7 @@ from sira_cli.cli.options.decoding import MethodsOptions, TextOptions
 from sira_cli.cli.options.verifying import VerifyOptions
 
 if TYPE_CHECKING:
-    from sira_cli.models.schemas.schema import Schema
+    from sira_cli.models.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SchemaOptions:
         given = self.schema or ("tags" if self.tags else None)
         if given is None:
             return None
-        from sira_cli.models.schemas.schema import Schema
+        from sira_cli.models.schema import Schema
 
         return Schema.of(given, tags=self.tags)
 

@@ -11,7 +11,7 @@ from sira_cli.methods import METHODS
 
 if TYPE_CHECKING:
     from sira_cli.methods.base import Method
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 # Last parts of keys that are also options; all others are given by --set.
 OPTIONS = {
@@ -60,8 +60,8 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Ma
         }
     if chosen and only:
         chosen[0].parse_settings({name: text})  # raises: it has no such setting
-    from sira_cli.models.loading.preset import full_key, read_value
-    from sira_cli.models.loading.preset import keys as preset_keys
+    from sira_cli.models.preset import full_key, read_value
+    from sira_cli.models.preset import keys as preset_keys
 
     try:
         key = full_key(target)
@@ -98,7 +98,7 @@ def _lacking(name: str, methods: Sequence[Method]) -> str:
 
 def _unknown(target: str, methods: Sequence[Method]) -> str:
     """Return the message for a refused key: another method has it, or the nearest key."""
-    from sira_cli.models.loading.preset import nearest
+    from sira_cli.models.preset import nearest
 
     only, _, name = target.rpartition(".")
     others = [each for each, method in METHODS.items() if name in method.own_settings() and only in ("", each)]
@@ -111,7 +111,7 @@ def _unknown(target: str, methods: Sequence[Method]) -> str:
 
 def keys() -> list[str]:
     """Return everything that --set takes: keys of a preset, and settings of methods as `vcd.noise_step`."""
-    from sira_cli.models.loading.preset import keys as preset_keys
+    from sira_cli.models.preset import keys as preset_keys
 
     return [*preset_keys(), *(f"{name}.{own}" for name, method in METHODS.items() for own in method.own_settings())]
 
@@ -137,7 +137,7 @@ def _typed(value: Any) -> str:
 
 def is_set(name: str) -> bool:
     """Return whether a parameter of the library is a key of presets without an option of its own."""
-    from sira_cli.models.loading.preset import keys as preset_keys
+    from sira_cli.models.preset import keys as preset_keys
 
     return name not in OPTIONS and any(name in (key, key.rpartition(".")[2]) for key in preset_keys())
 

@@ -18,7 +18,7 @@ Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
 
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of presets with this prefix, for the shell."""
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     return [name for name in presets.available() if name.startswith(incomplete)]
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sira_cli.look.verify import Verify
-    from sira_cli.models.answering.answer import Answer
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
+    from sira_cli.models.texts import Answer
     from sira_cli.run.records import Result
 
 MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"

@@ -72,7 +72,7 @@ def demo(
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
-        from sira_cli.models.loading.threads import use_threads
+        from sira_cli.models.placement import use_threads
 
         methods = load_methods()
         use_threads(methods["greedy"].model)
@@ -99,7 +99,7 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS, render
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     folder = output_dir or presets.cache() / "demo"
     out = table_console()
@@ -160,7 +160,7 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
     from sira_cli.demo.measure import SceneReport, measure
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     out.print("[bold red]\\[word][/] is named, but not in the picture.\n", markup=True)
     shipped = SceneReport.shipped()

@@ -37,7 +37,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.analysis.sweep.questions import QuestionSet
     from sira_cli.analysis.sweep.report import SweepReport
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 SCENE_BATCH = 32
 
@@ -114,7 +114,7 @@ def sweep(
     set_verbosity(quiet, verbose)
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.sweep.questions import decisive, parse_alphas, parse_ks
-    from sira_cli.models.loading.presets import BUNDLED
+    from sira_cli.models.presets import BUNDLED
     from sira_cli.pictures.sources import located
 
     ks = None if k is None or k == "all" else parse_ks(k)

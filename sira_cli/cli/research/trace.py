@@ -105,7 +105,7 @@ def trace(
         raise SettingsError("--force: the text is empty")
     from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts, settings_of
     from sira_cli.analysis.trace.targets import TraceTargets
-    from sira_cli.models.loading.preset_parts import check_text
+    from sira_cli.models.preset import check_text
 
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
@@ -202,7 +202,7 @@ class _Terminal:
         print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
         self._legend = False
         if "verify" in lines[-1]:
-            from sira_cli.models.answering.answer import Answer
+            from sira_cli.models.texts import Answer
 
             end = lines[-1]
             print(verdict(Answer(objects=end["objects"], verify=end["verify"])))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.errors import UntestedModelWarning
 
 if TYPE_CHECKING:
-    from sira_cli.models.loading.hub import Download
+    from sira_cli.models.hub import Download
     from sira_cli.run.events import Halved
 
 _verbosity = 0

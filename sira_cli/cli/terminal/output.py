@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from sira_cli.models.loading.preset import Preset
+    from sira_cli.models.preset import Preset
 
 
 def table_console() -> Console:
@@ -120,7 +120,7 @@ def check_preset_file(path: Path | None, overwrite: bool) -> None:
 def save_preset(preset: Preset, path: Path, description: str, holds: str) -> None:
     """Write a preset, named after its file, that works from any folder, and report its content."""
     from sira_cli.files import from_home, write_whole
-    from sira_cli.models.loading import presets
+    from sira_cli.models import presets
 
     folder = from_home(preset.model)
     changes = {

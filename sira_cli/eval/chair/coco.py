@@ -14,7 +14,7 @@ from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
 from sira_cli.files import make_folder, write_whole
-from sira_cli.models.loading import presets
+from sira_cli.models import presets
 from sira_cli.run.records import hash_of
 
 YEARS = ("2014", "2017")

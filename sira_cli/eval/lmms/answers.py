@@ -12,8 +12,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.requests import Request, Wanted
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.models.answering.answer import Answer
-from sira_cli.models.inputs.processors import refusing
+from sira_cli.models.processor import refusing
+from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import digest_of
 from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm

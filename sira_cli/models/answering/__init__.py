@@ -1,1 +1,0 @@
-"""From pictures and prompts to texts: preparing, decoding, reasoning."""

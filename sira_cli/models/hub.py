@@ -1,0 +1,298 @@
+"""From a model id or folder to a folder with its files. The cache is checked first: without a network,
+look-ups retry for half a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from huggingface_hub import HfApi, ModelInfo, constants, get_session, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils._paths import filter_repo_objects
+from huggingface_hub.utils._validators import validate_repo_id
+
+from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
+from sira_cli.files import from_home
+
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+CODE = ["*.py"]
+IGNORED = ["*/*", "consolidated*"]  # other formats of the same weights
+PARTS = {
+    "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+    "image processor": ("preprocessor_config.json", "processor_config.json"),
+}
+SAMPLE, SAMPLE_EVERY = 1 << 16, 1 << 23  # bytes
+TIMEOUT = 10.0  # seconds for the first answer of the hub
+REACHABLE = "reachable"
+PATIENCE = 3.0  # seconds to find out whether there is a hub
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's files on disk. `commit` is None for a user's folder."""
+
+    folder: Path
+    commit: str | None = None
+
+    @functools.cached_property
+    def revision(self) -> str:
+        """The version of the files: the commit, or a fingerprint of the folder, taken on first use."""
+        return self.commit or _fingerprint(self.folder)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A download that is about to start, to show to the user."""
+
+    model: str
+    revision: str
+    gigabytes: float
+    cache: str
+
+
+def find_checkpoint(
+    model: str,
+    revision: str = "main",
+    *,
+    offline: bool = False,
+    code: bool = False,
+    expected_gb: float | None = None,
+    judge: Callable[[Path], object] = lambda folder: None,
+    on_download: Callable[[Download], None] | None = None,
+) -> Checkpoint:
+    """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched."""
+    folder = _as_folder(model)
+    if folder is not None:
+        lacking = what_is_lacking(folder)
+        if lacking:
+            raise ModelNotFoundError(f"model folder {folder}: {lacking}")
+        return Checkpoint(folder)
+
+    patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
+    with contextlib.suppress(LocalEntryNotFoundError):
+        cached = Path(snapshot_download(model, revision=revision, local_files_only=True, **patterns))
+        if what_is_lacking(cached) is None:
+            _check_folder(cached, model)
+            return Checkpoint(cached, cached.name)
+    size = f" (about {expected_gb:g} GB)" if expected_gb else ""
+    with _hub_errors(model, revision, size, offline):
+        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
+        wanted = list(filter_repo_objects(info.siblings or [], key=lambda file: file.rfilename, **patterns))
+        _check_listed(model, revision, info)
+        if not any(is_weights(file.rfilename) for file in wanted):
+            raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
+        judge(Path(hf_hub_download(model, "config.json", revision=revision)).parent)
+        if on_download is not None:
+            total = sum(file.size or 0 for file in wanted) / 1e9
+            on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
+        # By the requested name: only then is it found in the cache the next time.
+        fetched = Path(snapshot_download(model, revision=revision, **patterns))
+    return Checkpoint(fetched, fetched.name)
+
+
+def hub_state() -> str:
+    """Return `reachable`, `offline mode`, or one line that says why the hub cannot be reached; asks once."""
+    if constants.HF_HUB_OFFLINE:
+        return "offline mode"
+    try:
+        answer = get_session().head(constants.ENDPOINT, timeout=PATIENCE)
+    except (httpx2.HTTPError, OSError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return f"{constants.ENDPOINT} cannot be reached ({reason[0]})"
+    return REACHABLE if answer.status_code < 500 else f"{constants.ENDPOINT} answers with {answer.status_code}"
+
+
+def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
+    """Return a folder with at least the model's config.json."""
+    folder = _as_folder(model)
+    if folder is not None:
+        return folder
+    with contextlib.suppress(LocalEntryNotFoundError):
+        cached = Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
+        _check_folder(cached, model)
+        return cached
+    with _hub_errors(model, revision, "", offline):
+        _check_listed(model, revision, HfApi().model_info(model, revision=revision, timeout=TIMEOUT))
+        return Path(hf_hub_download(model, "config.json", revision=revision)).parent
+
+
+def find_described(
+    model: str, revision: str = "main", *, offline: bool = False, judge: Callable[[Path], object]
+) -> Path:
+    """Return a folder with all files of a model; weights may be missing, and are not fetched."""
+    folder = find_config(model, revision, offline=offline)
+    if _as_folder(model) is None and _lacking_part(folder) is not None:
+        judge(folder)
+        patterns: Any = {
+            "allow_patterns": [pattern for pattern in FILES if pattern != "*.safetensors"],
+            "ignore_patterns": IGNORED,
+        }
+        with _hub_errors(model, revision, "", offline):
+            folder = Path(snapshot_download(model, revision=revision, **patterns))
+    lacking = _lacking_part(folder)
+    if lacking is not None:
+        raise UnsupportedModelError(f"{model}: {lacking}: the model cannot be given a picture")
+    return folder
+
+
+def _as_folder(model: str) -> Path | None:
+    """Return the folder that `model` names; None for a hub id."""
+    folder = from_home(model)
+    if folder.is_dir():
+        _check_folder(folder, model)
+        if not (folder / "config.json").is_file():
+            raise ModelNotFoundError(f"model folder {folder}: no config.json; expected a Hugging Face checkpoint")
+        return folder
+    if folder.is_absolute() or model.startswith(("./", "../", "~")):
+        raise ModelNotFoundError(f"model folder {model} does not exist")
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        raise ModelNotFoundError(f"{model!r} is neither a folder nor a model id like owner/name") from None
+    return None
+
+
+def _check_folder(folder: Path, model: str) -> None:
+    check_usable(model, [path.name for path in folder.iterdir()], lambda name: _read_json(folder / name))
+
+
+def _check_listed(model: str, revision: str, info: ModelInfo) -> None:
+    names = [file.rfilename for file in info.siblings or []]
+    check_usable(model, names, lambda name: _read_json(hf_hub_download(model, name, revision=revision)))
+
+
+def _read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file; None if it is damaged, which is reported elsewhere."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator[None]:
+    """Turn every failure of the hub into one line with advice."""
+    ways_out = (
+        f"Either fetch it with a network connection (`hf download {model}`) and pass its folder with `model=`, "
+        "or use `preset=` demo, which needs no download."
+    )
+    if offline or constants.HF_HUB_OFFLINE:
+        raise ModelNotFoundError(f"{model}{size} is not in the cache and offline mode is on. {ways_out}")
+    try:
+        yield
+    except GatedRepoError:
+        raise ModelNotFoundError(
+            f"{model} is gated: accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN (or `hf auth login`)"
+        ) from None
+    except RevisionNotFoundError:
+        raise ModelNotFoundError(f"{model} has no revision {revision!r}") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(
+            f"{model} does not exist on {constants.ENDPOINT}, or it is private: check the name, or set HF_TOKEN"
+        ) from None
+    except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(
+            f"{model}{size} is not in the cache and cannot be fetched from {constants.ENDPOINT} ({reason[0]}). "
+            f"{ways_out}"
+        ) from error
+
+
+def what_is_lacking(folder: Path) -> str | None:
+    """Return the missing part of a checkpoint folder; None: it is complete."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"{index.name} is damaged"
+        absent = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if absent:
+            return f"{absent[0]} is missing, one of {len(absent)} absent shards"
+    elif not any(is_weights(path.name) for path in folder.iterdir()):
+        return "no safetensors weights, and `sira` loads no pickles; convert them"
+    return _lacking_part(folder)
+
+
+def _lacking_part(folder: Path) -> str | None:
+    """Return the missing part of a checkpoint folder, besides weights; None: it is complete."""
+    for part, names in PARTS.items():
+        if not any((folder / name).is_file() for name in names):
+            return f"no {part} ({' or '.join(names)})"
+    return None
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return a fingerprint of a folder: names and sizes of its files, small files whole, 64 KiB of every 8 MiB
+    of weights. New weights or settings change it, without reading gigabytes."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES + CODE)):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        with path.open("rb") as file:
+            for start in range(0, size, SAMPLE_EVERY):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_EVERY if path.suffix != ".safetensors" else SAMPLE))
+    return f"folder-{digest.hexdigest()[:12]}"
+
+
+OWN_CODE = "only its own Python code runs it, which SIRA cannot follow, with or without `trust_remote_code=`"
+AUTHORS_LLAVA = "it is LLaVA in its authors' format: take the version for transformers, from https://hf.co/llava-hf"
+# Reasons by `model_type` of config.json; `{model}` is the requested name.
+MODEL_TYPES = {
+    "internvl_chat": "it is InternVL in its authors' format: take the version for transformers ({model}-hf on the hub)",
+    "llava_llama": AUTHORS_LLAVA,
+    "llava_mistral": AUTHORS_LLAVA,
+    "llava_qwen": AUTHORS_LLAVA,
+    "minicpmo": OWN_CODE,
+    "minicpmv": OWN_CODE,
+    "molmo": OWN_CODE,
+    "phi3_v": OWN_CODE,
+}
+
+
+def check_usable(model: str, files: Collection[str], read: Callable[[str], Any]) -> None:
+    """Check that a repository or folder is not known to be unusable."""
+    if not any(map(is_weights, files)):
+        if "adapter_config.json" in files:
+            base = _value(read("adapter_config.json"), "base_model_name_or_path") or "its base model"
+            raise UnsupportedModelError(
+                f"{model} is an adapter (LoRA) of {base}, not a model: load {base} and the adapter with peft, "
+                "`merge_and_unload()`, save the result and the processor to a folder, and give that folder"
+            )
+        if any(name.endswith(".gguf") for name in files):
+            raise UnsupportedModelError(
+                f"{model} is a GGUF conversion, for llama.cpp: take the original model, with safetensors weights"
+            )
+    config = read("config.json") if "config.json" in files else None
+    reason = MODEL_TYPES.get(str(_value(config, "model_type")))
+    if _value(config, "mm_vision_tower"):
+        reason = AUTHORS_LLAVA
+    if _value(config, "quantization") and not _value(_value(config, "quantization_config"), "quant_method"):
+        reason = "it is an MLX conversion, for Apple's MLX: take the original model"
+    if reason is not None:
+        raise UnsupportedModelError(f"{model} cannot be used: {reason.format(model=model.rstrip('/'))}")
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of a repository contains weights of the model, by its name."""
+    return name.endswith(".safetensors") and not name.startswith("adapter_") and "/" not in name
+
+
+def _value(content: Any, name: str) -> Any:
+    """Return the value of a JSON object by name; None if it has none, or `content` is not an object."""
+    return content.get(name) if isinstance(content, dict) else None

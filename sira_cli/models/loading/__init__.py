@@ -1,1 +1,0 @@
-"""From a preset to a loaded model: presets, files from the hub, weights, devices, memory."""

@@ -1,0 +1,200 @@
+"""Peak memory: on GPUs by torch's count, elsewhere by the system's count for the process."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from transformers.cache_utils import DynamicCache, LinearAttentionLayer
+
+from sira_cli.core.arguments import CACHE
+from sira_cli.core.cache import ROOM
+from sira_cli.core.recurrent import LateStateLayer
+from sira_cli.methods.second_pass import SecondPass
+from sira_cli.models.model import DecodingModel
+from sira_cli.models.placement import devices_of
+
+TICK = 0.005  # seconds between two readings of the process's memory
+
+
+@dataclass
+class Peak:
+    """Peak memory of a block beyond the memory in use before, in bytes."""
+
+    bytes: int = 0
+
+
+@contextlib.contextmanager
+def peak_memory(*devices: torch.device) -> Iterator[Peak]:
+    """Measure the block's peak memory: torch's allocations on GPUs, else the memory of the process."""
+    peak = Peak()
+    if devices[0].type == "cuda":
+        for device in devices:
+            torch.cuda.synchronize(device)
+        before = _restart_count(devices)
+        yield peak
+        for device in devices:
+            torch.cuda.synchronize(device)
+        peak.bytes = _counted(devices) - before
+        return
+    ended, process = threading.Event(), psutil.Process()
+    before = process.memory_info().rss
+
+    def look() -> None:
+        while not ended.wait(TICK):
+            peak.bytes = max(peak.bytes, process.memory_info().rss - before)
+
+    watcher = threading.Thread(target=look, name="sira-memory", daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+        peak.bytes = max(peak.bytes, process.memory_info().rss - before)
+
+
+def restart_peak(devices: Sequence[torch.device]) -> int | None:
+    """Restart the count of `peak_since`. Return the bytes that torch has allocated so far, on GPUs.
+
+    No thread reads the memory in between, so timing is not disturbed. On Linux this also resets the process's own
+    peak (`peak_of_process`).
+    """
+    if devices[0].type == "cuda":
+        return _restart_count(devices)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak becomes the current use
+    return None
+
+
+def peak_since(devices: Sequence[torch.device]) -> int | None:
+    """Return the peak since `restart_peak` in bytes: torch's allocations on GPUs, else the process on Linux."""
+    if devices[0].type == "cuda":
+        return _counted(devices)
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if devices[0].type == "cpu" and status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)
+
+
+def peak_of_process() -> dict[str, int]:
+    """Return peaks in bytes: `host`, of this process, and `cuda`, torch's on its GPUs, if any."""
+    peak = {}
+    try:
+        import resource
+    except ImportError:  # Windows
+        pass
+    else:
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if torch.cuda.is_available():
+        peak["cuda"] = _counted([torch.device("cuda", number) for number in range(torch.cuda.device_count())])
+    return peak
+
+
+def _restart_count(devices: Sequence[torch.device]) -> int:
+    """Restart torch's count, and return the allocated bytes."""
+    for device in devices:
+        torch.cuda.reset_peak_memory_stats(device)
+    return sum(map(torch.cuda.memory_allocated, devices))
+
+
+def _counted(devices: Sequence[torch.device]) -> int:
+    return sum(map(torch.cuda.max_memory_allocated, devices))
+
+
+LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
+# Shares of free memory. A full GPU raises an error, and the batch is halved; a process on a CPU is killed, and other
+# programs use the same memory.
+SHARES = {"cuda": 0.9}
+SHARE = 0.5
+# A larger batch is hardly faster, and many pictures would be read ahead for it.
+LIMITS = {"cuda": 256}
+LIMIT = 16
+
+
+def cache_bytes(cache: Any) -> tuple[int, int]:
+    """Return the bytes of keys, values and states in all layers and streams of a cache, and those of one more column.
+
+    Sliding windows count as if they went on growing.
+    """
+    now = more = 0
+    for layer in cache.layers:
+        own = layer.states if isinstance(layer, LateStateLayer) else layer  # both streams'
+        for stream in (own, getattr(layer, "cf", None)):
+            if isinstance(stream, LinearAttentionLayer):
+                states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
+                now += sum(state.nbytes for state in states if state is not None)
+            elif stream is not None and stream.keys is not None and stream.keys.numel():
+                tensors = stream.keys, stream.values, getattr(stream, "indexer_keys", None)
+                size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+                now += size
+                more += size // stream.keys.shape[-2]
+    return now, more
+
+
+@dataclass(frozen=True)
+class PictureMemory:
+    """Memory of a picture in a batch, in bytes.
+
+    Attributes:
+        prefill: peak while its prompt runs: pixels, image features, activations, logits, and its caches so far.
+        text: its caches at the maximum length of its text, and the logits of a step.
+    """
+
+    prefill: int
+    text: int
+
+    def largest_batch(self, free: int, most: int) -> int:
+        """Return the number of pictures that fit into `free` bytes, from 1 to `most`: all prompts, then all texts."""
+        return max(1, min(free // max(self.prefill, self.text), most))
+
+
+@torch.no_grad()
+def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> PictureMemory:
+    """Run the prompt of one picture, and return the picture's memory in a batch."""
+    model, settings = lvlm.model, lvlm.preset.generation
+    text_config = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=text_config)
+    decodings: list[Any] = []
+    given: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
+    with peak_memory(*devices_of(model)) as peak:
+        lvlm.decode(
+            lvlm.to_device(inputs),
+            1,
+            task,
+            on_attach=decodings.append,
+            **given,
+        )
+    second = [each.cache for each in decodings if isinstance(each, SecondPass) and each.cache is not None]
+    now, more = map(sum, zip(*map(cache_bytes, [cache, *second]), strict=True))
+    logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
+    return PictureMemory(max(peak.bytes, now), now + more * (settings.max_new_tokens + ROOM) + logits)
+
+
+def free_memory(*devices: torch.device) -> int:
+    """Return the bytes for a batch: a share of the free memory, of the device with the least.
+
+    With several devices each holds only a part of a batch, so this errs on the side of small batches.
+    """
+    return min(map(_free, devices))
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    else:
+        free = psutil.virtual_memory().available
+    return int(free * SHARES.get(device.type, SHARE))
+
+
+def most_pictures(device: torch.device) -> int:
+    """Return the maximum batch size, for any amount of memory."""
+    return LIMITS.get(device.type, LIMIT)

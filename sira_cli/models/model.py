@@ -1,0 +1,554 @@
+"""A loaded model under a decoding method: from pictures and prompts in memory to tensors, tokens and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.core.arguments import CACHE
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.fork import Fork
+from sira_cli.core.forward_pass import Step
+from sira_cli.core.rules import cut_offs_kept
+from sira_cli.errors import LongPromptError, SettingsError
+from sira_cli.methods.base import Ability, Method, PromptBatch
+from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
+from sira_cli.models import combinations
+from sira_cli.models.chat import parser_of
+from sira_cli.models.placement import devices_of
+from sira_cli.models.preset import Preset, check_text
+from sira_cli.models.presets import calibrated
+from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square
+from sira_cli.models.progress import NewTokens, Start, TextPieces, Trail, WordScores
+from sira_cli.models.sampling import derived_seed, processors_of, sampler
+from sira_cli.models.texts import Answer, FinishReason
+from sira_cli.models.vocabulary import EndTokens, Vocabulary
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.following import FollowingText, SchemaTokens
+    from sira_cli.models.schema import Schema
+
+BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
+
+
+class PreparingModel:
+    """A loaded large vision-language model and its processor, which make inputs of pictures and prompts.
+
+    Attributes:
+        model, processor: the Hugging Face objects.
+        preset: every setting in force.
+        decoder: the method with its settings.
+        find_image: `[B, S]` input ids -> bool, P_img.
+        vocabulary: the tokenizer, token by token.
+    """
+
+    model: Any
+    processor: Any
+    preset: Preset
+    decoder: Method
+    find_image: Callable[[torch.Tensor], torch.Tensor]
+    vocabulary: Vocabulary
+
+    def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
+        """Return the seed of each picture's noise, for methods that change the picture."""
+        return [derived_seed(self.preset.generation.seed, image) for image in image_hashes]
+
+    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
+        """Return the seed of each text, for `generate`."""
+        seed = self.preset.generation.seed
+        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
+
+    def check_prompt(self, prompt: Prompt, pictures: int = 1) -> None:
+        """Check that a prompt is valid.
+
+        Args:
+            prompt: of any kind.
+            pictures: number of pictures that a text is about.
+
+        Raises:
+            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns or
+                pictures that do not fit the checkpoint's chat format.
+        """
+        for turn in turns_of(prompt):
+            check_text("the prompt", turn.text)
+            for kind in ("image_token", "video_token"):
+                placeholder = getattr(self.processor, kind, None)
+                if placeholder and placeholder in turn.text:
+                    raise SettingsError(f"the prompt holds {placeholder}, this model's placeholder; leave it out")
+        if isinstance(prompt, Conversation) or pictures > 1:
+            with self.vocabulary.lock:
+                check_chat(self.processor, prompt, self.preset.prompts.system, pictures)
+
+    def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
+        """Check that many prompts are valid, before any picture is read.
+
+        Args:
+            prompts: pairs of a prompt and its picture's name.
+
+        Raises:
+            SettingsError: a prompt contains the model's placeholder for a picture.
+        """
+        for prompt, picture in prompts:
+            try:
+                self.check_prompt(prompt)
+            except SettingsError as error:
+                raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
+
+    def chat_inputs(
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
+    ) -> Mapping[str, torch.Tensor]:
+        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
+
+        Args:
+            images, prompts: as for `prepare`.
+            system: system message; empty: the preset's.
+            at_once: ask for an answer after an empty thought, regardless of the preset's `think`.
+        """
+        if self.preset.image.pad_to_square:
+            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
+        inputs: Mapping[str, torch.Tensor] = chat_inputs(
+            self.processor,
+            self.model.config.model_type,
+            images,
+            prompts,
+            system=system or self.preset.prompts.system,
+            think=self.preset.generation.think,
+            at_once=at_once,
+        )
+        return inputs
+
+    def prepare(
+        self,
+        images: Sequence[Shown],
+        prompts: Sequence[Prompt],
+        image_hashes: Sequence[str] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> Any:
+        """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
+
+        They include the inputs of a separate contrast stream, under names that begin with `BRANCH`.
+
+        Args:
+            images, prompts: B of each; pictures in the order of a conversation's turns.
+            image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
+            at_once: as for `chat_inputs`.
+
+        Raises:
+            LongPromptError: a prompt, with its pictures, is longer than the model's context.
+        """
+        if image_hashes is None and self.decoder.uses_seed:
+            samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
+            image_hashes = [hashlib.sha256(each).hexdigest() for each in samples]
+        seeds = self.picture_seeds(image_hashes or [""] * len(images))
+        with self.vocabulary.lock:
+            inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
+            self._check_context(images, inputs)
+            batch = PromptBatch(self, inputs, seeds, images, prompts)
+            for name, value in self.decoder.branch_inputs(batch).items():
+                inputs[BRANCH + name] = value
+        return inputs
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model was made for; None: its config does not say."""
+        config = self.model.config.get_text_config()
+        stated: int | None = getattr(config, "max_position_embeddings", None)
+        rope = getattr(config, "rope_parameters", None) or {}
+        if stated is None or not rope.get("factor"):
+            return stated
+        # Some configs state the length before the positions are stretched.
+        return max(stated, int(rope["factor"] * rope.get("original_max_position_embeddings", stated)))
+
+    def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
+        context = self.context
+        for shown, tokens in zip(images, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
+            if context is None or tokens <= context:
+                continue
+            pictures = len(pictures_of(shown))
+            who, remedy = "a picture", "shorten it, or make the picture smaller"
+            if pictures > 1:
+                who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
+            raise LongPromptError(
+                f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}: {remedy}",
+                tokens=tokens,
+            )
+
+    def to_device(self, inputs: Any) -> Any:
+        """Move prepared inputs to the model's device, and pixels to its precision."""
+        return inputs.to(self.model.device, dtype=self.model.dtype)
+
+    def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
+        """Count image tokens and prompt tokens of each row."""
+        image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
+        return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
+
+
+class DecodingModel(PreparingModel):
+    """A loaded large vision-language model under one decoding method.
+
+    Attributes:
+        method: the method's name; `decoder` is the method with its settings.
+        k, layers: K and L; K is 0 for a method without a fork.
+        alpha: the method's contrast strength; 0 for one without.
+        sira: the settings of the fork, with the model's image tokens.
+        parser: separates reasoning from answers.
+        ends: the tokens that end a text.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        preset: Preset,
+        method: Method,
+        revision: str,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        combinations.check(preset, method)
+        self.model = model
+        self.processor = processor
+        self.preset = preset
+        self.decoder = method = calibrated(method, preset.model, revision)
+        self.method = method.name
+        self.revision = revision
+        image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
+        self.find_image = image_tokens.resolve(model.config).find
+        self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
+        fork = Fork(model, self.sira)  # refuses an unsupported model now, not at the first picture
+        self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
+        self.alpha = method.contrast_strength(self.sira)
+        method.check_model(model, self.sira)
+        self.check_prompt(preset.prompts.system)
+        self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
+        self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
+        self.ends = EndTokens.of(model, processor.tokenizer)
+        # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored
+        # (Qwen2.5-VL has a repetition penalty).
+        model.generation_config = GenerationConfig(
+            eos_token_id=list(self.ends.ids) or None, pad_token_id=self.ends.padding
+        )
+
+    @property
+    def quantization(self) -> str | None:
+        """Bits of the decoder layers' weights: `8bit`, `4bit` or None."""
+        return self.preset.load.quantization
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights: `bfloat16`, ..."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        """Device of the weights: `cpu`, `cuda:0`, or several."""
+        return ", ".join(map(str, devices_of(self.model)))
+
+    @property
+    def batches(self) -> bool:
+        """Whether several pictures can be decoded together, each text as if decoded alone."""
+        able = Ability.BATCHES in self.decoder.abilities
+        return able and (self.preset.generation.temperature == 0 or self.samples_rows)
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether each row of a batch is sampled separately; not with beams or a method's own search."""
+        return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
+
+    @property
+    def leaves_trail(self) -> bool:
+        """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
+        return self.decoder.rewinds and self.preset.generation.num_beams == 1
+
+    @functools.cached_property
+    def schema_tokens(self) -> SchemaTokens:
+        """The tokens by which texts follow schemas.
+
+        Raises:
+            SettingsError: the extra `json` is missing, or the end of the model's thoughts is not a token.
+            UnsupportedModelError: the model has no token that ends a text.
+        """
+        from sira_cli.models.following import SchemaTokens
+
+        return SchemaTokens(self.parser, self.ends)
+
+    @property
+    def both_streams(self) -> SiraConfig:
+        """The settings for observing both streams; for methods with `Ability.TRACES`."""
+        return self.decoder.fork_config(self.sira)
+
+    def generate(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+        on_new: Callable[[list[int]], None] | None = None,
+        seeds: Sequence[int] | None = None,
+        task: str = "caption",
+        start: Start | None = None,
+        trail: Trail | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+    ) -> torch.Tensor:
+        """Decode prepared inputs with the method and the settings in force; the global random state is unchanged.
+
+        Args:
+            inputs: output of `prepare` for B pictures and prompts, on the model's device.
+            on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
+            on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
+                `on_text`. With `greedy` the CF stream is also computed, but has no part in the choice.
+            on_new: called with the B new tokens of a step, instead of `on_text` (not with beams or a method's own
+                search).
+            seeds: seeds of the rows, from `text_seeds`; None: seeds for rows without pictures and prompts.
+            task: `caption` or `ask`, which some methods treat differently.
+            start: the beginning of the texts; None: empty.
+            trail: receives the method's reusable computations for the prompts and texts.
+            schemas: the schema that each text follows (None: none), after empty starts; None: none does.
+
+        Raises:
+            SettingsError: `on_tokens` with beams (a step does not belong to a single text), or with a method without
+                a CF stream.
+
+        Returns:
+            Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
+        """
+        settings = self.preset.generation
+        rows = len(inputs["input_ids"])
+        seeds = self.text_seeds([""] * rows, [str(row) for row in range(rows)]) if seeds is None else seeds
+        start = start or Start.at_nothing(rows)
+        streamer: BaseStreamer | None = None
+        steps: list[Step] = []
+        if on_tokens is not None:
+            self._check_watching()
+            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
+        elif on_new is not None:
+            streamer = NewTokens(on_new)
+        elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
+            streamer = TextPieces(self.parser.begin(), on_text)
+        cuda = [self.model.device] if self.model.device.type == "cuda" else []
+        picking = self._picking(seeds, inputs["attention_mask"], start, schemas)
+        cache = start.cache
+        if trail is not None and self.leaves_trail:
+            cache = trail.begin(self.model, cache)
+        if cache is not None:
+            picking[CACHE] = cache
+        ruling_out = schemas is not None or bool(start.processors)
+        with torch.random.fork_rng(cuda), cut_offs_kept() if ruling_out else nullcontext():
+            torch.manual_seed(seeds[0])  # for sampling that is not row by row
+            output = self.decode(
+                inputs,
+                (start.new_tokens or settings.max_new_tokens) - start.in_inputs,
+                task,
+                on_step=None if on_tokens is None else steps.append,
+                num_beams=settings.num_beams,
+                streamer=streamer,
+                **picking,
+            )
+        new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
+        return new
+
+    def decode(self, inputs: Any, new_tokens: int, task: str = "caption", **arguments: Any) -> torch.Tensor:
+        """Let the method decode prepared inputs.
+
+        Args:
+            inputs: as for `generate`.
+            new_tokens: maximum number of new tokens.
+            task: as in `generate`.
+            **arguments: arguments of `Method.generate`.
+
+        Returns:
+            Ids `[B, S + N]`, prompts included.
+        """
+        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+        branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+        decoder = self.decoder.for_task(task)
+        return decoder.generate(self.model, own, self.sira, branch, max_new_tokens=new_tokens, **arguments)
+
+    def _picking(
+        self,
+        seeds: Sequence[int],
+        attention_mask: torch.Tensor,
+        start: Start,
+        schemas: Sequence[Schema | None] | None,
+    ) -> dict[str, Any]:
+        """Return the arguments of `generate` that decide how tokens are picked from the method's logits."""
+        settings = self.preset.generation
+        processors = self.processors(seeds, attention_mask, start, schemas)
+        how: dict[str, Any] = {"do_sample": False}
+        if settings.temperature > 0 and not self.samples_rows:
+            how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
+            how |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
+        if start.stopping:
+            how["stopping_criteria"] = StoppingCriteriaList(start.stopping)
+        return how | ({"logits_processor": processors} if processors else {})
+
+    def processors(
+        self,
+        seeds: Sequence[int],
+        attention_mask: torch.Tensor,
+        start: Start | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+    ) -> LogitsProcessorList:
+        """Return the processors of a method's logits for the settings in force; often an empty list.
+
+        Args:
+            seeds: seeds of the rows.
+            attention_mask: `[B, S]` of the prompts, left-padded.
+            start: the beginning of the texts; None: empty.
+            schemas: as for `generate`.
+        """
+        settings, start = self.preset.generation, start or Start.at_nothing(len(seeds))
+        processors = LogitsProcessorList()
+        if schemas is not None:  # first, as the others leave all tokens that are left rather than none
+            from sira_cli.models.following import SchemaMask
+
+            processors.append(SchemaMask([self.following(each) for each in schemas], attention_mask.shape[1]))
+        processors += processors_of(settings, attention_mask)
+        processors += start.processors
+        if settings.temperature > 0 and self.samples_rows:
+            cut_offs: Any = {"top_k": settings.top_k, "min_p": settings.min_p}
+            processors += sampler(seeds, settings.temperature, settings.top_p, start.in_inputs, **cut_offs)
+        return processors
+
+    def following(self, schema: Schema | None) -> FollowingText | None:
+        """Return an empty text that follows a schema; None without one. Errors as for `schema_tokens`."""
+        return None if schema is None else self.schema_tokens.begin(schema)
+
+    def _check_watching(self) -> None:
+        """Check that both streams can be observed step by step."""
+        combinations.check(self.preset, self.decoder, streams="looking at both streams")
+
+
+@dataclass(frozen=True)
+class TextEnd:
+    """A text that has ended.
+
+    Attributes:
+        tokens: its tokens, without padding.
+        finish_reason: why it ended.
+        text, reasoning: the answer, and the model's thoughts before it.
+        reasoning_tokens: number of tokens of the thoughts.
+        error: the reason why it is not an answer, or empty.
+    """
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    text: str
+    reasoning: str
+    reasoning_tokens: int
+    error: str
+
+
+class AnsweringModel(DecodingModel):
+    """A `DecodingModel` that returns answers, with their finish reasons."""
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        words: bool = False,
+        task: str = "caption",
+        trail: Trail | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+        on_tokens: Callable[[list[int], Step], None] | None = None,
+        **watching: Any,
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs.
+
+        Args:
+            inputs: from `prepare`.
+            on_text, seeds: as in `generate`.
+            words: score the words (`WordScores`) instead of calling `on_text`.
+            task, trail, schemas, on_tokens: as in `generate`.
+            **watching: `on_new` and `start`, as in `generate`.
+
+        Raises:
+            SettingsError: `words` with beams, or with a method without both streams.
+        """
+        inputs = self.to_device(inputs)
+        image_tokens, prompt_tokens = self.lengths(inputs)
+        scores = WordScores(self.parser, self.sira.alpha) if words else None
+        watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
+
+        def watch(new: list[int], step: Step) -> None:
+            for watcher in watchers:
+                watcher(new, step)
+
+        tokens = self.generate(
+            inputs,
+            on_text,
+            on_tokens=watch if watchers else None,
+            seeds=seeds,
+            task=task,
+            trail=trail,
+            schemas=schemas,
+            **watching,
+        )
+        if trail is not None:
+            trail.end(tokens.tolist())
+        answers = []
+        followed = [None] * len(image_tokens) if schemas is None else schemas
+        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, followed, strict=True)
+        for number, (row, image, prompt, schema) in enumerate(rows):
+            answer = self.answer_of(row, image, prompt, schema)
+            if scores:
+                found = scores.words(number, answer.output_tokens)
+                answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])
+            answers.append(answer)
+        return answers
+
+    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int, schema: Schema | None = None) -> Answer:
+        """Return the answer of a text's new tokens, which may be padded.
+
+        Args:
+            row: the tokens.
+            image_tokens, prompt_tokens: the prompt's counts.
+            schema: schema that the text followed.
+        """
+        ended = self.ended(row)
+        answer = Answer(
+            text=ended.text,
+            finish_reason=ended.finish_reason,
+            image_tokens=image_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(ended.tokens),
+            error=ended.error,
+            reasoning=ended.reasoning if ended.reasoning or self.parser.expects else None,
+            reasoning_tokens=ended.reasoning_tokens,
+            tokens=tuple(ended.tokens),
+            warnings=self._past_context(prompt_tokens + len(ended.tokens)),
+        )
+        return answer if schema is None else schema.answer(answer)
+
+    def _past_context(self, tokens: int) -> tuple[str, ...]:
+        """Return the warning about a prompt and text that together exceed the model's context, if they do."""
+        if self.context is None or tokens <= self.context:
+            return ()
+        return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
+
+    def ended(self, row: list[int]) -> TextEnd:
+        """Return the text of new tokens, which may be padded."""
+        row = self.ends.until_end(row)
+        reason: FinishReason = self.ends.finish_reason(row)
+        parsed = self.parser.parse(row)
+        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text)
+        error = self._unfinished(len(row), reason) if unfinished else ""
+        return TextEnd(row, reason, "" if error else parsed.text, parsed.reasoning, parsed.reasoning_tokens, error)
+
+    def _unfinished(self, tokens: int, reason: FinishReason) -> str:
+        """Return the message for a text with an unfinished thought."""
+        ways = ["raise max_new_tokens"] if reason == "length" else []
+        ways += ["switch thinking off"] if self.preset.generation.think else []
+        return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)

@@ -1,0 +1,203 @@
+"""Where a model is, and in how many bits: devices, precision, quantization, threads."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig
+
+from sira_cli.core.families import text_stack
+from sira_cli.errors import SettingsError
+from sira_cli.models.sizes import BYTES, LEAST_SHARE
+
+SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
+
+
+def devices_of(model: Any) -> list[torch.device]:
+    """Return the devices of a model's weights, beginning with that of its inputs."""
+    return sorted({weight.device for weight in model.parameters()}, key=lambda each: (each != model.device, str(each)))
+
+
+def pick_device(name: str) -> str:
+    """Return the device for `auto` or a torch name."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda:0"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"no device named {name!r}; expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise SettingsError(f"device {name} is not supported; expected auto, cpu, cuda, cuda:1 or mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"device {name} does not exist: torch sees {torch.cuda.device_count()} CUDA devices")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SettingsError("device mps does not exist: it needs a Mac with Apple silicon")
+    return name if name != "cuda" else "cuda:0"
+
+
+def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str | None) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that place a model."""
+    one = pick_device(device)
+    unknown = model is None or getattr(model.config, "quantization_config", None) is not None
+    if device != "auto" or unknown or one != "cuda:0" or torch.cuda.device_count() == 1:
+        return {"device_map": one}
+    free = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+    return share_out(weight_bytes(model, dtype, quantization), free)
+
+
+def share_out(needed: int, free: Sequence[int]) -> dict[str, Any]:
+    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with `free` bytes."""
+    if needed <= SHARE * free[0]:
+        return {"device_map": "cuda:0"}
+    if needed > SHARE * sum(free):
+        raise SettingsError(
+            f"the weights take {needed / 1e9:.1f} GB, more than {SHARE:.0%} of the {sum(free) / 1e9:.1f} GB that are "
+            f"free on {len(free)} GPUs: give `quantization=` 4bit, or use a smaller model"
+        )
+    return {"device_map": "auto", "max_memory": dict(enumerate(free))}  # the CPU is not among them
+
+
+def weight_bytes(model: Any, dtype: torch.dtype | None, quantization: str | None) -> int:
+    """Return the size of a model's weights in memory; arguments as for `place`."""
+    fewer: dict[int, float] = {}
+    if quantization is not None:
+        for part in text_stack(model).layers.modules():
+            if type(part) is nn.Linear:
+                fewer[id(part.weight)] = BYTES[quantization]
+
+    def each(weight: nn.Parameter) -> float:
+        return fewer.get(id(weight), (dtype or weight.dtype).itemsize)
+
+    return int(sum(weight.numel() * each(weight) for weight in model.parameters()))
+
+
+INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandbytes packs it for AVX512-BF16
+
+
+def check_quantization(name: str | None) -> None:
+    """Check that bitsandbytes is installed for a quantization."""
+    if name is not None and importlib.util.find_spec("bitsandbytes") is None:
+        raise SettingsError(f"quantization {name} needs bitsandbytes: pip install 'sira-cli[quant]'")
+
+
+def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfig:
+    """Return the config of a quantization for transformers."""
+    if model is None:
+        raise SettingsError(
+            "quantization needs the language model's layers, which are not known, because the checkpoint's own code "
+            "makes this model: leave out `quantization=`"
+        )
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise SettingsError("the weights in this checkpoint are quantized: leave out `quantization=`")
+    layers = text_stack(model).layers
+    matrices = [part for part in layers.modules() if type(part) is nn.Linear]
+    reached = sum(part.weight.numel() for part in matrices)
+    weights = sum(weight.numel() for weight in layers.parameters())
+    if reached < LEAST_SHARE * weights:
+        raise SettingsError(
+            f"quantization reaches {reached / weights:.0%} of the weights of {type(model).__name__}: the others are "
+            "experts, which are not quantized. Leave out `quantization=`, or use a smaller model"
+        )
+    if name == "4bit" and device == "cpu":
+        _check_packing(matrices)
+    return BitsAndBytesConfig(
+        load_in_4bit=name == "4bit",
+        load_in_8bit=name == "8bit",
+        llm_int8_skip_modules=_beside_layers(model, layers),
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+
+
+def _check_packing(matrices: list[nn.Linear]) -> None:
+    """Refuse matrices that bitsandbytes quantizes, but fails to multiply on a CPU with AVX512-BF16."""
+    native: Any = importlib.import_module("bitsandbytes.functional")  # without types
+    odd = [part for part in matrices if part.in_features % INPUTS or part.out_features % OUTPUTS]
+    if odd and native.has_avx512bf16():
+        raise SettingsError(
+            f"on this processor bitsandbytes multiplies 4-bit matrices with multiples of {INPUTS} inputs and {OUTPUTS} "
+            f"outputs; this model has one with {odd[0].in_features} and {odd[0].out_features}: give `quantization=` "
+            "8bit, or leave it out"
+        )
+
+
+def _beside_layers(module: nn.Module, layers: nn.Module, name: str = "") -> list[str]:
+    """Return the names of the largest parts with matrices that contain no decoder layers."""
+    if module is layers:
+        return []
+    if all(part is not layers for part in module.modules()):
+        return [name] if any(isinstance(part, nn.Linear) for part in module.modules()) else []
+    children = module.named_children()
+    return [found for own, part in children for found in _beside_layers(part, layers, f"{name}.{own}".lstrip("."))]
+
+
+HALVES = (torch.bfloat16, torch.float16)
+
+_log = logging.getLogger(__name__)
+
+
+def computes_in(dtype: torch.dtype) -> bool:
+    """Return whether this processor has arithmetic for a 16-bit type. Without it every number is converted first.
+
+    If torch cannot determine it, as without oneDNN, the answer is yes.
+    """
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call] # not annotated upstream
+        return True
+    if dtype == torch.bfloat16:
+        if platform.machine().lower() in ("x86_64", "amd64"):  # torch's answer includes processors that only convert
+            return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def on_processor(own: torch.dtype | None, folder: Path, packed: int | None = None) -> torch.dtype | str:
+    """Return the precision of `auto` for a model on the CPU."""
+    if own not in HALVES or computes_in(own):
+        return "auto"
+    name = str(own).removeprefix("torch.")
+    needed = packed or 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    free = psutil.virtual_memory().available
+    if needed > free:
+        _log.info(
+            "%s, though this processor has no arithmetic for it: float32 would take %.1f GB, and %.1f GB are free",
+            *(name, needed / 1e9, free / 1e9),
+        )
+        return "auto"
+    _log.info("float32 instead of the checkpoint's %s, for which this processor has no arithmetic", name)
+    return torch.float32
+
+
+CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # variables by which a user chooses
+SMALL = 50_000_000  # weights; with fewer, threads wait for each other longer than they work
+
+
+def threads_for(model: Any) -> int:
+    """Return the number of threads for a model on the CPU.
+
+    One for a small model; else torch's own number, but at most one per physical core. A user's choice wins.
+    """
+    own = torch.get_num_threads()
+    if any(os.environ.get(name) for name in CHOSEN):
+        return own
+    if sum(weight.numel() for weight in model.parameters()) < SMALL:
+        return 1
+    return min(own, psutil.cpu_count(logical=False) or own)
+
+
+def use_threads(model: Any) -> None:
+    """Let torch use as many threads as suit a model, in the whole process, if the model is on a CPU."""
+    if model.device.type == "cpu":
+        torch.set_num_threads(threads_for(model))

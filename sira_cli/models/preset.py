@@ -1,0 +1,442 @@
+"""A preset: a model and everything that decides its answers, checked.
+
+Unknown keys, wrong types and out-of-range values are errors that name the key and the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError
+from sira_cli.methods import find as find_method
+from sira_cli.methods.base import Method
+from sira_cli.methods.settings import Setting
+from sira_cli.models.texts import TextSettings
+from sira_cli.pictures.names import is_utf8
+
+MOST_CAPTIONS = 50  # of one picture, to find its objects
+
+
+class Strict(BaseModel):
+    """A part of a preset: unknown keys and other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SiraSettings(Strict):
+    """K and the strengths; `SiraConfig` documents and checks them."""
+
+    k: int | None = Field(default=None, ge=1)
+    k_fraction: float | None = Field(default=None, gt=0, lt=1)
+    alpha: float = Field(default=0.5, ge=0, lt=1e9)
+    beta: float | None = Field(default=None, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> SiraSettings:
+        SiraConfig(**self.model_dump())
+        return self
+
+
+class Prompts(Strict):
+    """Prompts for the model; `ask` contains `{question}`.
+
+    Attributes:
+        verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
+            without one.
+        system: system message, instead of the chat template's own; empty: the template's own, if it has one.
+    """
+
+    caption: str = Field(default="Please describe this image in detail.", min_length=1)
+    ask: str = "{question}"
+    verify: str = "Is there {thing} in the image?"
+    system: str = ""
+
+    def asking(self, question: str) -> str:
+        """Return the prompt for a question."""
+        if not question.strip():
+            raise SettingsError("the question is empty: give one, such as 'Is there a cat?'")
+        check_text("the question", question)
+        return self.ask.replace("{question}", question)
+
+    @field_validator("ask")
+    @classmethod
+    def _has_question(cls, value: str) -> str:
+        if "{question}" not in value:
+            raise ValueError("must contain {question}")
+        return value
+
+    @field_validator("verify")
+    @classmethod
+    def _has_thing(cls, value: str) -> str:
+        if "{thing}" not in value and "{name}" not in value:
+            raise ValueError("must contain {thing}, or {name} without an article")
+        return value
+
+
+class Generation(Strict):
+    """Decoding settings; temperature 0 is greedy.
+
+    Attributes:
+        top_k, min_p: further cut-offs of sampling, as in transformers; 0 is off.
+        repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
+        think: ask the model to reason before it answers; for chat templates with a switch.
+    """
+
+    max_new_tokens: int = Field(default=512, ge=1)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    num_beams: int = Field(default=1, ge=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    think: bool = False
+
+    @field_validator("no_repeat_ngram_size")
+    @classmethod
+    def _is_no_single_token(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("must be 0 (off) or at least 2")
+        return value
+
+
+class VerifySettings(Strict):
+    """The second look at the objects that a text names.
+
+    Attributes:
+        min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
+        yes, no: spellings of the two answers, divided by commas; with a question in another language, its words.
+    """
+
+    min_support: float = Field(default=0.5, ge=0, le=1)
+    yes: str = "Yes, yes, YES"
+    no: str = "No, no, NO, Not, not"
+
+    @field_validator("yes", "no")
+    @classmethod
+    def _has_words(cls, value: str) -> str:
+        if not all(part.strip() for part in value.split(",")):
+            raise ValueError("expected words between commas")
+        return value
+
+    @property
+    def answers(self) -> tuple[list[str], list[str]]:
+        """The spellings of yes, and those of no."""
+        yes, no = ([part.strip() for part in words.split(",")] for words in (self.yes, self.no))
+        return yes, no
+
+
+class GuideSettings(Strict):
+    """Captions that are decoded after the second look at what they may name.
+
+    Attributes:
+        captions: number of captions of a picture in which its objects are looked for: the method's own, and samples.
+        heat: temperature of the samples.
+        threshold: like `verify.min_support`, which it replaces if it is set.
+        cut_off: `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
+    """
+
+    captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
+    heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    cut_off: float = Field(default=0.2, gt=0, le=1)
+
+
+class Load(Strict):
+    """How weights are loaded.
+
+    Attributes:
+        attn_implementation: `auto` is sdpa if the model has it, else eager.
+        quantization: bits of the decoder layers' weights, by bitsandbytes.
+        trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
+    quantization: Literal["8bit", "4bit"] | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def attention(self) -> str | None:
+        """The attention for transformers; None: transformers chooses."""
+        return None if self.attn_implementation == "auto" else self.attn_implementation
+
+
+class ImageSettings(Strict):
+    """How pictures are resized for the model; settings that are None keep the checkpoint's value.
+
+    Attributes:
+        max_pixels, min_pixels: limits of the resized picture; its size decides the number of image tokens (Qwen-VL).
+        max_tiles: maximum number of tiles of a picture (InternVL).
+        longest_edge: longest edge of the resized picture in pixels (SmolVLM, Idefics3, Pixtral).
+        pan_and_scan: whether crops of wide and tall pictures are also shown (Gemma 3).
+        pad_to_square: whether pictures are padded to squares with the processor's mean colour, so that nothing is
+            cropped (LLaVA-1.5).
+    """
+
+    max_pixels: int | None = Field(default=None, ge=1)
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_tiles: int | None = Field(default=None, ge=1)
+    longest_edge: int | None = Field(default=None, ge=1)
+    pan_and_scan: bool | None = None
+    pad_to_square: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are not None."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def check_text(what: str, text: str) -> None:
+    """Check that a text is valid UTF-8. A command line may contain any bytes."""
+    if not is_utf8(text):
+        raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
+
+
+# Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
+_LATER_GENERATION = ("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think")
+_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
+ONLY_IF_SET = (
+    "system",
+    "json_schema",
+    *(f"image.{name}" for name in _LATER_IMAGE),
+    *(f"generation.{name}" for name in _LATER_GENERATION),
+    *(f"text.{name}" for name in TextSettings.model_fields),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no")),
+    *(f"verify.{name}" for name in ("captions", "heat")),
+)
+
+
+_DESCRIBE = ("name", "description", "family", "model", "download_gb", "methods")  # keys that no run changes
+_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+class Preset(Strict):
+    """A model and everything that decides its answers.
+
+    Attributes:
+        family: heading of the preset in `sira presets list`.
+        download_gb: size of the weights; only for messages.
+        methods: settings of methods other than `sira` that differ from their defaults, by method and name.
+        text: changes to captions and answers, but not to answers of benchmarks.
+    """
+
+    name: str = ""
+    description: str = ""
+    family: str = ""
+    model: str = Field(min_length=1)
+    revision: str = "main"
+    download_gb: float | None = Field(default=None, gt=0)
+    sira: SiraSettings = SiraSettings()
+    methods: dict[str, dict[str, JsonValue]] = {}
+    image_tokens: ImageTokens = ImageTokens()
+    prompts: Prompts = Prompts()
+    generation: Generation = Generation()
+    load: Load = Load()
+    image: ImageSettings = ImageSettings()
+    text: TextSettings = TextSettings()
+    verify: VerifySettings = VerifySettings()
+    guide: GuideSettings = GuideSettings()
+
+    @field_validator("methods")
+    @classmethod
+    def _check_methods(cls, given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        for name, settings in given.items():
+            method = find_method(name)
+            for key in settings:
+                if key in method.from_preset:
+                    raise SettingsError(f"{key} of method {name} belongs in `sira`")
+            method.with_values(**settings)
+        return given
+
+    def method(self, name: str) -> Method:
+        """Return a method with this preset's settings for it.
+
+        Raises:
+            SettingsError: the method does not exist.
+        """
+        return find_method(name).with_values(**self.methods.get(name, {}))
+
+    @property
+    def sira_config(self) -> SiraConfig:
+        """The settings for the fork."""
+        return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
+
+    def decisive(self) -> dict[str, Any]:
+        """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
+        left_out = {"name", "description", "family", "download_gb", "prompts", "methods"}
+        left_out |= {"text", "verify", "output", "guide"}
+        values = self.model_dump(mode="json", exclude=left_out)
+        later = self.later()
+        for name in _LATER_GENERATION:
+            if name not in later:
+                del values["generation"][name]
+        del values["load"]["quantization"]  # keys and reports name it themselves
+        del values["load"]["trust_remote_code"]
+        values["image"] = {"max_pixels": None} | self.image.given()
+        if "system" in later:
+            values["system"] = later["system"]
+        if text := self.text.given():
+            values["text"] = text
+        return values
+
+    def later(self) -> dict[str, Any]:
+        """Return the settings that records contain only if they are set, by their names in records."""
+        values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
+        return values | ({"system": self.prompts.system} if self.prompts.system else {})
+
+    @property
+    def streams(self) -> bool:
+        """Whether texts are final as they are decoded, so that they can be shown piece by piece."""
+        return not self.text.given()
+
+    def without_text(self) -> Preset:
+        """Return the same preset without changes to the model's texts."""
+        return self.model_copy(update={"text": TextSettings()})
+
+    def with_settings(self, /, **settings: Any) -> Preset:
+        """Return the same preset with single values replaced; None keeps a value.
+
+        Args:
+            **settings: keys as in `full_key`, such as `generation.top_p` or `top_p`; `prompt` is the caption prompt.
+
+        Raises:
+            SettingsError: a value is not valid, or a name is not a key.
+        """
+        return self.with_values(**{name: value for name, value in settings.items() if value is not None})
+
+    def with_values(self, /, **settings: Any) -> Preset:
+        """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
+        values = self.model_dump(mode="json")
+        given, names = {}, {}
+        for name, value in settings.items():
+            given[key := full_key(name)] = value
+            if isinstance(value, str):
+                check_text(name, value)
+            section, _, last = key.rpartition(".")
+            (values[section] if section else values)[last] = value
+            names[key] = name
+        for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
+            if given.get(f"sira.{one}") is not None and f"sira.{other}" not in given:
+                values["sira"][other] = None
+        return validate(values, "settings", names)
+
+
+@functools.cache
+def keys() -> dict[str, Any]:
+    """Return the keys of a preset that change a run, as `generation.top_p`, with the types of their values."""
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(Preset).items():
+        if name in _DESCRIBE or name not in Preset.model_fields:
+            continue
+        if kind is ImageTokens or issubclass(kind, BaseModel):
+            found |= {f"{name}.{part}": hint for part, hint in get_type_hints(kind).items() if part != "model_config"}
+        else:
+            found[name] = kind
+    return found
+
+
+def full_key(name: str) -> str:
+    """Return the key of this name: the key itself, or the only one with this last part."""
+    name = {"prompt": "prompts.caption"}.get(name, name)
+    if name in keys():
+        return name
+    found = [key for key in keys() if key.rpartition(".")[2] == name]
+    if len(found) > 1:
+        raise SettingsError(f"{name!r} stands for {' and '.join(found)}: give one of these keys")
+    if not found:
+        known = [*keys(), *(key.rpartition(".")[2] for key in keys())]
+        raise SettingsError(f"no setting named {name!r}{nearest(name, known)}")
+    return found[0]
+
+
+def read_value(key: str, text: str) -> Any:
+    """Parse the value of a key, written as on a command line or in YAML; `Preset.with_values` checks it."""
+    kind = keys()[key]
+    if kind is str:
+        return text
+    if text == "none" and type(None) in get_args(kind):
+        return None
+    if bool in (kind, *get_args(kind)) and text in _TRUTH:
+        return _TRUTH[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def validate(values: dict[str, Any], source: str, names: Mapping[str, str] = MappingProxyType({})) -> Preset:
+    """Return the preset of these values; `source` names their origin in messages, and `names` parameters, by key."""
+    try:
+        # As JSON, where strict types still let a list fill a tuple.
+        return Preset.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems = error.errors()
+        for problem in problems:
+            if name := names.get(".".join(map(str, problem["loc"]))):
+                given = problem["input"]
+                shown = f"{given:g}" if isinstance(given, float) else json.dumps(given, ensure_ascii=False).strip('"')
+                raise SettingsError(f"`{name}=` {shown:.100}: {_expected(problem)}") from error
+        raise SettingsError(f"{source}: {'; '.join(map(_explain, problems))}") from error
+
+
+def _explain(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        *parents, name = problem["loc"]
+        return f"unknown key `{key}`{nearest(str(name), _schema_at(parents).get('properties', {}))}"
+    if problem["type"] == "missing":
+        return f"`{key}` is missing"
+    shown = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"`{key}`: {_expected(problem)}{shown}"
+
+
+def _expected(problem: Any) -> str:
+    if problem["type"] == "value_error":  # one of ours
+        return str(problem["ctx"]["error"])
+    return f"expected {_values_in_words(_schema_at(problem['loc']))}"
+
+
+def values_of(key: str) -> str:
+    """Return the valid values of a key in words: `a number from 0`."""
+    return _values_in_words(_schema_at(key.split(".")))
+
+
+def _values_in_words(node: Mapping[str, Any]) -> str:
+    if some := node.get("anyOf"):
+        return ", or ".join(_values_in_words(each) for each in some)
+    kind, above = node.get("type", "object"), node.get("exclusiveMinimum")
+    if kind not in ("integer", "number"):
+        others = {"boolean": "true or false", "array": "a list", "null": "none", "object": "keys with values"}
+        return others.get(kind) or Setting(str, "", choices=tuple(node.get("enum", ()))).values
+    low, high = node.get("minimum", above), node.get("maximum", node.get("exclusiveMaximum"))
+    limits = {"low": low, "high": None if high is None or high >= 1e9 else high}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return Setting(int if kind == "integer" else float, "", above_low=above is not None, **given).values
+
+
+def _schema_at(place: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the part of the schema of presets for a key, or for what contains keys."""
+    node = schema = Preset.model_json_schema()
+    for part in place:
+        node = node.get("items") or node.get("properties", {}).get(part, {})
+        options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
+        reference = next((option["$ref"] for option in options if "$ref" in option), None)
+        if reference:
+            node = schema["$defs"][reference.rsplit("/", 1)[1]]
+    return node
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return a remark for an error, of at most a line: the nearest known name, or all known names."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    valid = ", ".join(sorted(set(known)))
+    return f"; did you mean `{close[0]}`?" if close else f" (valid: {valid})" if 0 < len(valid) <= 100 else ""

@@ -1,0 +1,172 @@
+"""Presets in files, the shipped ones and your own, and calibrations of models next to them.
+
+Errors name the file, the key and the nearest valid name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from platformdirs import user_cache_path, user_config_path
+
+from sira_cli.errors import NotCalibratedError, SettingsError
+from sira_cli.files import from_home
+from sira_cli.methods.base import Method
+from sira_cli.methods.calibrated import Calibrated
+from sira_cli.models.preset import Preset, Prompts, nearest, validate
+
+# In the wheel the presets are inside the package, in a checkout next to it.
+_PACKAGE = Path(__file__).parents[1]
+SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.parent / "presets") if folder.is_dir())
+DEFAULT = "qwen2.5-vl-7b"
+BUNDLED = "bundled"  # as `model`: the checkpoint that comes with the package
+BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
+SHIPPED_CALIBRATIONS = _PACKAGE / "demo" / "calibrations"  # the bundled model's
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a duplicate key is an error; plain YAML would use the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Called by PyYAML for each mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"`{key}` is given twice", node.value[index][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+def for_model(model: str) -> Preset:
+    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
+
+    Picture sizes, the system prompt and the settings of the second look come from the shipped preset
+    of the same id (`shipped_for`), if it exists.
+    """
+    shipped = shipped_for(model)
+    if shipped is None:
+        return Preset(model=model)
+    prompts = Prompts(system=shipped.prompts.system)
+    return Preset(model=model, image=shipped.image, prompts=prompts, verify=shipped.verify)
+
+
+def shipped_for(model: str) -> Preset | None:
+    """Return the shipped preset of a model id, or the one with the shortest name of several: others are variants."""
+    for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: len(path.stem)):
+        preset = read(path)
+        if preset.model == model:
+            return preset
+    return None
+
+
+def read(path: Path) -> Preset:
+    """Read the preset in a YAML file."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise SettingsError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: a preset is a mapping with at least `model: ...`")
+    values.setdefault("name", path.stem)
+    preset = validate(values, str(path))
+    if preset.model.startswith(("./", "../", ".\\", "..\\", "~")):
+        folder = (path.parent / from_home(preset.model)).resolve()
+        preset = preset.model_copy(update={"model": str(folder)})
+    return preset
+
+
+def find(name: str) -> Preset:
+    """Return the preset of a name or path, looked up as a path, among the user's presets, among the shipped ones."""
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = from_home(name)
+        if not path.is_file():
+            raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to `model=`)")
+        return read(path)
+    known = available()
+    if name not in known:
+        raise SettingsError(
+            f"no preset named {name!r}{nearest(name, known)}; `sira presets list` shows all "
+            "(a model id or a folder goes to `model=`)"
+        )
+    return read(known[name])
+
+
+def resolve(source: str) -> Preset:
+    """Return the preset for the `source` of `load`: a preset's name or file, a checkpoint folder, or a hub model id."""
+    if source.endswith((".yaml", ".yml")) or source in available():
+        return find(source)
+    if "/" in source or from_home(source).is_dir():
+        return for_model(source)
+    return find(source)  # raises, with the nearest name
+
+
+def available() -> dict[str, Path]:
+    """Return every preset file by name; the user's own replace shipped ones of the same name."""
+    return {
+        path.stem: path
+        for folder in (SHIPPED, home() / "presets")
+        for pattern in ("*.yaml", "*.yml")
+        for path in sorted(folder.glob(pattern))
+    }
+
+
+def home() -> Path:
+    """Return the user's folder for presets: `$SIRA_HOME`, else the system's folder for settings."""
+    return Path(os.environ.get("SIRA_HOME") or user_config_path("sira"))
+
+
+def cache() -> Path:
+    """Return the folder for files that `sira` makes and can make again."""
+    return Path(os.environ["SIRA_HOME"]) / "cache" if os.environ.get("SIRA_HOME") else user_cache_path("sira")
+
+
+def to_yaml(preset: Preset) -> str:
+    """Return the preset as a YAML file, without the defaults."""
+    values = preset.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+
+
+def calibration_path(kind: str, model: str, revision: str) -> Path:
+    """Return the path of a model's calibration: `$SIRA_HOME/calibrations/ict/MODEL@REVISION.safetensors`."""
+    return home() / "calibrations" / kind / f"{Path(model).name}@{_short(revision)}.safetensors"
+
+
+def find_calibration(kind: str, revision: str) -> Path | None:
+    """Return a model's calibration, even if its folder has moved; the user's own comes before a shipped one."""
+    for folder in (home() / "calibrations", SHIPPED_CALIBRATIONS):
+        for path in sorted((folder / kind).glob(f"*@{_short(revision)}.safetensors")):
+            return path
+    return None
+
+
+def calibrated(method: Method, model: str, revision: str) -> Method:
+    """Return a method with the calibration of a model, if it needs one; a given file is checked."""
+    if not isinstance(method, Calibrated):
+        return method
+    how = f"sira calibrate {method.name} -m {model}"
+    if method.calibration is None:
+        path = find_calibration(method.name, revision)
+        if path is None:
+            raise NotCalibratedError(
+                f"method {method.name} needs a calibration of {model}, which is made once: see `{how} -h`"
+            )
+        method = replace(method, calibration=str(path))
+    origin = method.read().origin
+    if origin.revision != revision:
+        raise SettingsError(
+            f"{method.calibration}: made for {origin.model} ({origin.revision}), not for {model} ({revision}): "
+            f"make one with `{how}`"
+        )
+    return method
+
+
+def _short(revision: str) -> str:
+    return revision.removeprefix("folder-")[:12]

@@ -1,0 +1,175 @@
+"""Texts in progress: their starts, their trail for later starts, pieces of text, scores of words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
+from transformers.cache_utils import DynamicCache
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.core.cache import cut_back
+from sira_cli.core.forcing import followed
+from sira_cli.core.forward_pass import Step
+from sira_cli.core.positions import position_state
+from sira_cli.core.rules import contrast
+from sira_cli.models.reasoning import Parsing, ReasoningParser
+
+
+@dataclass(frozen=True)
+class Start:
+    """The beginning of B texts.
+
+    Attributes:
+        tokens: the first tokens of each text, which then continues.
+        in_inputs: number of them that are already in the inputs of `generate`, after the prompts.
+        cache: keys and values of all but the last column of the inputs of `generate`; None: empty.
+        processors, stopping: logits processors and stopping criteria, besides the settings.
+        new_tokens: maximum tokens of a text, the first ones included; None: from the settings.
+    """
+
+    tokens: Sequence[Sequence[int]]
+    in_inputs: int = 0
+    cache: DynamicCache | None = None
+    processors: Sequence[LogitsProcessor] = ()
+    stopping: Sequence[StoppingCriteria] = ()
+    new_tokens: int | None = None
+
+    @classmethod
+    def at_nothing(cls, rows: int) -> Start:
+        """Return the start of `rows` empty texts."""
+        return cls([[]] * rows)
+
+
+class Trail:
+    """A method's computations for prompts and their texts, to go back to.
+
+    Attributes:
+        cache: reusable keys and values, or None.
+        rows: the rows of the batch's prompts that it contains.
+        texts: the decoded tokens of each.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        """Begin an empty trail of some rows."""
+        self.rows = list(rows)
+        self.cache: DynamicCache | None = None
+        self.texts: list[list[int]] = [[] for _ in rows]
+        self._model: Any = None
+
+    def begin(self, model: Any, cache: DynamicCache | None) -> DynamicCache:
+        """Return the cache for decoding to fill: that of its start, or a new one."""
+        self._model = model
+        self.cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+        return self.cache
+
+    def end(self, texts: list[list[int]]) -> None:
+        """Keep the decoded tokens, and the model's state outside the cache."""
+        self.texts = texts
+        state = () if self._model is None else position_state(self._model)
+        self._positions = [(module, name, getattr(module, name)) for module, name in state]
+
+    def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
+        """Return inputs and a start that continue texts after given tokens; None if the cache does not have them."""
+        places = [self.rows.index(row) for row in rows]
+        if self.cache is None or any(
+            self.texts[place][: len(kept)] != list(kept) for place, kept in zip(places, tokens, strict=True)
+        ):
+            return None
+        shortest = min(map(len, tokens))
+        ids: Tensor = inputs["input_ids"]
+        index = torch.tensor(places, device=ids.device)
+        cache = cut_back(self.cache, index, ids.shape[1] + shortest - 1)
+        if cache is None:
+            return None
+        for module, name, value in self._positions:
+            setattr(module, name, value[index] if isinstance(value, Tensor) else value)
+        own = {name: value[list(rows)] for name, value in inputs.items() if value.shape == ids.shape}
+        return followed(self._model, own, [kept[:shortest] for kept in tokens]), Start(tokens, shortest, cache)
+
+
+class NewTokens(BaseStreamer):
+    """Passes on the new tokens of a step, once they are known."""
+
+    def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
+        self._on_tokens = on_tokens
+        self._in_prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called by `generate` with the prompt, then with each token."""
+        if not self._in_prompt:
+            self._on_tokens(value.tolist())
+        self._in_prompt = False
+
+    def end(self) -> None:
+        """Called by `generate` at the end."""
+
+
+class TextPieces(NewTokens):
+    """Passes on the certain part of a text (B = 1), without its reasoning."""
+
+    def __init__(self, parsing: Parsing, on_text: Callable[[str], None]) -> None:
+        super().__init__(self._add)
+        self._parsing, self._on_text, self._text, self._retracted = parsing, on_text, "", 0
+
+    def end(self) -> None:
+        """Called by `generate` at the end."""
+        self._tell(final=True)
+
+    def _add(self, tokens: list[int]) -> None:
+        self._parsing.add(tokens[0])
+        self._tell(final=False)
+
+    def _tell(self, *, final: bool) -> None:
+        parsed = self._parsing.parsed(final=final)
+        if parsed.retracted > self._retracted:  # text already passed on cannot be taken back: the answer follows it
+            self._text, self._retracted = "", parsed.retracted
+        if len(parsed.text) > len(self._text):
+            self._on_text(parsed.text[len(self._text) :])
+            self._text = parsed.text
+
+
+class WordScores:
+    """The words of B running texts, with two scores each.
+
+    `delta` is the sum of z_full - z_cf over a word's tokens: how much late access to the image raises its logits.
+    `grounding` is the probability of the word under the contrast, the product over its tokens: how likely it stays
+    once the language prior is discounted. A low value means that the model is not sure that the picture shows this
+    word rather than another; it is evidence, not proof, and synonyms also lower it.
+    """
+
+    def __init__(self, parser: ReasoningParser, alpha: float, *, at_once: bool = False) -> None:
+        self._parser, self._alpha, self._at_once = parser, alpha, at_once
+        self._tokens: list[list[int]] = []  # a list of B for each step
+        self._deltas: list[list[float]] = []
+        self._logprobs: list[list[float]] = []
+
+    def add(self, tokens: Sequence[int], step: Step) -> None:
+        """Take the next token of each text, and the logits `[B, V]` from which it was picked."""
+        picked = torch.tensor(list(tokens), device=step.full.device)[:, None]
+        z_cd = contrast(step.full, step.cf, self._alpha)  # for any method that picked the token
+        delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
+        logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
+        self._tokens.append(list(tokens))
+        self._deltas.append(delta[:, 0].tolist())
+        self._logprobs.append(logprob[:, 0].tolist())
+
+    def words(self, row: int, length: int) -> list[dict[str, Any]]:
+        """Return the words of one text of `length` tokens, without its reasoning."""
+        found = self._parser.words([tokens[row] for tokens in self._tokens[:length]], at_once=self._at_once)
+        return [
+            {
+                "word": word.text,
+                "start": word.start,
+                "end": word.end,
+                "steps": [word.first, word.last],
+                "delta": sum(deltas[row] for deltas in self._deltas[word.first : word.last]),
+                "grounding": math.exp(sum(logprobs[row] for logprobs in self._logprobs[word.first : word.last])),
+            }
+            for word in found
+        ]

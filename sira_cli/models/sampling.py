@@ -1,0 +1,112 @@
+"""Sampling with separate random numbers per row: a text does not depend on the rest of its batch, or on earlier texts.
+
+A row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
+picture, have independent draws, and a text can be reproduced alone, in a batch, under Ray and after a resume. Equal
+pictures with equal prompts have equal draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from sira_cli.models.preset import Generation
+
+_COLDEST = 1e-6  # below it, float32 overflows; only the best token is left long before
+
+
+def derived_seed(seed: int, *of: str) -> int:
+    """Return a seed of 63 bits that depends on `of`, such as a picture's hash and a prompt."""
+    digest = hashlib.sha256(json.dumps([seed, *of]).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class RowSampler(LogitsProcessor):
+    """Leaves one token per row, drawn from the row's distribution with its next uniform number.
+
+    The next step, greedy or another draw, can only take that token.
+    """
+
+    def __init__(self, seeds: Sequence[int], drawn: int = 0) -> None:
+        """Begin texts of B rows with these seeds; the first `drawn` numbers of each are skipped."""
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for generator in self._generators:
+            for _ in range(drawn):
+                torch.rand((1,), generator=generator, dtype=torch.float64)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores `[B, V]`, -inf except at the picked tokens, by inverting each row's cumulative sum."""
+        exact = torch.float64 if scores.device.type in ("cpu", "cuda") else torch.float32  # others may lack float64
+        uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
+        sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
+        total = sums[:, -1:]
+        drawn = torch.stack(uniform).to(scores.device, exact) * total  # [B, 1]
+        drawn = drawn.minimum(total.nextafter(torch.zeros_like(total)))  # rounding must not pass the last token
+        picked = torch.searchsorted(sums, drawn, right=True)  # [B, 1]: the first token whose sum is larger
+        return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
+
+
+def sampler(
+    seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0, *, top_k: int = 0, min_p: float = 0.0
+) -> LogitsProcessorList:
+    """Return processors that sample B rows with these seeds at a temperature, in the order of transformers."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
+    if top_k:
+        processors.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        processors.append(TopPLogitsWarper(top_p))
+    if min_p:
+        processors.append(MinPLogitsWarper(min_p))
+    processors.append(RowSampler(seeds, drawn))
+    return processors
+
+
+def processors_of(generation: Generation, attention_mask: torch.Tensor) -> LogitsProcessorList:
+    """Return the processors for these settings; empty if they are off.
+
+    `generate` applies them to the model's output, which is the contrast. They also count the prompt's tokens, as in
+    transformers, but not its padding in a batch.
+    """
+    processors = LogitsProcessorList()
+    if generation.repetition_penalty != 1:
+        padding = (attention_mask == 0).sum(dim=1).repeat_interleave(generation.num_beams)
+        processors.append(RepetitionPenalty(generation.repetition_penalty, padding))
+    if generation.no_repeat_ngram_size:
+        processors.append(NoRepeatedNgrams(generation.no_repeat_ngram_size))
+    return processors
+
+
+class RepetitionPenalty(LogitsProcessor):
+    """That of transformers, which looks past padding from 5.23 on only."""
+
+    def __init__(self, penalty: float, padding: torch.Tensor) -> None:
+        self._penalty, self._padding = penalty, padding[:, None]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return `scores [B, V]` with those of all tokens in `input_ids [B, S]` made smaller."""
+        here = torch.arange(input_ids.shape[1], device=input_ids.device) >= self._padding.to(input_ids.device)
+        seen = torch.zeros_like(scores).scatter_add(1, input_ids, here.to(scores.dtype)) > 0
+        return torch.where(seen, torch.where(scores < 0, scores * self._penalty, scores / self._penalty), scores)
+
+
+class NoRepeatedNgrams(NoRepeatNGramLogitsProcessor):
+    """Forbids tokens that would repeat an n-gram, unless a method's cut-off leaves no other token."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return `scores [B, V]` with -inf at forbidden tokens; `input_ids [B, S]` are all tokens so far."""
+        allowed = super().__call__(input_ids, scores)
+        nothing_left = (allowed == -torch.inf).all(dim=-1, keepdim=True)  # [B, 1]
+        return torch.where(nothing_left, scores, allowed)
