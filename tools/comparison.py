@@ -59,14 +59,7 @@ class Comparison:
         cost: Mapping[str, Spread],
         timed: int,
     ) -> Comparison:
-        """Combine the measurements.
-
-        Args:
-            methods: the bundled model under each, greedy first.
-            chosen: the chosen settings.
-            report: from `measure`.
-            cost, timed: from `caption_costs`, and its number of scenes.
-        """
+        """Combine the measurements."""
         settings, origin = {}, {}
         for name, lvlm in methods.items():
             if name in chosen:
@@ -148,11 +141,7 @@ def value_text(value: Any) -> str:
 
 
 def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
-    """Load the bundled model once, and put it under each of several methods with the settings chosen for them.
-
-    Returns:
-        The model under each method that can run, greedy first; and by name the reasons why others cannot.
-    """
+    """Load the bundled model once, and put it under each of several methods with the settings chosen for them."""
     greedy, failed = load_method("greedy"), {}
     found = {"greedy": greedy}
     for name in names:
@@ -164,13 +153,7 @@ def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[s
 
 
 def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
-    """Measure methods and greedy, each with the settings that were chosen for it on validation scenes.
-
-    Args:
-        names: of methods; one that cannot run is left out and reported.
-        scenes: to caption and to ask about.
-        units: keeps the texts, begun.
-    """
+    """Measure methods and greedy, each with the settings that were chosen for it on validation scenes."""
     chosen = read_chosen()
     methods, failed = load_all(names, chosen)
     for name, reason in failed.items():

@@ -18,11 +18,7 @@ FIGURES = ("CHAIRi", "coverage")
 
 
 def example(scene: int) -> str:
-    """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets.
-
-    Raises:
-        LookupError: `examples/README.md` has no such scene.
-    """
+    """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets."""
     name = f"scene-{scene}.png"
     for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines():
         if name in line:

@@ -131,14 +131,7 @@ def gpu_name() -> str | None:
 
 
 def run_part(part: Part, folder: Path, tiny: bool, left: float) -> Outcome:
-    """Run a part in a separate process, and return its result.
-
-    Args:
-        part: to run.
-        folder: where its files go.
-        tiny: whether on the CPU.
-        left: seconds that all parts together may still take.
-    """
+    """Run a part in a separate process, and return its result."""
     limit = min(TINY_SECONDS if tiny else part.seconds, left)
     if left < LEAST:
         return Outcome(part.name, "skipped", 0.0, f"the {MINUTES} minutes of all parts are over: name it alone")

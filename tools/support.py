@@ -69,18 +69,7 @@ class Mention(NamedTuple):
 def measure_support(
     methods: Mapping[str, Lvlm], scenes: Sequence[Scene], on_progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, dict[str, Any]]:
-    """Measure the AUROC of `support` over the object words of each decoder's captions, and of other scores.
-
-    Args:
-        methods: the bundled model under each decoder.
-        scenes: to caption.
-        on_progress: called with the number of finished scenes, for each method from 0.
-
-    Returns:
-        By method: `threshold`, the preset's; `not asked`, the number of object words outside its vocabulary;
-        `flagged`, the numbers of real and of absent objects' words below the threshold; and for each of `PARTS`
-        `words`, `hallucinated` and a `Figure` for each of `SCORES`, as in `word_scores.measure_words`.
-    """
+    """Measure the AUROC of `support` over the object words of each decoder's captions, and of other scores."""
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
         named: list[Mention] = []

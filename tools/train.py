@@ -125,11 +125,7 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
 
 
 def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
-    """Train all three parts; `work` keeps the state to go on, `out` receives the checkpoint.
-
-    Raises:
-        SettingsError: `work` holds a run of another recipe.
-    """
+    """Train all three parts; `work` keeps the state to go on, `out` receives the checkpoint."""
     work.mkdir(parents=True, exist_ok=True)
     begun = work / "recipe.json"
     if begun.exists() and json.loads(begun.read_text(encoding="utf-8")) != asdict(recipe):

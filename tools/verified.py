@@ -112,18 +112,7 @@ def measure_verified(
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units[list[str]] | None = None,
 ) -> tuple[SceneReport, dict[str, float]]:
-    """Caption scenes, take second looks, and compare all texts with the first method's drafts.
-
-    Args:
-        methods: the bundled model under each.
-        scenes: to caption.
-        looks: second looks, each with the method under which it is taken.
-        on_progress: called with the number of scenes that are done.
-        units: keeps the texts, begun; those in it are not decoded again.
-
-    Returns:
-        The report, and the number of objects removed per caption.
-    """
+    """Caption scenes, take second looks, and compare all texts with the first method's drafts."""
     kept = Units[list[str]]() if units is None else units
     names = [*methods, *(looked(*look) for look in looks)]
     tallies = {name: Tally() for name in names}

@@ -21,18 +21,7 @@ SCORES = ("grounding", "delta", "probability")  # the last, of the full stream a
 
 
 def measure_words(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, dict[str, Any]]:
-    """Measure the AUROC of each score over the object words of each decoder's captions.
-
-    Args:
-        methods: the bundled model under each decoder.
-        scenes: to caption.
-
-    Returns:
-        By method, `words` and `hallucinated` (counts), `by_doubt` (the same two counts for each fifth of
-        grounding, from the highest on), and a `Figure` for each of `SCORES`, in percent, with its 95 % interval over
-        scenes: 100 separates all true words from hallucinated ones, 50 is chance. None if the captions have words of
-        one kind only.
-    """
+    """Measure the AUROC of each score over the object words of each decoder's captions."""
     found: dict[str, dict[str, Any]] = {}
     for name, lvlm in methods.items():
         rows = []  # one per word: scene, hallucinated, scores

@@ -63,14 +63,7 @@ def write_llava(folder: Path) -> Path:
 
 
 def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: int = 16) -> Path:
-    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off.
-
-    Args:
-        folder: to be made.
-        version: of the family.
-        thinking: the end of the template; by default that of the version.
-        head: width of an attention head of the decoder, in sixteens.
-    """
+    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off."""
     folder.mkdir(parents=True)
     ids = _write_qwen_tokenizer(folder, THOUGHTS if version.startswith("3") else [])
     family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]

@@ -63,24 +63,7 @@ def write_checkpoint(
     template_file: str = "chat_template.json",
     tied: bool = False,
 ) -> Path:
-    """Write all files. In the settings `"@<image>"` means the id of `<image>`, `"@size"` the vocabulary's.
-
-    Args:
-        folder: made here.
-        kind: of tokenizer; see `write_tokenizer`.
-        tokenizer: tokenizer_config.json, without `added_tokens_decoder`.
-        config: config.json, without the sizes of its parts.
-        generation: generation_config.json.
-        name: in `WRITERS`; None: it is not among them.
-        first: special tokens with the lowest ids.
-        plain: added tokens that are not special, behind the words.
-        last: special tokens behind everything.
-        image_processor: preprocessor_config.json; None: processor_config.json holds it.
-        processor: processor_config.json.
-        template: chat template.
-        template_file: where it is.
-        tied: the checkpoint holds no output matrix of its own.
-    """
+    """Write all files. In the settings `"@<image>"` means the id of `<image>`, `"@size"` the vocabulary's."""
     folder.mkdir(parents=True)
     ids = write_tokenizer(folder, kind, tokenizer, first.split(), plain.split(), last.split())
     values = _with_ids(config, ids)

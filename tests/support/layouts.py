@@ -102,14 +102,7 @@ def released_model(model: str) -> Any:
 
 
 def beside(config: dict[str, Any], what: str) -> int:
-    """Return how many numbers the files of a model hold that transformers does not count as its weights.
-
-    Args:
-        config: of the model.
-        what: `draft`: Qwen3.5's own layer for speculative decoding, as wide as the last one, behind a matrix that
-            joins two rows, and three norms. `shared`: Gemma 4's keys and values, with their norm, of layers that take
-            those of others, and the constants of its layers and of its picture tower.
-    """
+    """Return how many numbers the files of a model hold that transformers does not count as its weights."""
     with torch.device("meta"):
         model: Any = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
     text, layers = model.config.get_text_config(decoder=True), model.get_decoder().layers

@@ -34,17 +34,7 @@ def make_trace(
     seed: int = 0,
     **run: object,
 ) -> list[dict]:
-    """A whole trace: the run line, a line per token, the end line.
-
-    Args:
-        picture: that was captioned; default one that is nowhere.
-        text: the caption; its tokens are its words, long ones in two, and an end token.
-        deltas: z_full - z_cf of words, about; others get a small random one.
-        others: more tokens of the vocabulary.
-        tracked: words to track.
-        folder: of the trace, which `file_name` starts from.
-        run: keys of the run line.
-    """
+    """A whole trace: the run line, a line per token, the end line."""
     rng = np.random.default_rng(seed)
     tokens = [*_tokenize(text), END]
     vocabulary = list(
