@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
-from sira_cli.cli.terminal.strip import DOUBT, PALE, print_words, word_style
+from sira_cli.cli.terminal import strip
+from sira_cli.cli.terminal.strip import DOUBT, PALE, print_words
 
 EXAMPLE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 TEXT = "There is a laptop and a dog."
@@ -30,17 +32,15 @@ def shown(shown_on_terminal):
     return run
 
 
-def test_an_absent_thing_of_a_large_delta_is_doubted():
-    laptop, dog = (next(word for word in WORDS if name in word["word"]) for name in ("laptop", "dog"))
-    assert [word_style(word) for word in (laptop, dog)] == [DOUBT[3], DOUBT[0]]
-
-
-def test_function_words_are_pale():
-    pale = [word["word"] for word in WORDS if word_style(word) == PALE]
-    assert pale == ["There", "is", "a", "and", "a"]
-
-
-def test_words_to_doubt_are_listed_below_the_text(capsys):
+def test_words_are_coloured_by_doubt_and_listed_below_the_text(capsys, monkeypatch):
+    """An absent thing of a large delta is doubted; function words are pale, whatever their numbers."""
+    printed: list[Text] = []
+    monkeypatch.setattr(strip.Console, "print", lambda _, text: printed.append(text))
+    print_words(TEXT, WORDS, legend=False)
+    styled = [(TEXT[span.start : span.end], span.style) for span in printed[0].spans]
+    assert [word for word, style in styled if style == PALE] == ["There", "is", "a", "and", "a"]
+    assert [(word, style) for word, style in styled if style != PALE] == [("laptop", DOUBT[3])]
+    monkeypatch.undo()
     print_words(TEXT, WORDS, legend=False)
     assert capsys.readouterr().out.splitlines() == [TEXT, "doubt first: laptop 0.15"]
     print_words("a dog.", WORDS[-2:], legend=False)

@@ -16,27 +16,28 @@ PALE = "dim"
 LISTED = 8  # words to doubt that are named below a text
 
 
-def word_style(word: dict[str, Any]) -> str:
-    """Return the style of a word; function words and the like are pale."""
-    if not says_something(word["word"]):
-        return PALE
-    return DOUBT[doubt(word["grounding"])]
-
-
 def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) -> None:
-    """Print a text with coloured words, and below it the words to doubt."""
-    strip = Text(text)
+    """Print a text with coloured words, function words and the like pale, and below it the words to doubt."""
+    strip, doubted = Text(text), []
     for word in words:
-        start, end = word["start"], word["end"]
-        if core := bare(word["word"]):
-            start += word["word"].index(core)
-            end = start + len(core)
-        strip.stylize(word_style(word), start, end)
+        telling, core = says_something(word["word"]), bare(word["word"]) or word["word"]
+        start = word["start"] + word["word"].index(core)
+        strip.stylize(DOUBT[doubt(word["grounding"])] if telling else PALE, start, start + len(core))
+        if telling and word["grounding"] < DOUBTED:
+            doubted.append((word["grounding"], core))
+    line = Text(style="" if doubted else PALE)
+    line.append("doubt first: " if doubted else f"no word to doubt: the grounding of all is {DOUBTED:g} or more", PALE)
+    for number, (grounding, core) in enumerate(sorted(doubted, key=lambda each: each[0])[:LISTED]):
+        line.append("  " * bool(number)).append(core, DOUBT[doubt(grounding)]).append(f" {grounding:.2f}", PALE)
+    line.append(f"  and {len(doubted) - LISTED} more" if len(doubted) > LISTED else "", PALE)
     console = Console(highlight=False)
     console.print(strip)
-    console.print(_doubted(words))
+    console.print(line)
     if legend:
-        console.print(_legend())
+        meaning = Text().append("grounding, the word's probability under the contrast: ", PALE)
+        for degree, step in enumerate(STEPS, start=1):
+            meaning.append(f"< {step:g}", DOUBT[degree]).append("  ")
+        console.print(meaning.append("evidence, not proof; function words are pale", PALE))
 
 
 def print_candidates(tokens: list[dict[str, Any]]) -> None:
@@ -50,27 +51,6 @@ def print_candidates(tokens: list[dict[str, Any]]) -> None:
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:3]
             views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
-        table.add_row(
-            str(line["step"]), Text(repr(line["token"])), f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views
-        )
+        numbers = f"{line['delta']:+.2f}", f"{line['kl']:.3f}"
+        table.add_row(str(line["step"]), Text(repr(line["token"])), *numbers, *views)
     Console(highlight=False).print(table)
-
-
-def _doubted(words: list[dict[str, Any]]) -> Text:
-    """List the least grounded content words, strongest doubt first."""
-    telling = [word for word in words if says_something(word["word"])]
-    found = sorted((word for word in telling if word["grounding"] < DOUBTED), key=lambda word: float(word["grounding"]))
-    if not found:
-        return Text(f"no word to doubt: the grounding of all is {DOUBTED:g} or more", style="dim")
-    line = Text().append("doubt first: ", "dim")
-    for number, word in enumerate(found[:LISTED]):
-        line.append("  " * bool(number)).append(bare(word["word"]), DOUBT[doubt(word["grounding"])])
-        line.append(f" {word['grounding']:.2f}", "dim")
-    return line.append(f"  and {len(found) - LISTED} more" if len(found) > LISTED else "", "dim")
-
-
-def _legend() -> Text:
-    legend = Text().append("grounding, the word's probability under the contrast: ", "dim")
-    for degree, step in enumerate(STEPS, start=1):
-        legend.append(f"< {step:g}", DOUBT[degree]).append("  ")
-    return legend.append("evidence, not proof; function words are pale", "dim")
