@@ -9,6 +9,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 import jsonschema
 import pytest
@@ -267,8 +268,14 @@ def test_a_given_token_among_no_views_best_is_shown(tmp_path):
 # The picture
 
 
-def shown(path: Path):
-    return find_picture(read_traces(path)[0])
+class Shown(NamedTuple):
+    name: str
+    note: str
+    images: list
+
+
+def shown(path: Path) -> Shown:
+    return Shown(*find_picture(read_traces(path)[0]))
 
 
 def test_the_picture_beside_the_trace(tmp_path, photos):

@@ -68,8 +68,8 @@ def make_page(
         return Page(render(traces, title), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
     if len(paths) > 1:
         raise SettingsError(f"{one_line(str(paths[0]))} and {len(paths) - 1} more: expected one file of records")
-    gallery = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
-    return Page(_html("gallery", title=title or paths[0].name, gallery=gallery), gallery.shows, gallery.notes)
+    gallery, shows, notes = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
+    return Page(_html("gallery", title=title or paths[0].name, **gallery), shows, notes)
 
 
 def _holds_records(path: Path) -> bool:
@@ -88,7 +88,7 @@ def render(traces: Sequence[TracedText], title: str | None = None) -> str:
     cards = [Card(trace, scale) for trace in traces]
     settings = {setting for card in cards for setting in card.settings.items()}
     names = [name for name, _ in settings if name != "Finished"]
-    subjects = {card.picture.name for card in cards if card.picture.name}
+    subjects = {card.name for card in cards if card.name}
     count = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
     return _html(
         "trace",

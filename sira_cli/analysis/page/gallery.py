@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +28,13 @@ _NUMBER = re.compile(r"#\d+$")  # of a text about a picture that has several
 Entry = dict[str, Any]  # a record, ready for the page's script
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """A gallery of records, ready for the template.
+def gallery_of(
+    path: Path, other: Path | None, limit: int | None, on_picture: Callable[[int, int], None]
+) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """Read records and their pictures, and return what the template needs, `shows` and `notes` as in `Page`.
 
-    Attributes:
-        content: for the script: the shown records in the order of the file, the names of both runs (the second is empty
-            without one), and a name for the file, without its path, by which corrections are kept.
-        pictures: `data:` URIs of each record's picture, or of those of a group, separated by spaces.
-        about: the settings, in a line.
-        score: by which words are to doubt: `support` of a second look, or `grounding`; empty without one.
-        thresholds: below which they are.
-        shows: the content in words.
-        notes: what is missing.
+    For arguments and errors see `make_page`. `place`, by which corrections are kept, stands for the file's path.
     """
-
-    content: dict[str, Any]
-    pictures: list[str]
-    about: str
-    score: str
-    thresholds: str
-    shows: str
-    notes: tuple[str, ...]
-
-
-def gallery_of(path: Path, other: Path | None, limit: int | None, on_picture: Callable[[int, int], None]) -> Gallery:
-    """Read records and their pictures; for arguments and errors see `make_page`."""
     file, names, partners, only_other = RecordFile(path, WITH_CHECKS), (path.name, ""), list[Record | None](), 0
     if other is None:
         numbers = file.newest("name")[1]
@@ -84,18 +64,17 @@ def gallery_of(path: Path, other: Path | None, limit: int | None, on_picture: Ca
     most = f", the most doubtful of {len(records):,}" if len(chosen) < len(records) else ""
     missing = sum(not uris for uris, _ in pictures)
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
-    return Gallery(
-        content={"place": place, "names": names, "entries": entries},
-        pictures=[uris for uris, _ in pictures],
-        about=_about(records[0], prompts),
-        score="support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
-        thresholds=" or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
-        shows=f"{len(chosen):,} record{'s' * (len(chosen) != 1)}{most}",
-        notes=(
-            *([f"without their picture: {missing:,} (the cards say why)"] if missing else []),
-            *([f"left out: {only_other:,} that only the other run has"] if only_other else []),
-        ),
-    )
+    gallery = {
+        "content": {"place": place, "names": names, "entries": entries},
+        "names": names,
+        "pictures": [uris for uris, _ in pictures],
+        "about": _about(records[0], prompts),
+        "score": "support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
+        "thresholds": " or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
+    }
+    notes = [f"without their picture: {missing:,} (the cards say why)"] if missing else []
+    notes += [f"left out: {only_other:,} that only the other run has"] if only_other else []
+    return gallery, f"{len(chosen):,} record{'s' * (len(chosen) != 1)}{most}", tuple(notes)
 
 
 def _compared(record: Record, partner: Record | None) -> Entry:
@@ -182,9 +161,7 @@ def _picture(record: Record, folder: Path, side: int) -> tuple[str, str]:
     try:
         data = picture.read()
         images = [embedded(decode_picture(shown, part, side)[0], side) for shown, part in picture.files(data)]
-        changed = sha256 and picture.digest(data) != sha256
-        return " ".join(image.uri for image in images), (
-            "The picture was replaced or changed since (its sha256 differs)." if changed else ""
-        )
+        changed = "The picture was replaced or changed since (its sha256 differs)."
+        return " ".join(uri for uri, *_ in images), changed if sha256 and picture.digest(data) != sha256 else ""
     except PictureError as error:
         return "", str(error)

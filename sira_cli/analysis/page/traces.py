@@ -20,7 +20,6 @@ from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedT
 from sira_cli.errors import PictureError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.picture import OpenedPicture
 from sira_cli.pictures.sources import recorded
 
 HEIGHT = 100  # of a chart's view box
@@ -38,6 +37,8 @@ _CHANGED = "This is not the picture that was traced: the file was replaced or ch
 # Line breaks, non-characters, and marks that would turn the direction of the following tokens.
 _CONTROL = re.compile("([\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
 _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵", "\u2029": "¶"}
+
+Embedded = tuple[str, int, int]  # a picture as a `data:` URI, its width and height
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Card:
     """A trace on the page.
 
     Attributes:
+        name, note, images: of the picture, as in `find_picture`.
         words: positions in the text of words that can be true or false of the picture, the least grounded first.
         things: objects in the text with their support by a second look, the least supported first; None without one.
         pieces: for each token, the white space before it, its HTML, its CSS classes, and its numbers in a line.
@@ -114,12 +116,13 @@ class Card:
     def __init__(self, trace: TracedText, scale: Scale) -> None:
         """Prepare a trace; this looks for its picture."""
         run, end, tokens = trace.run, trace.end, trace.tokens
-        self.trace, self.picture, self.settings = trace, find_picture(trace), _settings(trace)
+        self.trace, self.settings = trace, _settings(trace)
+        self.name, self.note, self.images = find_picture(trace)
         self.heading, self.subject = "Failed at the start", ""
         if run is not None:
             method = "SIRA" if run.method == "sira" else run.method
             self.heading = f"{method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
-            self.subject = f"{self.picture.name} · {run.preset or run.model}"
+            self.subject = f"{self.name} · {run.preset or run.model}"
         self.source = f"{one_line(str(trace.path))}, line {trace.line}"
         self.chart = scale.chart(tokens)
         words = [(position, word) for position, word in enumerate(end.words if end else ())]
@@ -306,26 +309,13 @@ def _with_signs(text: str) -> Markup:
     return html
 
 
-class Embedded(NamedTuple):
-    """A picture as a `data:` URI, with its size."""
+def find_picture(trace: TracedText) -> tuple[str, str, list[Embedded]]:
+    """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one.
 
-    uri: str
-    width: int
-    height: int
-
-
-class TracedPicture(NamedTuple):
-    """The pictures of a trace for the page, a remark about them, and their name in one line."""
-
-    name: str
-    note: str
-    images: list[Embedded]
-
-
-def find_picture(trace: TracedText) -> TracedPicture:
-    """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one."""
+    The result is its name in one line, a remark about it, and the pictures to embed.
+    """
     if trace.run is None:
-        return TracedPicture("", "the run failed before it opened a picture", [])
+        return "", "the run failed before it opened a picture", []
     image, file_name = trace.run.image, trace.run.file_name
     name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
     problem, replaced = "", None
@@ -338,15 +328,11 @@ def find_picture(trace: TracedText) -> TracedPicture:
             problem = problem or str(error)
             continue
         if opened.sha256 == image.sha256:
-            return TracedPicture(name, "", _embedded(opened))
+            return name, "", [embedded(image) for image in opened.images]
         replaced = replaced or opened
     if replaced is not None:
-        return TracedPicture(name, _CHANGED, _embedded(replaced))
-    return TracedPicture(name, problem or "not found; put it next to the trace and make the page again", [])
-
-
-def _embedded(picture: OpenedPicture) -> list[Embedded]:
-    return [embedded(image) for image in picture.images]
+        return name, _CHANGED, [embedded(image) for image in replaced.images]
+    return name, problem or "not found; put it next to the trace and make the page again", []
 
 
 def embedded(image: Image.Image, side: int = LONGEST_SIDE) -> Embedded:
@@ -355,4 +341,4 @@ def embedded(image: Image.Image, side: int = LONGEST_SIDE) -> Embedded:
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     data = io.BytesIO()
     image.save(data, "WEBP", quality=80, method=2)  # of JPEG's size 60 %; a better method takes twice as long for 4 %
-    return Embedded("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), image.width, image.height)
+    return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), *image.size
