@@ -1,66 +1,102 @@
-"""The records of a run in other forms, with texts that somebody has corrected."""
+"""The records of a run in other forms, with texts that somebody has corrected.
+
+An argument file for ExifTool (`exiftool -@ ARGS`) writes records into XMP sidecars:
+
+    XMP-dc:Description                    the text, where no field of the picture or of a sidecar describes it
+    XMP-photoshop:CaptionWriter           program, model and doubtful words of that text
+    XMP-iptcCore:AltTextAccessibility     an alternative text, if they have no other
+    XMP-dc:Subject, XMP-digiKam:TagsList  keywords, after those that the picture and its sidecars have
+
+All of this is decided when ExifTool runs. The sidecar is `photo.jpg.xmp` or `photo.xmp`, whichever exists, else the
+first. Pictures are never written to. Programs such as digiKam and Immich take a field from the sidecar if it is there,
+and from the picture otherwise. So the keywords of the picture also go into the sidecar, which would hide them else.
+
+The conditions are Perl, as ExifTool takes it. `-q -q` silences warnings about fields that pictures lack; errors are
+shown. Tested with ExifTool 12.57.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sira_cli.analysis.exiftool import arguments, is_namable
 from sira_cli.analysis.record_file import WITH_CHECKS, RecordFile
 from sira_cli.analysis.tables import write_table
 from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.data.rows import read_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
+from sira_cli.look.claims import unsupported
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, recorded
 from sira_cli.run.records import as_line
 
 CORRECTION = "sira.correction/1"
+WRITTEN = "written"  # among the reasons of records that are left out
 _OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other
 
-
-class Correction(NamedTuple):
-    """A text that somebody has corrected, and the picture's name."""
-
-    name: str
-    text: str
-
-
-class Item(NamedTuple):
-    """A record, and as it was before somebody corrected it; None: nobody did."""
-
-    record: dict[str, Any]
-    before: dict[str, Any] | None
-
-
-@dataclass
-class Written:
-    """What became of the records.
-
-    Attributes:
-        texts: number of records written.
-        left_out: numbers of records without a text file or sidecar, by reason.
-    """
-
-    texts: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-
-    def leave_out(self, reason: str) -> None:
-        """Count a record that has none."""
-        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+# Fields in which people describe a picture: those of XMP (in all languages), EXIF, IPTC, PNG and JPEG, of ACDSee, of
+# Windows. Then those that name the author of a description, and alternative texts.
+_DESCRIPTIONS = (
+    *("Description*", "ImageDescription*", "UserComment*", "Caption-Abstract", "Comment", "XMP-acdsee:Caption"),
+    *("XPTitle", "XPSubject", "XPComment"),
+)
+_WRITERS = ("CaptionWriter", "Writer-Editor")
+_ALTERNATIVES = ("AltTextAccessibility*",)
+_TEXT, _WRITER = "XMP-dc:Description", "XMP-photoshop:CaptionWriter"
+_ALTERNATIVE = "XMP-iptcCore:AltTextAccessibility"
+_LONG, _SHORT = "%d%f.%e.xmp", "%d%f.xmp"
+_COMMON = ("-q", "-q", "-overwrite_original", "-charset", "filename=utf8")
+_SIDECAR = ("-srcfile", _LONG, "-srcfile", _SHORT)  # the one that exists, else the first
+_IS_SIDECAR = '$FileType eq "XMP"'  # after `-srcfile @`: not the picture, as there is no sidecar
+_PICTURE = "$OriginalDirectory/$OriginalFileName"
+_NAMES = {"PICTURE": f'"{_PICTURE}"', "SIDECARS": f'"{_PICTURE}.xmp", "{_PICTURE}" =~ s/[.][^.]*$$/.xmp/r'}
+_NO_SIDECAR = "not grep { $self->Exists($_) } SIDECARS"
+_NOTHING = r"""
+not grep {
+    my $info = ImageInfo($_, {CharsetFileName => "utf8"}, FIELDS);
+    grep { !/^(Error|Warning)/ and $info->{$_} =~ /\S/ } keys %$info
+} PICTURE, SIDECARS
+"""
+# The list that a sidecar shall have; undefined if it has it. $_ holds the new keywords, with tabs between them.
+_LIST = r"""
+my $picture = $$self{FILENAME};
+my @files = grep { $self->Exists($_) } "$picture.xmp", $picture =~ s/[.][^.]*$/.xmp/r, $picture;
+my $in = sub {
+    my ($file, $field) = @_;
+    my $info = ImageInfo($file, {ListSep => "\t", CharsetFileName => "utf8"}, $field);
+    map { split $field eq "XPKeywords" ? qr/;\s*/ : qr/\t/, $info->{$_} } grep { !/^(Error|Warning)/ } sort keys %$info
+};
+my $all = sub { map { my $field = $_; map { $in->($_, $field) } @files } @_ };
+my @new = split /\t/;
+my @plain = ($all->("XMP-dc:Subject", "IPTC:Keywords", "XPKeywords"), @new);
+LIST
+my %seen;
+$_ = join "\t", grep { length and !$seen{$_}++ } @list;
+undef $_ if @files > 1 and $_ eq join "\t", $in->($files[0], "FIELD")
+"""
+_LISTS = {
+    "XMP-dc:Subject": "my @list = @plain;",
+    # Paths, here with `/`, there with `|`. Without any, the plain keywords are the tags.
+    "XMP-digiKam:TagsList": r"""
+my @list = $all->("XMP-digiKam:TagsList", "XMP-microsoft:LastKeywordXMP");
+push @list, map { tr{|/}{/|}r } $all->("XMP-lr:HierarchicalSubject", "XMP-mediapro:CatalogSets");
+my %last = map { (m{([^/]*)$})[0] => 1 } @list;
+push @list, grep { !$last{$_} } map { tr{/}{|}r } grep({ m{/} } @list) ? @new : @plain;
+""",
+}
+_UNNAMABLE = re.compile(r"\|\s*$|[\r\n].*[$@]|[$@].*[\r\n]", re.DOTALL)  # a pipe; what ExifTool reads otherwise
 
 
 class Export:
     """The newest record of each picture in a file, in order. The texts stay on disk."""
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
-        """Scan the file."""
         self.path = path
         self._file = RecordFile(path, WITH_CHECKS)
         self._numbers = self._file.newest("name")[1]
@@ -70,85 +106,81 @@ class Export:
         for record, _ in self:
             self.keys.update(record)
             missing.pop(record["key"], None)
-        for correction in missing.values():
-            raise DataError(f"{corrections}: {correction.name}: no record of {path} has the key of this correction")
+        for name, _ in missing.values():
+            raise DataError(f"{corrections}: {name}: no record of {path} has the key of this correction")
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Yield each record, and as it was before somebody corrected it."""
         for number in self._numbers:
             record: dict[str, Any] = json.loads(self._file.line(int(number)))
-            correction = self._corrections.get(record["key"])
-            if correction is None or correction.text == record["text"]:
-                yield Item(record, None)
-            else:
-                yield Item(corrected(record, correction.text), record)
+            _, text = self._corrections.get(record["key"], ("", record["text"]))
+            yield (record, None) if text == record["text"] else (corrected(record, text), record)
 
-    def pictures(self) -> Iterator[tuple[Picture, Item]]:
-        """Yield the records with their pictures."""
-        for item in self:
-            yield recorded(item.record["file_name"], self.path.parent), item
+    def _pictures(self) -> Iterator[tuple[Picture, dict[str, Any], dict[str, Any] | None]]:
+        for record, before in self:
+            yield recorded(record["file_name"], self.path.parent), record, before
 
     def write_table(self, path: Path) -> None:
         """Write all records as a table, .csv or .parquet."""
-        write_table((item.record for item in self), path, self.keys)
+        write_table((record for record, _ in self), path, self.keys)
 
     def write_records(self, path: Path) -> None:
         """Write all records as lines; names of pictures are relative to the file's folder."""
         folder = path.parent.resolve()
         moved = folder != self.path.parent.resolve()
         with replacing(path) as file:
-            for picture, item in self.pictures():
-                name = picture.name_in(folder) if moved else item.record["file_name"]
-                images = picture.images(name) if moved else None
-                file.write(as_line(item.record | {"file_name": name} | ({"images": images} if images else {})))
+            for picture, record, _ in self._pictures():
+                if moved:
+                    name = picture.name_in(folder)
+                    images = picture.images(name)
+                    record |= {"file_name": name} | ({"images": images} if images else {})
+                file.write(as_line(record))
 
-    def write_sidecars(self, extension: str, output_dir: Path | None = None, *, overwrite: bool = False) -> Written:
-        """Write text files as a run does. One that holds the text before a correction is replaced."""
-        written = Written()
-        found = [picture for picture, item in self.pictures() if not _without_text(item.record)]
-        kept = Sidecars(found, extension=extension, output_dir=output_dir, overwrite=overwrite)
-        replaced = Sidecars((), extension=extension, output_dir=output_dir, overwrite=True)
-        replaced.apart = kept.apart
-        for picture, (record, before) in self.pictures():
-            if reason := _without_text(record):
-                written.leave_out(reason)
-                continue
-            own = before is not None and kept.is_there(picture) and kept.text(picture).split() == before["text"].split()
-            if not own and kept.keeps(picture):
-                written.leave_out("texts whose files exist")
-                continue
-            (replaced if own else kept).write(picture, record["text"])
-            written.texts += 1
-        return written
+    def write_sidecars(
+        self, extension: str, output_dir: Path | None = None, *, overwrite: bool = False
+    ) -> Counter[str]:
+        """Write text files as a run does, and count them. One that holds the text before a correction is replaced."""
+        counts = Counter({WRITTEN: 0})
+        with_text = [picture for picture, record, _ in self._pictures() if not _without_text(record)]
+        files = Sidecars(with_text, extension=extension, output_dir=output_dir, overwrite=overwrite)
+        for picture, record, before in self._pictures():
+            reason = _without_text(record)
+            kept = not reason and files.keeps(picture)
+            if kept and (before is None or files.text(picture).split() != before["text"].split()):
+                reason = "texts whose files exist"
+            if not reason:
+                files.replace(picture, record["text"])
+            counts[reason or WRITTEN] += 1
+        return counts
 
-    def write_arguments(self, path: Path, *, replace: bool = False) -> Written:
-        """Write an argument file for ExifTool."""
-        written = Written()
+    def write_arguments(self, path: Path, *, replace: bool = False) -> Counter[str]:
+        """Write an argument file for ExifTool, and count the texts in it."""
+        counts = Counter({WRITTEN: 0})
         with replacing(path) as file:
-            for picture, (record, before) in self.pictures():
-                if reason := _without_text(record) or _without_sidecar(picture):
-                    written.leave_out(reason)
-                    continue
-                lines = arguments(Path(picture.location), record, before, replace=replace)
-                file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
-                written.texts += 1
-        return written
+            for picture, record, before in self._pictures():
+                reason = _without_text(record) or _without_sidecar(picture)
+                if not reason:
+                    lines = arguments(Path(picture.location), record, before, replace=replace)
+                    file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
+                counts[reason or WRITTEN] += 1
+        return counts
 
 
-def read_corrections(path: Path) -> dict[str, Correction]:
-    """Return corrected texts by the key of their records; the last one of a picture counts.
+def read_corrections(path: Path) -> dict[str, tuple[str, str]]:
+    """Return the pictures' names and corrected texts by the key of their records; the last one of a picture counts.
 
     Each line is `{"schema": "sira.correction/1", "file_name": ..., "key": ..., "text": ...}`.
     """
-    found: dict[str, Correction] = {}
+    corrections: dict[str, tuple[str, str]] = {}
     for where, row in read_rows(path):
         name, key, text = (row.get(each) for each in ("file_name", "key", "text"))
         if row.get("schema") != CORRECTION or not all(isinstance(each, str) for each in (name, key, text)):
             raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-        found[str(key)] = Correction(str(name), str(text).strip())
-    return found
+        corrections[str(key)] = str(name), str(text).strip()
+    return corrections
 
 
 def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -195,6 +227,100 @@ def _without_sidecar(picture: Picture) -> str:
         return "texts about several pictures, or about pictures that are no files"
     if not picture.is_here():
         return "texts about pictures that are not there"
-    if not is_namable(Path(picture.location)):
+    if _UNNAMABLE.search(picture.location):
         return "texts about pictures whose names ExifTool cannot read"
     return ""
+
+
+def arguments(
+    picture: Path, record: Mapping[str, Any], before: Mapping[str, Any] | None = None, *, replace: bool = False
+) -> list[str]:
+    """Return the lines that write a record into the sidecar of its picture."""
+    text, alternative, keywords = _content(record)
+    commands: list[Sequence[str]] = []
+    if before is not None:
+        old, older, _ = _content(before)
+        own = [_set(f"{_TEXT}-x-default-", old), _set(f"{_WRITER}-", _writer(before)), _set(f"{_ALTERNATIVE}-", older)]
+        commands.append([*_SIDECAR, "-srcfile", "@", "-if", _IS_SIDECAR, *own])
+    if text:
+        described = [_set(_TEXT, text)]
+        written = [*described, *([_set(_WRITER, _writer(record))] if before is None else [])]
+        if replace:
+            # In all languages. A program that prefers the EXIF of the picture prefers the field of XMP for it to that.
+            commands += _where(None, [f"-{_TEXT}=", *written, _set("XMP-tiff:ImageDescription", text)])
+        else:
+            commands += _where((*_DESCRIPTIONS, *_WRITERS), written)
+            commands += _where(_DESCRIPTIONS, described)
+    if alternative:
+        commands += _where(None if replace else _ALTERNATIVES, [_set(_ALTERNATIVE, alternative)])
+    if keywords:
+        perl = {field: _one_line(_LIST.replace("LIST", made).replace("FIELD", field)) for field, made in _LISTS.items()}
+        lists = [f"-{field}<${{sira;{made}}}" for field, made in perl.items()]
+        words = "sira=" + "\t".join(keywords)
+        commands.append([*_SIDECAR, "-sep", r"#[CSTR]\t", "-userParam", words, "-tagsFromFile", "@", *lists])
+    name = _argument(os.path.abspath(picture))  # noqa: PTH100 (links stay links)
+    return [line for command in commands for line in (*_COMMON, *command, name, "-execute")]
+
+
+def _content(record: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+    """Return text, alternative text and keywords of a record: of values that follow a schema, what they name so."""
+    data, text, alternative = record.get("data"), str(record["text"]), ""
+    words: Iterable[Any] = ()
+    if isinstance(data, Mapping):
+        text = next((str(data[name]) for name in ("caption", "description", "scene") if data.get(name)), "")
+        alternative = str(data.get("alt") or "")
+        named = [*(data.get("labels") or ()), *(data.get("objects") or ())]
+        words = [*(data.get("tags") or ()), *(each.get("name") for each in named if isinstance(each, Mapping))]
+    elif isinstance(data, list):
+        text, words = "", data
+    plain = (" ".join(word.split()) for word in words if isinstance(word, str))
+    return text.strip(), alternative.strip(), [*dict.fromkeys(word for word in plain if word)]
+
+
+def _writer(record: Mapping[str, Any]) -> str:
+    """Return who wrote a text, and what is doubtful in it."""
+    task = str(record["schema"]).removeprefix("sira.").partition("/")[0]
+    by = {"check": "checked by "}.get(task, "") + f"sira, {record.get('model', '')}".rstrip(", ")
+    if not record.get("verify"):
+        return by
+    return f"{by}; unsure: {', '.join(str(one['thing']) for one in unsupported(record)) or 'nothing'}"
+
+
+def _where(fields: Sequence[str] | None, values: Sequence[str]) -> list[Sequence[str]]:
+    """Return commands that write values where the picture and its sidecars have nothing in some fields.
+
+    The first makes a sidecar, the other one writes into one that exists.
+    """
+    listed = ", ".join(f'"{field}"' for field in fields or ())
+    nothing = [] if fields is None else [_condition(_NOTHING.replace("FIELDS", listed))]
+    missing, existing = (" and ".join([first, *nothing]) for first in (_condition(_NO_SIDECAR), _IS_SIDECAR))
+    return [
+        ["-srcfile", "@", "-if", missing, *values, "--all", "-o", _LONG],  # --all: copies nothing
+        [*_SIDECAR, "-srcfile", "@", "-if", existing, *values],
+    ]
+
+
+def _condition(perl: str) -> str:
+    """Return Perl for `-if`, in which a dollar sign begins the name of a field, and two are one."""
+    code = _one_line(perl).replace("$self", "SELF").replace("$", "$$").replace("SELF", "$self")
+    for word, names in _NAMES.items():
+        code = code.replace(word, names)
+    return code
+
+
+def _one_line(perl: str) -> str:
+    return " ".join(perl.split())
+
+
+def _set(field: str, text: str) -> str:
+    """Return an argument that sets a field. With line breaks it is a pattern, in which they are `$/`."""
+    if len(lines := text.splitlines()) < 2:
+        return f"-{field}={text}"
+    return f"-{field}<" + "$/".join(line.replace("$", "$$") for line in lines)
+
+
+def _argument(path: str) -> str:
+    """Return a path as a line: with line breaks as in C."""
+    if not re.search(r"[\r\n]", path):
+        return path
+    return "#[CSTR]" + path.replace("\\", r"\\").replace('"', r"\"").replace("\r", r"\r").replace("\n", r"\n")

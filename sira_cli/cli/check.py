@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.checking import CheckTerminal
 from sira_cli.cli.loading import engines_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
@@ -24,21 +25,24 @@ from sira_cli.cli.options.common import (
 )
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import MinSupport, Objects, note_threshold, with_objects
-from sira_cli.cli.terminal.console import resumable, set_verbosity
+from sira_cli.cli.options.verifying import MORE_WORDS, MinSupport, Objects, note_threshold, with_objects
+from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
+from sira_cli.cli.terminal.progress import Progress, run_records
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.data.captions.find import Captions
-    from sira_cli.look.verify import Verify
     from sira_cli.models.preset import Preset
     from sira_cli.run.endpoint import Endpoint
+    from sira_cli.run.events import Event
+    from sira_cli.run.run import Job, PictureRun
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
 sira check photos/ --min-support 0.3
 sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
 """
+WORST = 20  # rows of the table
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,6 @@ class LookOptions:
 
     min_support: MinSupport = None
     objects: Objects = None
-
-    def read(self) -> Verify:
-        """Return the second look that the options ask for; `with_objects` adds its objects."""
-        from sira_cli.look.verify import Verify
-
-        return Verify(self.min_support)
 
 
 @dataclass(frozen=True)
@@ -132,18 +130,18 @@ def check(
         raise SettingsError("--engine ray writes files: give -o FILE")
     found = _captions(paths or [], captions, selection)
     _check_files(found, output.output)
-    verify = look.read()
     if endpoint is not None:
         _check_remote(context, model, engine)
         server, preset = _server(endpoint, model)
     else:
         server, (preset, _) = None, choose(model, DecodingOptions())
-    note_threshold(verify, preset)
-    verify = with_objects(verify, look.objects)
+    from sira_cli.look.verify import Verify
     from sira_cli.pictures.left_out import Pictures
     from sira_cli.run.check_request import CheckRequest
     from sira_cli.run.run import Job, PictureRun
 
+    note_threshold(Verify(look.min_support), preset)
+    verify = with_objects(Verify(look.min_support), look.objects)
     with Job.opened(
         Pictures(found.pictures, found.unread),
         *CheckRequest.under(preset, verify),
@@ -151,8 +149,7 @@ def check(
         overwrite=output.overwrite,
         retry_errors=output.retry_errors,
     ) as job:
-        terminal = CheckTerminal(job, as_json=output.json)
-        terminal.say_found(found)
+        _note_left_out(found)
         if server is not None:
             from sira_cli.run.remote_run import remote_engine
 
@@ -161,8 +158,8 @@ def check(
             of = engines_of(model, engine).of(job)
         run = PictureRun(job, of, fail_fast=output.fail_fast)
         with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
-            terminal.listen(events, len(found.pictures))
-        terminal.sum_up(run)
+            summary = _listen(events, job, as_json=output.json)
+        _sum_up(summary, run, job, as_json=output.json)
     if run.counts.failed:
         raise typer.Exit(3)
 
@@ -216,3 +213,103 @@ def _check_files(found: Captions, output: Path | None) -> None:
     for file in found.files:
         if file.resolve() in written:
             raise SettingsError(f"--output {output}: would replace the captions in {file}: give another name")
+
+
+@dataclass
+class Summary:
+    """Counts over records of checks; `objects` and `below` count each once per caption."""
+
+    captions: int = 0
+    failed: int = 0
+    objects: int = 0
+    below: int = 0  # the threshold
+    unrecognised: int = 0  # captions that name no object of the word list
+    without_probabilities: int = 0  # captions checked by a server that gives none
+    doubted: list[tuple[float, str, str]] = field(default_factory=list)  # least support, picture, objects below
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record of a check."""
+        from sira_cli.look.claims import unsupported
+
+        if record["status"] != "ok":
+            self.failed += 1
+            return
+        below = sorted((float(one["support"]), str(one["thing"])) for one in unsupported(record))
+        self.captions += 1
+        self.objects += len(record["objects"])
+        self.below += len(below)
+        self.unrecognised += not record["objects"]
+        self.without_probabilities += record["verify"].get("source") == "answer"
+        if below:
+            things = ", ".join(f"{thing} {support:.2f}" for support, thing in below)
+            self.doubted.append((below[0][0], record["file_name"], things))
+
+    def lines(self, threshold: float) -> list[str]:
+        """Return the totals."""
+        if not self.captions:
+            return ["no caption was checked"]
+        below = f"{self.below} of them, in {_number(len(self.doubted), 'caption')}, below {threshold:g}"
+        lines = [f"{_number(self.captions, 'caption')}, {_number(self.objects, 'object')}: {below}"]
+        if self.unrecognised:
+            lines.append(f"{_number(self.unrecognised, 'caption')} with nothing recognised ({MORE_WORDS})")
+        if self.without_probabilities:
+            lines.append("the server tells no probabilities: support is 1 for yes and 0 for no")
+        return lines
+
+    def print_worst(self) -> None:
+        """Print a table of the captions with an object below the threshold, the least supported first."""
+        from rich.text import Text
+
+        from sira_cli.cli.terminal.output import new_list, table_console
+
+        if not self.doubted:
+            return
+        table = new_list("picture", "support", "not supported")
+        for support, name, things in sorted(self.doubted, key=lambda doubted: doubted[0])[:WORST]:
+            table.add_row(Text(name), f"{support:.2f}", Text(things))
+        table_console().print(table)
+        if len(self.doubted) > WORST:
+            print(f"... and {len(self.doubted) - WORST} more")
+        print()
+
+
+def _note_left_out(captions: Captions) -> None:
+    """Note pictures and records without a caption, and files that are not read."""
+    if captions.unread:
+        from sira_cli.pictures.left_out import message
+
+        note(message(captions.unread))
+    if captions.without:
+        note(f"left out: {_number(captions.without, 'picture')} without a caption")
+    if captions.failed:
+        note(f"left out: {_number(captions.failed, 'record')} of pictures that failed")
+
+
+def _listen(events: Iterable[Event], job: Job, *, as_json: bool) -> Summary:
+    summary = Summary()
+    with Progress.shown("captions", len(job.pictures)) as progress:
+        for _, record in run_records(events, job.targets, progress):
+            summary.add(record)
+            if as_json:
+                print(json.dumps(record, ensure_ascii=False), flush=True)
+    return summary
+
+
+def _sum_up(summary: Summary, run: PictureRun, job: Job, *, as_json: bool) -> None:
+    """Print the table and the totals; with JSON on stdout, the totals go to stderr."""
+    lines = summary.lines(float(job.settings["verify"]["min_support"]))
+    if as_json:
+        note("; ".join(lines))
+    else:
+        summary.print_worst()
+        print("\n".join(lines))
+    if run.counts.failed:
+        again = " (--retry-errors tries them again)" if job.targets.any else ""
+        say(f"{run.counts.failed} of {run.counts.total} failed{again}")
+    if job.targets.output is not None:
+        before = f", {run.counts.ok_before} of them before" if run.counts.ok_before else ""
+        note(f"{run.counts.ok + run.counts.ok_before} checked{before}: {job.targets.output}")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

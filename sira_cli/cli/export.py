@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +12,6 @@ from sira_cli.cli.options.common import Quiet, Verbose
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
-
-if TYPE_CHECKING:
-    from sira_cli.analysis.export import Written
 
 EXAMPLES = """
 sira export captions.jsonl --csv captions.csv
@@ -74,9 +72,11 @@ def export(
         if option != "--exiftool":
             note(f"records in {path}: {len(found)}")
     if sidecar:
-        _say(found.write_sidecars(caption_extension, output_dir, overwrite=overwrite), "text files")
+        _note_all(found.write_sidecars(caption_extension, output_dir, overwrite=overwrite), "text files")
     if exiftool is not None:
-        _say(found.write_arguments(exiftool, replace=replace), f"texts in {exiftool}, for `exiftool -@ {exiftool}`")
+        _note_all(
+            found.write_arguments(exiftool, replace=replace), f"texts in {exiftool}, for `exiftool -@ {exiftool}`"
+        )
 
 
 def _check(records: Path, corrections: Path | None, targets: dict[str, Path], overwrite: bool) -> None:
@@ -91,7 +91,9 @@ def _check(records: Path, corrections: Path | None, targets: dict[str, Path], ov
         check_file(option, path, overwrite)
 
 
-def _say(written: Written, what: str) -> None:
-    note(f"{what}: {written.texts}")
-    for reason, number in written.left_out.items():
+def _note_all(counts: Counter[str], what: str) -> None:
+    from sira_cli.analysis.export import WRITTEN
+
+    note(f"{what}: {counts.pop(WRITTEN)}")
+    for reason, number in counts.items():
         note(f"left out: {reason}: {number}")

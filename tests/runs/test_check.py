@@ -12,8 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import load
-from sira_cli.analysis.check.run import check_captions
-from sira_cli.analysis.check.summary import Summary
+from sira_cli.analysis.check import check_captions
+from sira_cli.cli.check import Summary
 from sira_cli.cli.options.verifying import MORE_WORDS
 from sira_cli.data.captions.find import find_captions
 from sira_cli.demo.questions import held_out
@@ -139,7 +139,7 @@ def test_what_is_at_the_line_is_supported(demo, scenes):
         ]
         sums = Summary()
         sums.add(record)
-        assert (sums.below, len(sums.worst())) == (low, low)
+        assert (sums.below, len(sums.doubted)) == (low, low)
 
 
 def test_only_what_is_new_or_changed_is_looked_at_again(demo, scenes, tmp_path):
@@ -291,8 +291,8 @@ def test_captions_in_a_shard_and_in_a_table_are_checked_like_those_in_files(sira
 
 def test_the_column_of_captions_can_be_named(drawn, tmp_path):
     shard, table = sharded(drawn, tmp_path)
-    assert [picture.text for picture in find_captions(table, text_column="alt").pictures] == ["A dog.", "", "A cup."]
-    assert [picture.text for picture in find_captions(shard, text_column="caption").pictures] == [TEXTS["0"]]
+    assert [picture.caption for picture in find_captions(table, text_column="alt").pictures] == ["A dog.", "", "A cup."]
+    assert [picture.caption for picture in find_captions(shard, text_column="caption").pictures] == [TEXTS["0"]]
     assert len(find_captions([shard, table], limit=4).pictures) == 4
     with pytest.raises(DataError, match=r"looked for a column 'n' \(`text_column=`\), found caption, alt"):
         find_captions(table, text_column="n")

@@ -94,8 +94,11 @@ class Sidecars:
 
     def write(self, picture: Picture, text: str) -> None:
         """Write a picture's text, unless an existing file is to be kept."""
-        if self.keeps(picture):
-            return
+        if not self.keeps(picture):
+            self.replace(picture, text)
+
+    def replace(self, picture: Picture, text: str) -> None:
+        """Write a picture's text in the place of any other."""
         place = self.place(picture)
         make_folder(place.parent)
         if len(lines := text.splitlines()) > 1 and not self._keep_lines:
