@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from sira_cli.look.guide import Guide, GuideMask, last_sentence
-from sira_cli.models.model import AnsweringModel
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Start, Trail
 
 TRIES = 16  # times that a text may begin to name what its guide forbids, before it ends
@@ -36,7 +36,7 @@ class Continuation:
 class Decoded:
     """B prompts and their texts, each of which can go on from any of its tokens."""
 
-    def __init__(self, lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> None:
+    def __init__(self, lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> None:
         self._lvlm, self._inputs, self._seeds, self._task = lvlm, inputs, seeds, task
         self._trails = dict.fromkeys(range(len(inputs["input_ids"])), trail)
 

@@ -23,7 +23,8 @@ from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import Thing
 from sira_cli.methods.base import Ability
-from sira_cli.models.model import AnsweringModel
+from sira_cli.models.model import LoadedModel
+from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Start, Trail
 from sira_cli.models.sampling import derived_seed, sampler
 from sira_cli.models.texts import Answer, sentence_ends
@@ -54,7 +55,7 @@ class _Candidates:
 class GuidedCaptions:
     """Captions that name supported objects only, with a loaded model and its method."""
 
-    def __init__(self, lvlm: AnsweringModel, verify: Verify) -> None:
+    def __init__(self, lvlm: LoadedModel, verify: Verify) -> None:
         lvlm = copy.copy(lvlm)
         if lvlm.sira.beta is None:
             lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
@@ -134,7 +135,7 @@ def _without_fragment(answer: Answer, draft: str) -> Answer:
     return replace(answer, text=whole, finish_reason="cut")
 
 
-def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
+def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
     """Caption each of B pictures several times.
 
     The picture and the prompt are computed once, also for the questions and the final text. The method's own caption
@@ -156,20 +157,19 @@ def captions(lvlm: AnsweringModel, inputs: Any, seeds: Sequence[int], *, task: s
             model.generate(inputs, seeds=own, task=task)
             for model, own in zip(models, zip(*drawn, strict=True), strict=True)
         ]
-        texts = [[lvlm.ended(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
+        texts = [[lvlm.answer_of(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
         return Captions(texts, [lvlm.ends.until_end(row) for row in each[0].tolist()], trail)
     repeated, start = back
     settings, own = lvlm.preset.generation, LogitsProcessorList()
     if settings.temperature > 0:
-        cut_offs: Any = {"top_k": settings.top_k, "min_p": settings.min_p}
-        own = sampler(seeds, settings.temperature, settings.top_p, **cut_offs)
-    samples = sampler([seed for row in drawn for seed in row[1:]], heat, 1.0)
+        own = sampler(seeds, settings)
+    samples = sampler([seed for row in drawn for seed in row[1:]], Generation(temperature=heat))
     mixed, ends = Mixed(count, own, samples), WithFirst(count, lvlm.ends.ids)
     start = Start(start.tokens, start.in_inputs, start.cache, (mixed,), (ends,))
     decoded, every = Trail(rows), [seed for row in drawn for seed in row]
     tokens = _at(lvlm, 0.0).generate(repeated, seeds=every, task=task, start=start, trail=decoded).tolist()
     decoded.end(tokens)
-    ended = [lvlm.ended(row).text for row in tokens]
+    ended = [lvlm.answer_of(row).text for row in tokens]
     texts = [ended[first : first + count] for first in range(0, len(ended), count)]
     return Captions(texts, [lvlm.ends.until_end(row) for row in tokens[::count]], decoded)
 
@@ -208,7 +208,7 @@ def _seed(seed: int, number: int) -> int:
     return derived_seed(seed, f"caption {number}") if number else seed
 
 
-def _at(lvlm: AnsweringModel, temperature: float) -> AnsweringModel:
+def _at(lvlm: LoadedModel, temperature: float) -> LoadedModel:
     """Return the same model at another temperature."""
     other = copy.copy(lvlm)
     other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0)

@@ -26,7 +26,7 @@ from sira_cli.look.claims import Check, Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder, Verify
 from sira_cli.look.words import Thing
 from sira_cli.methods.prompts import pictures_of
-from sira_cli.models.model import DecodingModel
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Trail
 from sira_cli.models.schema import Schema
 from sira_cli.models.texts import Answer, TextSettings
@@ -44,7 +44,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a 
 class SecondLook:
     """Asks a loaded model about the objects that texts name; `finder` finds these."""
 
-    def __init__(self, lvlm: DecodingModel, verify: Verify | None = None) -> None:
+    def __init__(self, lvlm: LoadedModel, verify: Verify | None = None) -> None:
         self._lvlm = lvlm
         self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
         self._yes, self._no = answer_tokens(lvlm.vocabulary, *lvlm.preset.verify.answers)

@@ -18,7 +18,7 @@ from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
 from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.model import DecodingModel
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
 
 TICK = 0.005  # seconds between two readings of the process's memory
@@ -157,7 +157,7 @@ class PictureMemory:
 
 
 @torch.no_grad()
-def measure_picture(lvlm: DecodingModel, inputs: Any, task: str = "caption") -> PictureMemory:
+def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> PictureMemory:
     """Run the prompt of one picture, and return the picture's memory in a batch."""
     model, settings = lvlm.model, lvlm.preset.generation
     text_config = model.config.get_text_config(decoder=True)

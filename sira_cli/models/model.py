@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,10 +15,12 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.forcing import score
 from sira_cli.core.fork import Fork
-from sira_cli.core.forward_pass import Step
+from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.core.rules import cut_offs_kept
 from sira_cli.errors import LongPromptError, SettingsError
+from sira_cli.methods import require
 from sira_cli.methods.base import Ability, Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models import combinations
@@ -30,7 +31,7 @@ from sira_cli.models.presets import calibrated
 from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square
 from sira_cli.models.progress import NewTokens, Start, TextPieces, Trail, WordScores
 from sira_cli.models.sampling import derived_seed, processors_of, sampler
-from sira_cli.models.texts import Answer, FinishReason
+from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import EndTokens, Vocabulary
 
 if TYPE_CHECKING:
@@ -41,44 +42,112 @@ if TYPE_CHECKING:
 BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
 
 
-class PreparingModel:
-    """A loaded large vision-language model and its processor, which make inputs of pictures and prompts.
+class LoadedModel:
+    """A large vision-language model under one decoding method: prepare, decode, answer.
 
     Attributes:
         model, processor: the Hugging Face objects.
         preset: every setting in force.
-        decoder: the method with its settings.
+        method: the method's name; `decoder` is the method with its settings.
+        revision: version of the checkpoint.
         find_image: `[B, S]` input ids -> bool, P_img.
+        sira: the settings of the fork, with the model's image tokens.
+        k, layers: K and L; K is 0 for a method without a fork.
+        alpha: the method's contrast strength; 0 for one without.
         vocabulary: the tokenizer, token by token.
+        parser: separates reasoning from answers.
+        ends: the tokens that end a text.
     """
 
-    model: Any
-    processor: Any
-    preset: Preset
-    decoder: Method
-    find_image: Callable[[torch.Tensor], torch.Tensor]
-    vocabulary: Vocabulary
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        preset: Preset,
+        method: Method,
+        revision: str,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        combinations.check(preset, method)
+        self.model, self.processor, self.preset, self.revision = model, processor, preset, revision
+        self.decoder = method = calibrated(method, preset.model, revision)
+        self.method = method.name
+        image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
+        self.find_image: Callable[[torch.Tensor], torch.Tensor] = image_tokens.resolve(model.config).find
+        self.sira = replace(preset.sira_config, image_tokens=image_tokens)
+        fork = Fork(model, self.sira)  # refuses an unsupported model now, not at the first picture
+        self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
+        self.alpha = method.contrast_strength(self.sira)
+        method.check_model(model, self.sira)
+        self.check_prompt(preset.prompts.system)
+        self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
+        self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
+        self.ends = EndTokens.of(model, processor.tokenizer)
+        # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored
+        # (Qwen2.5-VL has a repetition penalty).
+        ends, padding = list(self.ends.ids) or None, self.ends.padding
+        model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=padding)
 
-    def picture_seeds(self, image_hashes: Sequence[str]) -> list[int]:
-        """Return the seed of each picture's noise, for methods that change the picture."""
-        return [derived_seed(self.preset.generation.seed, image) for image in image_hashes]
+    # --- what it is
 
-    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
-        """Return the seed of each text, for `generate`."""
-        seed = self.preset.generation.seed
-        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
+    @property
+    def quantization(self) -> str | None:
+        """Bits of the decoder layers' weights: `8bit`, `4bit` or None."""
+        return self.preset.load.quantization
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights: `bfloat16`, ..."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        """Device of the weights: `cpu`, `cuda:0`, or several."""
+        return ", ".join(map(str, devices_of(self.model)))
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model was made for; None: its config does not say."""
+        config = self.model.config.get_text_config()
+        stated: int | None = getattr(config, "max_position_embeddings", None)
+        rope = getattr(config, "rope_parameters", None) or {}
+        if stated is None or not rope.get("factor"):
+            return stated
+        # Some configs state the length before the positions are stretched.
+        return max(stated, int(rope["factor"] * rope.get("original_max_position_embeddings", stated)))
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether each row of a batch is sampled separately; not with beams or a method's own search."""
+        return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
+
+    @property
+    def batches(self) -> bool:
+        """Whether several pictures can be decoded together, each text as if decoded alone."""
+        able = Ability.BATCHES in self.decoder.abilities
+        return able and (self.preset.generation.temperature == 0 or self.samples_rows)
+
+    @property
+    def leaves_trail(self) -> bool:
+        """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
+        return self.decoder.rewinds and self.preset.generation.num_beams == 1
+
+    @property
+    def both_streams(self) -> SiraConfig:
+        """The settings for observing both streams; for methods with `Ability.TRACES`."""
+        return self.decoder.fork_config(self.sira)
+
+    @functools.cached_property
+    def schema_tokens(self) -> SchemaTokens:
+        """The tokens by which texts follow schemas."""
+        from sira_cli.models.following import SchemaTokens
+
+        return SchemaTokens(self.parser, self.ends)
+
+    # --- prepare: pictures and prompts in memory -> tensors
 
     def check_prompt(self, prompt: Prompt, pictures: int = 1) -> None:
-        """Check that a prompt is valid.
-
-        Args:
-            prompt: of any kind.
-            pictures: number of pictures that a text is about.
-
-        Raises:
-            SettingsError: the prompt contains the model's placeholder for a picture, is not text, or has turns or
-                pictures that do not fit the checkpoint's chat format.
-        """
+        """Refuse a prompt with the model's placeholder, or with turns or pictures that its chat format lacks."""
         for turn in turns_of(prompt):
             check_text("the prompt", turn.text)
             for kind in ("image_token", "video_token"):
@@ -90,14 +159,7 @@ class PreparingModel:
                 check_chat(self.processor, prompt, self.preset.prompts.system, pictures)
 
     def check_prompts(self, prompts: Iterable[tuple[str, str]]) -> None:
-        """Check that many prompts are valid, before any picture is read.
-
-        Args:
-            prompts: pairs of a prompt and its picture's name.
-
-        Raises:
-            SettingsError: a prompt contains the model's placeholder for a picture.
-        """
+        """Check many prompts, each with its picture's name, before any picture is read."""
         for prompt, picture in prompts:
             try:
                 self.check_prompt(prompt)
@@ -107,12 +169,9 @@ class PreparingModel:
     def chat_inputs(
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
     ) -> Mapping[str, torch.Tensor]:
-        """Return B pictures and prompts in the checkpoint's chat format; see `processors.chat_inputs`.
+        """Return B pictures and prompts in the checkpoint's chat format; `system`, if given, replaces the preset's.
 
-        Args:
-            images, prompts: as for `prepare`.
-            system: system message; empty: the preset's.
-            at_once: ask for an answer after an empty thought, regardless of the preset's `think`.
+        `at_once` asks for an answer after an empty thought, regardless of the preset's `think`.
         """
         if self.preset.image.pad_to_square:
             images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
@@ -137,20 +196,14 @@ class PreparingModel:
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
 
-        They include the inputs of a separate contrast stream, under names that begin with `BRANCH`.
-
-        Args:
-            images, prompts: B of each; pictures in the order of a conversation's turns.
-            image_hashes: identify each prompt's pictures, for methods that draw noise; None: computed from samples.
-            at_once: as for `chat_inputs`.
-
-        Raises:
-            LongPromptError: a prompt, with its pictures, is longer than the model's context.
+        Inputs of a separate contrast stream have names that begin with `BRANCH`. `image_hashes` identify each prompt's
+        pictures, for methods that draw noise; None: they are computed from samples.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
             image_hashes = [hashlib.sha256(each).hexdigest() for each in samples]
-        seeds = self.picture_seeds(image_hashes or [""] * len(images))
+        seed = self.preset.generation.seed
+        seeds = [derived_seed(seed, each) for each in image_hashes or [""] * len(images)]
         with self.vocabulary.lock:
             inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
             self._check_context(images, inputs)
@@ -158,17 +211,6 @@ class PreparingModel:
             for name, value in self.decoder.branch_inputs(batch).items():
                 inputs[BRANCH + name] = value
         return inputs
-
-    @property
-    def context(self) -> int | None:
-        """Tokens that the model was made for; None: its config does not say."""
-        config = self.model.config.get_text_config()
-        stated: int | None = getattr(config, "max_position_embeddings", None)
-        rope = getattr(config, "rope_parameters", None) or {}
-        if stated is None or not rope.get("factor"):
-            return stated
-        # Some configs state the length before the positions are stretched.
-        return max(stated, int(rope["factor"] * rope.get("original_max_position_embeddings", stated)))
 
     def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
         context = self.context
@@ -193,99 +235,19 @@ class PreparingModel:
         image_tokens: list[int] = self.find_image(inputs["input_ids"]).sum(dim=1).tolist()
         return image_tokens, inputs["attention_mask"].sum(dim=1).tolist()
 
+    # --- decode: tensors -> tokens
 
-class DecodingModel(PreparingModel):
-    """A loaded large vision-language model under one decoding method.
+    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
+        """Return the seed of each text, for `generate`."""
+        seed = self.preset.generation.seed
+        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
 
-    Attributes:
-        method: the method's name; `decoder` is the method with its settings.
-        k, layers: K and L; K is 0 for a method without a fork.
-        alpha: the method's contrast strength; 0 for one without.
-        sira: the settings of the fork, with the model's image tokens.
-        parser: separates reasoning from answers.
-        ends: the tokens that end a text.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        preset: Preset,
-        method: Method,
-        revision: str,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        combinations.check(preset, method)
-        self.model = model
-        self.processor = processor
-        self.preset = preset
-        self.decoder = method = calibrated(method, preset.model, revision)
-        self.method = method.name
-        self.revision = revision
-        image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
-        self.find_image = image_tokens.resolve(model.config).find
-        self.sira = dataclasses.replace(preset.sira_config, image_tokens=image_tokens)
-        fork = Fork(model, self.sira)  # refuses an unsupported model now, not at the first picture
-        self.k, self.layers = fork.k if "k" in method.from_preset else 0, fork.layers
-        self.alpha = method.contrast_strength(self.sira)
-        method.check_model(model, self.sira)
-        self.check_prompt(preset.prompts.system)
-        self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
-        self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
-        self.ends = EndTokens.of(model, processor.tokenizer)
-        # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored
-        # (Qwen2.5-VL has a repetition penalty).
-        model.generation_config = GenerationConfig(
-            eos_token_id=list(self.ends.ids) or None, pad_token_id=self.ends.padding
-        )
-
-    @property
-    def quantization(self) -> str | None:
-        """Bits of the decoder layers' weights: `8bit`, `4bit` or None."""
-        return self.preset.load.quantization
-
-    @property
-    def dtype(self) -> str:
-        """Precision of the weights: `bfloat16`, ..."""
-        return str(self.model.dtype).removeprefix("torch.")
-
-    @property
-    def device(self) -> str:
-        """Device of the weights: `cpu`, `cuda:0`, or several."""
-        return ", ".join(map(str, devices_of(self.model)))
-
-    @property
-    def batches(self) -> bool:
-        """Whether several pictures can be decoded together, each text as if decoded alone."""
-        able = Ability.BATCHES in self.decoder.abilities
-        return able and (self.preset.generation.temperature == 0 or self.samples_rows)
-
-    @property
-    def samples_rows(self) -> bool:
-        """Whether each row of a batch is sampled separately; not with beams or a method's own search."""
-        return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
-
-    @property
-    def leaves_trail(self) -> bool:
-        """Whether the cache of `generate` suffices to continue a text, or to run another prompt about the picture."""
-        return self.decoder.rewinds and self.preset.generation.num_beams == 1
-
-    @functools.cached_property
-    def schema_tokens(self) -> SchemaTokens:
-        """The tokens by which texts follow schemas.
-
-        Raises:
-            SettingsError: the extra `json` is missing, or the end of the model's thoughts is not a token.
-            UnsupportedModelError: the model has no token that ends a text.
-        """
-        from sira_cli.models.following import SchemaTokens
-
-        return SchemaTokens(self.parser, self.ends)
-
-    @property
-    def both_streams(self) -> SiraConfig:
-        """The settings for observing both streams; for methods with `Ability.TRACES`."""
-        return self.decoder.fork_config(self.sira)
+    def decode(self, inputs: Any, new_tokens: int, task: str = "caption", **arguments: Any) -> torch.Tensor:
+        """Let the method decode prepared inputs to ids `[B, S + N]`; `arguments` are those of `Method.generate`."""
+        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
+        branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
+        decoder = self.decoder.for_task(task)
+        return decoder.generate(self.model, own, self.sira, branch, max_new_tokens=new_tokens, **arguments)
 
     def generate(
         self,
@@ -307,17 +269,12 @@ class DecodingModel(PreparingModel):
             on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
             on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
                 `on_text`. With `greedy` the CF stream is also computed, but has no part in the choice.
-            on_new: called with the B new tokens of a step, instead of `on_text` (not with beams or a method's own
-                search).
+            on_new: called with the B new tokens of a step, instead of `on_text`.
             seeds: seeds of the rows, from `text_seeds`; None: seeds for rows without pictures and prompts.
             task: `caption` or `ask`, which some methods treat differently.
             start: the beginning of the texts; None: empty.
             trail: receives the method's reusable computations for the prompts and texts.
             schemas: the schema that each text follows (None: none), after empty starts; None: none does.
-
-        Raises:
-            SettingsError: `on_tokens` with beams (a step does not belong to a single text), or with a method without
-                a CF stream.
 
         Returns:
             Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
@@ -325,24 +282,31 @@ class DecodingModel(PreparingModel):
         settings = self.preset.generation
         rows = len(inputs["input_ids"])
         seeds = self.text_seeds([""] * rows, [str(row) for row in range(rows)]) if seeds is None else seeds
-        start = start or Start.at_nothing(rows)
+        start = start or Start([[]] * rows)
         streamer: BaseStreamer | None = None
         steps: list[Step] = []
         if on_tokens is not None:
-            self._check_watching()
+            combinations.check(self.preset, self.decoder, streams="looking at both streams")
             streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
         elif on_new is not None:
             streamer = NewTokens(on_new)
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.parser.begin(), on_text)
-        cuda = [self.model.device] if self.model.device.type == "cuda" else []
-        picking = self._picking(seeds, inputs["attention_mask"], start, schemas)
+        picking: dict[str, Any] = {"do_sample": False}
+        if settings.temperature > 0 and not self.samples_rows:
+            picking = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
+            picking |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
+        if start.stopping:
+            picking["stopping_criteria"] = StoppingCriteriaList(start.stopping)
+        if processors := self.processors(seeds, inputs["attention_mask"], start, schemas):
+            picking["logits_processor"] = processors
         cache = start.cache
         if trail is not None and self.leaves_trail:
             cache = trail.begin(self.model, cache)
         if cache is not None:
             picking[CACHE] = cache
         ruling_out = schemas is not None or bool(start.processors)
+        cuda = [self.model.device] if self.model.device.type == "cuda" else []
         with torch.random.fork_rng(cuda), cut_offs_kept() if ruling_out else nullcontext():
             torch.manual_seed(seeds[0])  # for sampling that is not row by row
             output = self.decode(
@@ -354,43 +318,7 @@ class DecodingModel(PreparingModel):
                 streamer=streamer,
                 **picking,
             )
-        new: torch.Tensor = output[:, inputs["input_ids"].shape[1] :]
-        return new
-
-    def decode(self, inputs: Any, new_tokens: int, task: str = "caption", **arguments: Any) -> torch.Tensor:
-        """Let the method decode prepared inputs.
-
-        Args:
-            inputs: as for `generate`.
-            new_tokens: maximum number of new tokens.
-            task: as in `generate`.
-            **arguments: arguments of `Method.generate`.
-
-        Returns:
-            Ids `[B, S + N]`, prompts included.
-        """
-        own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
-        branch = {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
-        decoder = self.decoder.for_task(task)
-        return decoder.generate(self.model, own, self.sira, branch, max_new_tokens=new_tokens, **arguments)
-
-    def _picking(
-        self,
-        seeds: Sequence[int],
-        attention_mask: torch.Tensor,
-        start: Start,
-        schemas: Sequence[Schema | None] | None,
-    ) -> dict[str, Any]:
-        """Return the arguments of `generate` that decide how tokens are picked from the method's logits."""
-        settings = self.preset.generation
-        processors = self.processors(seeds, attention_mask, start, schemas)
-        how: dict[str, Any] = {"do_sample": False}
-        if settings.temperature > 0 and not self.samples_rows:
-            how = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
-            how |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
-        if start.stopping:
-            how["stopping_criteria"] = StoppingCriteriaList(start.stopping)
-        return how | ({"logits_processor": processors} if processors else {})
+        return output[:, inputs["input_ids"].shape[1] :]
 
     def processors(
         self,
@@ -401,13 +329,9 @@ class DecodingModel(PreparingModel):
     ) -> LogitsProcessorList:
         """Return the processors of a method's logits for the settings in force; often an empty list.
 
-        Args:
-            seeds: seeds of the rows.
-            attention_mask: `[B, S]` of the prompts, left-padded.
-            start: the beginning of the texts; None: empty.
-            schemas: as for `generate`.
+        `attention_mask [B, S]` is that of the prompts, left-padded; the other arguments are those of `generate`.
         """
-        settings, start = self.preset.generation, start or Start.at_nothing(len(seeds))
+        settings, start = self.preset.generation, start or Start([[]] * len(seeds))
         processors = LogitsProcessorList()
         if schemas is not None:  # first, as the others leave all tokens that are left rather than none
             from sira_cli.models.following import SchemaMask
@@ -416,69 +340,28 @@ class DecodingModel(PreparingModel):
         processors += processors_of(settings, attention_mask)
         processors += start.processors
         if settings.temperature > 0 and self.samples_rows:
-            cut_offs: Any = {"top_k": settings.top_k, "min_p": settings.min_p}
-            processors += sampler(seeds, settings.temperature, settings.top_p, start.in_inputs, **cut_offs)
+            processors += sampler(seeds, settings, start.in_inputs)
         return processors
 
     def following(self, schema: Schema | None) -> FollowingText | None:
-        """Return an empty text that follows a schema; None without one. Errors as for `schema_tokens`."""
+        """Return an empty text that follows a schema; None without one."""
         return None if schema is None else self.schema_tokens.begin(schema)
 
-    def _check_watching(self) -> None:
-        """Check that both streams can be observed step by step."""
-        combinations.check(self.preset, self.decoder, streams="looking at both streams")
-
-
-@dataclass(frozen=True)
-class TextEnd:
-    """A text that has ended.
-
-    Attributes:
-        tokens: its tokens, without padding.
-        finish_reason: why it ended.
-        text, reasoning: the answer, and the model's thoughts before it.
-        reasoning_tokens: number of tokens of the thoughts.
-        error: the reason why it is not an answer, or empty.
-    """
-
-    tokens: list[int]
-    finish_reason: FinishReason
-    text: str
-    reasoning: str
-    reasoning_tokens: int
-    error: str
-
-
-class AnsweringModel(DecodingModel):
-    """A `DecodingModel` that returns answers, with their finish reasons."""
+    # --- answer: tokens -> text, and why it ended
 
     def answer(
         self,
         inputs: Any,
         on_text: Callable[[str], None] | None = None,
         *,
-        seeds: Sequence[int] | None = None,
         words: bool = False,
-        task: str = "caption",
+        on_tokens: Callable[[list[int], Step], None] | None = None,
         trail: Trail | None = None,
         schemas: Sequence[Schema | None] | None = None,
-        on_tokens: Callable[[list[int], Step], None] | None = None,
-        **watching: Any,
+        **how: Any,
     ) -> list[Answer]:
-        """Decode each row of prepared inputs.
-
-        Args:
-            inputs: from `prepare`.
-            on_text, seeds: as in `generate`.
-            words: score the words (`WordScores`) instead of calling `on_text`.
-            task, trail, schemas, on_tokens: as in `generate`.
-            **watching: `on_new` and `start`, as in `generate`.
-
-        Raises:
-            SettingsError: `words` with beams, or with a method without both streams.
-        """
+        """Decode each row of prepared inputs; `words` scores the words, the other arguments are those of `generate`."""
         inputs = self.to_device(inputs)
-        image_tokens, prompt_tokens = self.lengths(inputs)
         scores = WordScores(self.parser, self.sira.alpha) if words else None
         watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
 
@@ -486,69 +369,88 @@ class AnsweringModel(DecodingModel):
             for watcher in watchers:
                 watcher(new, step)
 
-        tokens = self.generate(
-            inputs,
-            on_text,
-            on_tokens=watch if watchers else None,
-            seeds=seeds,
-            task=task,
-            trail=trail,
-            schemas=schemas,
-            **watching,
-        )
+        how |= {"trail": trail, "schemas": schemas, "on_tokens": watch if watchers else None}
+        tokens = self.generate(inputs, on_text, **how).tolist()
         if trail is not None:
-            trail.end(tokens.tolist())
-        answers = []
-        followed = [None] * len(image_tokens) if schemas is None else schemas
-        rows = zip(tokens.tolist(), image_tokens, prompt_tokens, followed, strict=True)
-        for number, (row, image, prompt, schema) in enumerate(rows):
-            answer = self.answer_of(row, image, prompt, schema)
-            if scores:
-                found = scores.words(number, answer.output_tokens)
-                answer = replace(answer, words=[word for word in found if word["end"] <= len(answer.text)])
-            answers.append(answer)
-        return answers
+            trail.end(tokens)
+        rows = zip(tokens, *self.lengths(inputs), schemas or [None] * len(tokens), strict=True)
+        answers = [self.answer_of(*row) for row in rows]
+        if scores is None:
+            return answers
+        found = [scores.words(number, answer.output_tokens) for number, answer in enumerate(answers)]
+        return [
+            replace(answer, words=[word for word in own if word["end"] <= len(answer.text)])
+            for answer, own in zip(answers, found, strict=True)
+        ]
 
-    def answer_of(self, row: list[int], image_tokens: int, prompt_tokens: int, schema: Schema | None = None) -> Answer:
-        """Return the answer of a text's new tokens, which may be padded.
-
-        Args:
-            row: the tokens.
-            image_tokens, prompt_tokens: the prompt's counts.
-            schema: schema that the text followed.
-        """
-        ended = self.ended(row)
+    def answer_of(
+        self, row: list[int], image_tokens: int = 0, prompt_tokens: int = 0, schema: Schema | None = None
+    ) -> Answer:
+        """Return the answer of a text's new tokens, which may be padded, with the counts of its prompt."""
+        row = self.ends.until_end(row)
+        reason, parsed = self.ends.finish_reason(row), self.parser.parse(row)
+        error, warnings, total = "", tuple[str, ...](), prompt_tokens + len(row)
+        if parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text):
+            ways = ["raise max_new_tokens"] if reason == "length" else []
+            ways += ["switch thinking off"] if self.preset.generation.think else []
+            error = f"ended inside its reasoning after {len(row)} tokens" + f"; {' or '.join(ways)}" * bool(ways)
+        if self.context is not None and total > self.context:
+            warnings = (f"prompt and text have {total:,} tokens, past the model's context of {self.context:,}",)
         answer = Answer(
-            text=ended.text,
-            finish_reason=ended.finish_reason,
+            text="" if error else parsed.text,
+            finish_reason=reason,
             image_tokens=image_tokens,
             prompt_tokens=prompt_tokens,
-            output_tokens=len(ended.tokens),
-            error=ended.error,
-            reasoning=ended.reasoning if ended.reasoning or self.parser.expects else None,
-            reasoning_tokens=ended.reasoning_tokens,
-            tokens=tuple(ended.tokens),
-            warnings=self._past_context(prompt_tokens + len(ended.tokens)),
+            output_tokens=len(row),
+            error=error,
+            reasoning=parsed.reasoning if parsed.reasoning or self.parser.expects else None,
+            reasoning_tokens=parsed.reasoning_tokens,
+            tokens=tuple(row),
+            warnings=warnings,
         )
         return answer if schema is None else schema.answer(answer)
 
-    def _past_context(self, tokens: int) -> tuple[str, ...]:
-        """Return the warning about a prompt and text that together exceed the model's context, if they do."""
-        if self.context is None or tokens <= self.context:
-            return ()
-        return (f"prompt and text have {tokens:,} tokens, past the model's context of {self.context:,}",)
+    def choose(self, inputs: Any, choices: Sequence[str]) -> list[Answer]:
+        """Pick the likeliest given answer to each row of inputs, under the contrast (`greedy`: the full stream)."""
+        require(self.decoder, Ability.TRACES, "choosing among given answers")
+        inputs = self.to_device(inputs)
+        tokens = [self.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
+        if len(choices) < 2 or not all(tokens):
+            raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more answers, such as Yes,No")
+        if len({*map(tuple, tokens)}) < len(tokens):
+            raise SettingsError(
+                f"choices {', '.join(choices)!r}: two of them are the same tokens; give each answer once"
+            )
+        sums = torch.stack([self._logprobs(inputs, ids) for ids in tokens])  # [C, 3, B]
+        shares, best = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist()
 
-    def ended(self, row: list[int]) -> TextEnd:
-        """Return the text of new tokens, which may be padded."""
-        row = self.ends.until_end(row)
-        reason: FinishReason = self.ends.finish_reason(row)
-        parsed = self.parser.parse(row)
-        unfinished = parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text)
-        error = self._unfinished(len(row), reason) if unfinished else ""
-        return TextEnd(row, reason, "" if error else parsed.text, parsed.reasoning, parsed.reasoning_tokens, error)
+        def views(values: torch.Tensor) -> dict[str, float]:
+            return dict(zip(VIEWS, values.tolist(), strict=True))
 
-    def _unfinished(self, tokens: int, reason: FinishReason) -> str:
-        """Return the message for a text with an unfinished thought."""
-        ways = ["raise max_new_tokens"] if reason == "length" else []
-        ways += ["switch thinking off"] if self.preset.generation.think else []
-        return f"ended inside its reasoning after {tokens} tokens" + f"; {' or '.join(ways)}" * bool(ways)
+        return [
+            Answer(
+                text=choices[best[row]],
+                finish_reason="stop",
+                image_tokens=image_tokens,
+                prompt_tokens=prompt_tokens,
+                output_tokens=len(tokens[best[row]]),
+                choices=[
+                    {
+                        "choice": choice,
+                        "logprob": views(sums[number, :, row]),
+                        "probability": views(shares[number, :, row]),
+                    }
+                    for number, choice in enumerate(choices)
+                ],
+            )
+            for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True))
+        ]
+
+    def _logprobs(self, inputs: Any, tokens: list[int]) -> torch.Tensor:
+        """Return the log probability `[3, B]` of one text after each of B prompts, in the three views."""
+        steps = score(self.model, self.both_streams, inputs, [tokens] * len(inputs["input_ids"]))
+        logprobs = [
+            torch.stack([getattr(step, view).log_softmax(dim=-1)[:, token] for view in VIEWS])
+            for token, step in zip(tokens, steps, strict=True)
+        ]
+        return sum(logprobs, torch.zeros(()))

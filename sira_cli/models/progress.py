@@ -40,11 +40,6 @@ class Start:
     stopping: Sequence[StoppingCriteria] = ()
     new_tokens: int | None = None
 
-    @classmethod
-    def at_nothing(cls, rows: int) -> Start:
-        """Return the start of `rows` empty texts."""
-        return cls([[]] * rows)
-
 
 class Trail:
     """A method's computations for prompts and their texts, to go back to.

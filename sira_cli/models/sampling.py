@@ -59,17 +59,15 @@ class RowSampler(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
 
 
-def sampler(
-    seeds: Sequence[int], temperature: float, top_p: float, drawn: int = 0, *, top_k: int = 0, min_p: float = 0.0
-) -> LogitsProcessorList:
-    """Return processors that sample B rows with these seeds at a temperature, in the order of transformers."""
-    processors = LogitsProcessorList([TemperatureLogitsWarper(max(temperature, _COLDEST))])
-    if top_k:
-        processors.append(TopKLogitsWarper(top_k))
-    if top_p < 1:
-        processors.append(TopPLogitsWarper(top_p))
-    if min_p:
-        processors.append(MinPLogitsWarper(min_p))
+def sampler(seeds: Sequence[int], settings: Generation, drawn: int = 0) -> LogitsProcessorList:
+    """Return processors that sample B rows with these seeds, in the order of transformers; `drawn` as `RowSampler`."""
+    processors = LogitsProcessorList([TemperatureLogitsWarper(max(settings.temperature, _COLDEST))])
+    if settings.top_k:
+        processors.append(TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1:
+        processors.append(TopPLogitsWarper(settings.top_p))
+    if settings.min_p:
+        processors.append(MinPLogitsWarper(settings.min_p))
     processors.append(RowSampler(seeds, drawn))
     return processors
 

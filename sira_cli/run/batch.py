@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.memory import PictureMemory
-    from sira_cli.models.model import AnsweringModel
+    from sira_cli.models.model import LoadedModel
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def usual_batch_size(device: torch.device) -> BatchSize:
     return AUTO if device.type == "cuda" else 1
 
 
-def largest_batch(lvlm: AnsweringModel, inputs: Any, task: str) -> int:
+def largest_batch(lvlm: LoadedModel, inputs: Any, task: str) -> int:
     """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length."""
     from sira_cli.models.memory import measure_picture
 

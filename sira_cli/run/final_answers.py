@@ -9,7 +9,7 @@ from sira_cli.look.guiding import GuidedCaptions
 from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.models import combinations
-from sira_cli.models.model import AnsweringModel
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Trail
 from sira_cli.models.schema import Schema
 from sira_cli.models.texts import Answer
@@ -25,7 +25,7 @@ class FinalAnswers:
         settings: settings of the second look, as in records; empty without one.
     """
 
-    def __init__(self, lvlm: AnsweringModel, verify: Verify | None = None, *, words: bool = False) -> None:
+    def __init__(self, lvlm: LoadedModel, verify: Verify | None = None, *, words: bool = False) -> None:
         """Prepare to answer."""
         self._lvlm, self.settings = lvlm, dict[str, Any]()
         self._guided: GuidedCaptions | None = None

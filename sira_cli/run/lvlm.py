@@ -18,7 +18,7 @@ from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
 from sira_cli.models.hub import Download
 from sira_cli.models.load import read_model
-from sira_cli.models.model import AnsweringModel
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import refusing
 from sira_cli.models.schema import SchemaSource
@@ -33,8 +33,8 @@ from sira_cli.run.request import Request
 from sira_cli.run.runner import Runner
 
 
-class Lvlm(AnsweringModel):
-    """A loaded large vision-language model. `load` makes it; its attributes are those of `AnsweringModel`."""
+class Lvlm(LoadedModel):
+    """A loaded large vision-language model. `load` makes it; its attributes are those of `LoadedModel`."""
 
     def __repr__(self) -> str:
         fork = f", K = {self.k} of {self.layers}" if self.k else ""

@@ -9,7 +9,6 @@ from typing import Any
 
 from sira_cli.data.rows import brief
 from sira_cli.errors import PictureSettingsError, SettingsError
-from sira_cli.models.choices import choose
 from sira_cli.models.encoded import EncodedPictures
 from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
@@ -84,7 +83,8 @@ class PictureTask(Task[Answer, Result]):
     def _answers(self, batch: Batch[Result], on_text: Callable[[Picture, str], None] | None) -> Sequence[Answer]:
         lvlm, inputs, request = self.lvlm, batch.inputs, self.request
         if request.choices:
-            return choose(lvlm, inputs, request.choices)
+            chosen: list[Answer] = lvlm.choose(inputs, request.choices)
+            return chosen
         stream = None if on_text is None else lambda text: on_text(batch.items[0].picture, text)
         seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
         asked: dict[str, Any] = {"words": request.words, "task": request.task, "schema": request.schema}

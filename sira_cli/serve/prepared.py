@@ -119,7 +119,7 @@ class Prepared:
         job = row.job
         if not self._answering.guides:
             if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
-                answer = replace(answer, text=self._lvlm.ended(list(answer.tokens)).text, error="")
+                answer = replace(answer, text=self._lvlm.answer_of(list(answer.tokens)).text, error="")
             answer = row.cut(answer)
             if answer.error:
                 job.tell(RequestError(answer.error, 422, code="unprocessable"))

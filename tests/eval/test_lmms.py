@@ -13,7 +13,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.eval.lmms.answers import answers, losses, prepared
 from sira_cli.eval.lmms.requests import Wanted, plain_request, request_of, wanted_of
 from sira_cli.methods.prompts import Conversation, Turn
-from sira_cli.models.choices import choose
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 QUESTION = "Is there a dog in the image? Please answer this question with one word."
@@ -123,7 +122,7 @@ def test_losses_are_those_of_choices(lvlm, images, method):
     alone = losses(under, asked, texts * 2, 1)
     for number, request in enumerate(asked[:: len(texts)]):
         inputs, _ = prepared(under, [request])
-        (answer,) = choose(under, inputs, texts)
+        (answer,) = under.choose(inputs, texts)
         row = inputs["input_ids"][0].tolist()
         assert answer.choices is not None
         for place, choice in enumerate(answer.choices):

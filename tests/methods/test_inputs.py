@@ -21,7 +21,6 @@ from sira_cli.methods.base import PromptBatch
 from sira_cli.methods.icd import ROLE
 from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.models import presets
-from sira_cli.models.choices import choose
 from sira_cli.models.model import BRANCH
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
@@ -307,7 +306,7 @@ def test_what_needs_both_streams_refuses_other_methods_in_the_library():
     with pytest.raises(SettingsError, match="needs method sira or greedy, not text-only"):
         lvlm.answer(inputs, words=True)
     with pytest.raises(SettingsError, match="needs method sira or greedy"):
-        choose(lvlm, inputs, ["Yes", "No"])
+        lvlm.choose(inputs, ["Yes", "No"])
     with pytest.raises(SettingsError, match="drift needs method sira or greedy"):
         measure_drift(lvlm, open_picture(EXAMPLES[0]).image, PROMPT)
 

@@ -20,7 +20,6 @@ from sira_cli.core.forward_pass import VIEWS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
-from sira_cli.models.choices import choose
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.sources import open_picture
@@ -275,7 +274,7 @@ def test_the_tokenizer_is_used_by_one_thread_at_a_time(monkeypatch):
     inputs = lvlm.prepare([image], ["Is there a cat?"])
     lvlm.answer(inputs, words=True)
     lvlm.answer(inputs, on_text=lambda text: None)
-    choose(lvlm, inputs, ["Yes", "No"])
+    lvlm.choose(inputs, ["Yes", "No"])
     assert {name for name, _ in used} == {"__call__", "encode", "decode"}
     assert all(held for _, held in used)
 
@@ -283,8 +282,8 @@ def test_the_tokenizer_is_used_by_one_thread_at_a_time(monkeypatch):
 @pytest.mark.parametrize(("seed", "thing"), [(7_700_001, "lamp"), (7_700_006, "clock")])
 def test_a_choice_is_the_contrast_s_where_the_full_stream_has_another(seed, thing):
     lvlm = load("demo", alpha=3.0)
-    [answer] = choose(
-        lvlm, lvlm.prepare([render(held_out(seed))[0]], [f"Is there a {thing} in the image?"]), ["Yes", "No"]
+    [answer] = lvlm.choose(
+        lvlm.prepare([render(held_out(seed))[0]], [f"Is there a {thing} in the image?"]), ["Yes", "No"]
     )
     likeliest = {view: max(answer.choices, key=lambda each: each["logprob"][view])["choice"] for view in VIEWS}
     assert (likeliest["full"], likeliest["contrast"], answer.text) == ("Yes", "No", "No")

@@ -11,6 +11,7 @@ import torch
 from scipy.stats import chi2, chisquare
 
 from sira_cli import load
+from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Trail
 from sira_cli.models.sampling import RowSampler, derived_seed, sampler
 from sira_cli.pictures.sources import open_picture
@@ -62,21 +63,25 @@ def test_tokens_follow_the_distribution_at_a_temperature():
     expected = (scores[0] / 0.7).softmax(dim=-1)[:4].double()
     counts = torch.zeros(5)
     for seed in range(4000):
-        counts[sampler([seed], 0.7, 1.0)(None, scores).argmax()] += 1
+        counts[sampler([seed], Generation(temperature=0.7))(None, scores).argmax()] += 1
     assert counts[4] == 0
     assert chisquare(counts[:4], 4000 * (expected / expected.sum()).numpy()).pvalue > 1e-3
 
 
 def test_top_p_leaves_the_smallest_set_that_holds_its_share():
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    picked = {int(sampler([seed], 1.0, 0.7)(None, scores).argmax()) for seed in range(200)}
+    picked = {
+        int(sampler([seed], Generation(temperature=1.0, top_p=0.7))(None, scores).argmax()) for seed in range(200)
+    }
     assert picked == {0, 1}
 
 
 def test_top_k_and_min_p_are_those_of_transformers():
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     for cut, left in (({"top_k": 2}, {0, 1}), ({"min_p": 0.2}, {0, 1, 2})):
-        assert {int(sampler([seed], 1.0, 1.0, **cut)(None, scores).argmax()) for seed in range(200)} == left
+        assert {
+            int(sampler([seed], Generation(temperature=1.0, **cut))(None, scores).argmax()) for seed in range(200)
+        } == left
 
 
 def test_further_cut_offs_give_a_picture_the_same_text_alone_and_in_a_batch():

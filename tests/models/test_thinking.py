@@ -13,7 +13,6 @@ from sira_cli.core.prefix import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
-from sira_cli.models.choices import choose
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.pictures import run_pictures
@@ -203,7 +202,7 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, photos, m
     assert len(passes) == 1  # the picture is shown once
     torch.testing.assert_close(found[0], expected, atol=1e-4, rtol=1e-4)
 
-    (answer,) = choose(lvlm, lvlm.prepare([image], [QUESTION], at_once=True), ["a cat", "a dog"])
+    (answer,) = lvlm.choose(lvlm.prepare([image], [QUESTION], at_once=True), ["a cat", "a dog"])
     for choice in answer.choices:
         ids = torch.tensor([written(lvlm.processor.tokenizer, choice["choice"])])
         grown = {**inputs, "input_ids": torch.cat([inputs["input_ids"], ids], dim=1)}
@@ -216,7 +215,7 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, photos, m
 
 def test_choices_of_a_run_are_scored_behind_an_empty_thought(loaded, photos, tmp_path):
     lvlm, image = loaded("always", method="greedy"), open_picture(photos["chelsea"]).image
-    (expected,) = choose(lvlm, prompt_behind_an_empty_thought(lvlm, image, QUESTION), ["a cat", "a dog"])
+    (expected,) = lvlm.choose(prompt_behind_an_empty_thought(lvlm, image, QUESTION), ["a cat", "a dog"])
     output = tmp_path / "answers.jsonl"
     run = {"task": "ask", "prompt": QUESTION, "choices": ("a cat", "a dog"), "output": output}
     list(run_pictures(lvlm, [photos["chelsea"]], **run))

@@ -16,6 +16,7 @@ import torch
 
 from sira_cli.cli.serve import LOCAL_NAMES, address_of, listening
 from sira_cli.errors import SettingsError
+from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import sampler
 from sira_cli.serve.limits import Limits, check_length
 from sira_cli.serve.pictures import picture_data
@@ -60,7 +61,10 @@ def test_seeds_and_shares_in_openai_s_ranges(address):
 def test_a_temperature_of_almost_nothing_takes_the_best_token():
     scores = torch.tensor([[1.0, 2.0, 1.9], [-40.0, -60.0, -50.0]])
     for temperature in (1e-300, 1e-40, 1e-9):
-        assert sampler([0, 1], temperature, 1.0)(torch.zeros(2, 1), scores).argmax(-1).tolist() == [1, 0]
+        assert sampler([0, 1], Generation(temperature=temperature))(torch.zeros(2, 1), scores).argmax(-1).tolist() == [
+            1,
+            0,
+        ]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class Tracer:
         if self._logits is not None:
             self._logits.finish()
         parsed = self._lvlm.parser.parse(self._tokens, at_once=self._forced)
-        ended = self._lvlm.ended(self._tokens)
+        ended = self._lvlm.answer_of(self._tokens)
         error = "" if self._forced else ended.error
         reasoning = {"reasoning": parsed.reasoning} if parsed.reasoning else {}
         looked = self._looked(parsed.text)
