@@ -75,7 +75,7 @@ def test_every_record_is_named_with_its_command():
 
 
 def test_the_preset_in_the_manual_is_valid(tmp_path):
-    (example,) = blocks("yaml", "docs/presets.md")
+    (example,) = blocks("yaml", "docs/models.md")
     path = tmp_path / "example.yaml"
     path.write_text(example, encoding="utf-8")
     preset = presets.read(path)

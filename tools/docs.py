@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -140,14 +141,20 @@ def benchmarks_table() -> str:
     return "\n".join(rows)
 
 
-def presets_line() -> str:
-    """Return the names of shipped presets, each with the memory that it needs."""
-    shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
-    named = [
-        f"`{preset.name}`" + (f" ({memory})" if (memory := shown_sizes(preset)[1]) else "")
-        for preset in sorted(shipped, key=lambda preset: preset.family.lower())
-    ]
-    return fill(", ".join(named) + ".", 120, break_on_hyphens=False, break_long_words=False)
+def presets_by_memory() -> str:
+    """Return the table of shipped presets by the memory that they fit into, with what each needs."""
+    needed = {}
+    for path in presets.SHIPPED.glob("*.yaml"):
+        preset = presets.read(path)
+        memory = shown_sizes(preset)[1]
+        needed[preset.name] = int(memory.removesuffix(" GB")) if memory else 0
+    rows = ["| memory | presets |", "|---|---|"]
+    for low, high in itertools.pairwise((0, *SIZES)):
+        names = sorted((gb, name) for name, gb in needed.items() if low < gb <= high)
+        rows.append(f"| {high} GB | {', '.join(f'`{name}` ({gb})' for gb, name in names)} |")
+    unknown = sorted(name for name, gb in needed.items() if not gb)
+    rows.append(f"| | not known, or next to nothing: {', '.join(f'`{name}`' for name in unknown)} |")
+    return "\n".join(rows)
 
 
 def word_figures() -> str:
@@ -195,6 +202,8 @@ def costs_table() -> str:
         rows.append(f"| {title} | {report.dtype} | {chip} | {tokens} | {' | '.join(_ratios(row))} | {cache} |")
     return "\n".join(rows)
 
+
+SIZES = (8, 12, 16, 24, 48, 80)  # GB of memory of usual cards
 
 GPU_COSTS = {
     "gpu-llava-1.5-7b": "LLaVA-1.5 7B's shape",

@@ -45,7 +45,7 @@ def effect() -> str:
         ("greedy decoding", "greedy", compared.report),
         ("SIRA", "sira", compared.report),
         (
-            "greedy, [looking first](docs/second-look.md#looking-first) (`--verify guide`)",
+            "greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)",
             "greedy + guide",
             looked.report,
         ),
@@ -71,7 +71,7 @@ def cost() -> str:
         f"**Little extra time.** A decoding step takes {steps(STEPS)} times greedy's on CPUs in bfloat16, "
         f"{steps(GPU_COSTS)} on an H100, which waits for Python; there a folder in batches of {sira.batch} takes "
         f"{sira.requests[max(sira.requests)].ratio.median:.2f} times greedy's time. The paper reports 1.4 to 1.5 "
-        "([cost](docs/performance.md))."
+        "([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 

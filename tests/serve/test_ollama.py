@@ -129,7 +129,7 @@ def test_log_probabilities(friend, client):
 
 
 def test_the_example_of_the_page(address, monkeypatch, capsys, lvlm):
-    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     (code,) = (block for block in page.split("```") if block.startswith("python") and "import ollama" in block)
     monkeypatch.chdir(ROOT)
     exec(code.removeprefix("python").replace("http://127.0.0.1:8000", address), made := {})

@@ -93,10 +93,10 @@ def test_a_stop_ends_the_text_before_it(client):
 
 
 def test_the_example_of_the_page(address, monkeypatch, capsys):
-    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0].replace("http://127.0.0.1:8000", address)
     monkeypatch.chdir(ROOT)
-    exec(compile(code, "serve.md", "exec"), {})
+    exec(compile(code, "server.md", "exec"), {})
     assert "'support'" in capsys.readouterr().out
 
 
