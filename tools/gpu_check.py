@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sira_cli.analysis.bench.figures import BenchReport
+from sira_cli.analysis.bench.report import BenchReport
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 39  # of all parts together

@@ -18,9 +18,8 @@ import yaml
 from sira_cli import methods
 from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.figures import BenchReport, BenchRow
-from sira_cli.analysis.bench.measure import Timing, check_caches, measure, pictures, prompts
-from sira_cli.analysis.bench.run import bench
+from sira_cli.analysis.bench.measure import bench, check_caches, measure, pictures, prompts
+from sira_cli.analysis.bench.report import BenchReport, BenchRow, Sizes, Timing
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
@@ -34,6 +33,7 @@ from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks
+from tools.part_of_shape import shortened
 
 HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_layouts.py
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -120,7 +120,7 @@ def test_a_shape_comes_with_a_processor_of_its_family(name: str):
 )
 def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kinds: list[str] | None, shared):
     whole = random_models.read(name)
-    text = random_models.shortened(whole, layers)["config"]["text_config"]
+    text = shortened(whole, layers)["config"]["text_config"]
     assert text["num_hidden_layers"] == layers
     assert text.get("num_kv_shared_layers") == shared
     found = text.get("layer_types")
@@ -136,7 +136,7 @@ def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kin
 @pytest.mark.parametrize("layers", [1, 43])
 def test_a_shape_has_not_more_layers_than_the_model(layers: int):
     with pytest.raises(SettingsError, match=f"`layers={layers}`: this shape can have 2 to 42"):
-        random_models.shortened(random_models.read("gemma4-e4b"), layers)
+        shortened(random_models.read("gemma4-e4b"), layers)
 
 
 # --- one request
@@ -240,7 +240,7 @@ def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
 def test_figures_by_hand():
     greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    row = BenchRow.of("sira", (4, 50, 30), sira, greedy, [1, 3])
+    row = BenchRow.of("sira", Sizes(4, 50, 30), sira, greedy, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -253,7 +253,7 @@ def test_figures_by_hand():
     assert (row.cache_bytes, row.peak_bytes) == (110, 8)
     assert row.paper == {}
     single = [Timing(1.0, (3.0,), 100, None)]
-    row = BenchRow.of("greedy", (1, 50, 30), single, single, [1])
+    row = BenchRow.of("greedy", Sizes(1, 50, 30), single, single, [1])
     assert row.step is row.tokens_per_second is None
 
 
@@ -264,23 +264,26 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
         order.append((lvlm.method, len(inputs["input_ids"]), tokens))
         return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)
 
-    monkeypatch.setattr("sira_cli.analysis.bench.run.measure", recorded)
-    report = bench(qwen, ["sira", "vcd"], lengths=[32, 64], batches=[1, 2], runs=2, image_tokens=20)
+    monkeypatch.setattr("sira_cli.analysis.bench.measure.measure", recorded)
+    first, report = bench(qwen, ["sira", "vcd"], lengths=[32, 64], batches=[1, 2], runs=2, image_tokens=20)
     assert [name for name, _, _ in order] == ["greedy", "sira", "vcd"] * 6
     assert [batch for _, batch, _ in order] == [1] * 9 + [2] * 9
     assert [tokens for _, _, tokens in order[3:9]] == [64] * 6  # each run serves the shorter lengths
     assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("sira", 1), ("vcd", 1)]
+    assert first.rows == report.rows[:3]
     assert report.rows[1].paper == {32: 1.4, 64: 1.5}
     assert (report.k, report.layers, report.weights) == (2, 4, "random")
     assert BenchReport.from_json(report.to_json()) == report
 
 
 def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
-    report = bench(qwen, ["ict"], lengths=[2], batches=[1], runs=1, image_tokens=20)
-    assert [row.method for row in report.rows] == ["greedy", "ict"]
-    assert report.stand_ins == ("ict",)
-    assert BenchReport.from_json(report.to_json()) == report
-    assert "stand_ins" not in json.loads(bench(qwen, [], lengths=[2], batches=[1], runs=1, image_tokens=20).to_json())
+    with_one, without = (
+        next(bench(qwen, methods, lengths=[2], batches=[1], runs=1, image_tokens=20)) for methods in (["ict"], [])
+    )
+    assert [row.method for row in with_one.rows] == ["greedy", "ict"]
+    assert with_one.stand_ins == ("ict",)
+    assert BenchReport.from_json(with_one.to_json()) == with_one
+    assert "stand_ins" not in json.loads(without.to_json())
 
 
 # --- the command

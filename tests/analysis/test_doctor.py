@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sira_cli import load
-from sira_cli.analysis.bench.run import bench
+from sira_cli.analysis.bench.measure import bench
 from sira_cli.analysis.doctor import examine
 from sira_cli.analysis.doctor.machine import extras
 from sira_cli.errors import SettingsError
@@ -53,7 +53,7 @@ def test_numbers_of_a_model_that_runs():
     lvlm = load("demo")
     size = sizes.size_of(lvlm.preset, lvlm.model.config.to_dict(), 64, 64)
     assert size.weights == sum(weight.numel() for weight in lvlm.model.parameters())
-    report = bench(lvlm, [], lengths=[8], batches=[1], runs=1, image_tokens=64)
+    (report,) = bench(lvlm, [], lengths=[8], batches=[1], runs=1, image_tokens=64)
     (row,) = report.rows
     assert row.cache_bytes == 4 * size.column * (row.prompt_tokens + 8 - 1)
     assert (size.k_share, size.in_layers > size.layers) == (round(7 / lvlm.layers, 3), True)

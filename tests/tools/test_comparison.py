@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from sira_cli.analysis.bench.figures import Spread
+from sira_cli.analysis.bench.report import Spread
 from sira_cli.analysis.sweep.report import by_captions_among
 from sira_cli.demo.measure import SceneReport, load_method
 from sira_cli.demo.questions import SPLITS, held_out

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sira_cli.analysis.bench.figures import BenchReport
+from sira_cli.analysis.bench.report import BenchReport
 from tools.gpu_check import Part, all_parts, run_part
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"

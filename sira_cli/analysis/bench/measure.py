@@ -1,29 +1,36 @@
-"""Time one request: the end of the image encoder, and the end of each token."""
+"""Time requests of methods in turn: the end of the image encoder, and the end of each token."""
 
 from __future__ import annotations
 
 import gc
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 from transformers.generation.streamers import BaseStreamer
 
+from sira_cli._version import __version__
+from sira_cli.analysis.bench.report import BenchReport, BenchRow, Sizes, Timing
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.upstream import DummyLayer
+from sira_cli.core.upstream import DummyLayer, attention_of
 from sira_cli.errors import SiraError
+from sira_cli.methods import find
+from sira_cli.methods.base import Method
+from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_since, restart_peak
@@ -32,44 +39,91 @@ from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
 
-SHARES = (
-    1.0,
-    0.75,
-    0.5,
-    0.9,
-    0.6,
-    0.8,
-    0.7,
-    1.0,
-)  # of the image tokens, in a mixed batch
+WARM_UP = 4  # tokens
+GREEDY = "greedy"
+RANDOM = "random"  # the revision of a model with random weights
+SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens, in a mixed batch
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The time and memory of a request.
+def bench(
+    lvlm: Lvlm,
+    methods: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    runs: int,
+    image_tokens: int,
+    processor_time: bool = False,
+    on_request: Callable[[], None] = lambda: None,
+) -> Iterator[BenchReport]:
+    """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order.
 
-    Attributes:
-        encoder: seconds until the (first) image encoder was done.
-        tokens: `[N]` seconds until each token was decoded, encoder included; for a search that may retract tokens,
-            until its texts first had that length.
-        cache_bytes: keys and values at the end, of all streams.
-        peak_bytes: largest memory during the request, weights included; None if the system does not report it.
+    The report is yielded after each batch size, so that nothing is lost if a later one does not fit into memory.
     """
+    compared, clock = decoders(methods), time.process_time if processor_time else time.perf_counter
+    rows: list[BenchRow] = []
+    with with_stand_ins(compared, lvlm) as stand_ins:
+        for batch in batches:
+            # They share the model: only hooks differ, which are on it while a request runs.
+            lvlms = {name: lvlm.under(stand_ins.get(name, find(name))) for name in compared}
+            images = pictures(lvlm.processor, image_tokens, batch)
+            asked = prompts(lvlm.preset.prompts.caption, batch)
+            inputs = {
+                name: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
+                for name, one in lvlms.items()
+            }
+            timings: dict[str, list[Timing]] = {name: [] for name in compared}
+            for number in range(runs + 1):
+                tokens = max(lengths) if number else min(WARM_UP, max(lengths))
+                for name, one in lvlms.items():
+                    timing = measure(one, inputs[name], tokens, clock=clock)
+                    timings[name] += [timing] * (number > 0)
+                    on_request()
+            image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
+            sizes = Sizes(batch, prompt, image)
+            rows += [BenchRow.of(name, sizes, timings[name], timings[GREEDY], lengths) for name in compared]
+            yield BenchReport(
+                model=lvlm.preset.name or lvlm.preset.model,
+                dtype=lvlm.dtype,
+                device=device_name(lvlm.model.device),
+                torch=torch.__version__,
+                transformers=transformers.__version__,
+                k=lvlm.k,
+                layers=lvlm.layers,
+                alpha=lvlm.alpha,
+                weights="random" if lvlm.revision == RANDOM else "its own",
+                parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
+                attention=attention_of(lvlm.model.config),
+                lengths=tuple(lengths),
+                runs=runs,
+                rows=tuple(rows),
+                stand_ins=tuple(stand_ins),
+                processor_time=processor_time,
+                quantization=lvlm.quantization,
+            )
 
-    encoder: float
-    tokens: tuple[float, ...]
-    cache_bytes: int
-    peak_bytes: int | None
 
-    @property
-    def prefill(self) -> float:
-        """Seconds from the image encoder to the first token."""
-        return self.tokens[0] - self.encoder
+def decoders(methods: Sequence[str]) -> list[str]:
+    """Return the methods to measure, greedy first."""
+    return list(dict.fromkeys([GREEDY, *methods]))
 
-    @property
-    def steps(self) -> list[float]:
-        """Seconds between one token and the next, N - 1 of them."""
-        return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
+
+@contextmanager
+def with_stand_ins(names: Sequence[str], lvlm: Lvlm) -> Iterator[dict[str, Method]]:
+    """Yield the methods that need a calibration, each with one of random values, if the weights are random.
+
+    A method's cost does not depend on their values.
+    """
+    calibrated: dict[str, Method] = {}
+    with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
+        for name in names:
+            method = find(name)
+            if isinstance(method, Calibrated) and lvlm.revision == RANDOM:
+                path = Path(folder) / f"{name}.safetensors"
+                origin = Origin(name, lvlm.preset.model, RANDOM, {}, __version__)
+                Calibration(origin, method.stand_in(lvlm.model)).write(path)
+                calibrated[name] = replace(method, calibration=str(path))
+        yield calibrated
 
 
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
@@ -107,13 +161,7 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     decodings: list[Any] = []
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
     with _Clock(model, clock).running() as seen:
-        output = lvlm.decode(
-            inputs,
-            tokens,
-            on_attach=decodings.append,
-            **given,
-            streamer=seen,
-        )
+        output = lvlm.decode(inputs, tokens, on_attach=decodings.append, **given, streamer=seen)
     decoding = decodings[0] if decodings else None
     made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(seen.tokens) != tokens:
@@ -127,12 +175,6 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     return Timing(seen.encoder, tuple(seen.tokens), cached, peak)
 
 
-def _hidden(lvlm: Lvlm, inputs: Any) -> Tensor:
-    """Return the prompts' positions that have no row in the CF stream, `[B, S]`."""
-    image: Tensor = lvlm.find_image(inputs["input_ids"])
-    return torch.zeros_like(image) if lvlm.method == "sid" else image  # it masks image rows
-
-
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
     """Check that each layer of each stream holds its prompt and every new token but the last, for every beam.
 
@@ -142,19 +184,20 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
     prompts, prompt = inputs["input_ids"].shape
     expected = [(prompt + new, 0)] * lvlm.layers  # rows of the full and of the CF stream
     if isinstance(decoding, Fork):
-        kept = inputs["attention_mask"].bool()  # [B, S]
-        kept &= ~_hidden(lvlm, inputs)
-        text = int(kept.sum(dim=1).max())
+        rows = inputs["attention_mask"].bool()  # [B, S], those of the CF stream
+        if lvlm.method != "sid":  # it masks image rows
+            rows &= ~lvlm.find_image(inputs["input_ids"])
+        text = int(rows.sum(dim=1).max())
         expected[decoding.boundary :] = [(prompt + new, text + new)] * decoding.k
     wanted = [expected]
     if isinstance(decoding, SecondPass):
         wanted.append([(inputs[f"{BRANCH}input_ids"].shape[1] + new, 0)] * lvlm.layers)
-    for rows in wanted:
-        for index, mixer in enumerate(find_backbone(lvlm.model).mixers):
+    for index, mixer in enumerate(find_backbone(lvlm.model).mixers):
+        for layers in wanted:
             if mixer.recurrent:
-                rows[index] = (prompts, prompts if rows[index][1] else 0)
+                layers[index] = (prompts, prompts if layers[index][1] else 0)
             elif mixer.keys_from != index:
-                rows[index] = (0, 0)
+                layers[index] = (0, 0)
     found = [[_rows(layer) for layer in cache.layers] for cache in caches]
     if found != wanted:
         raise SiraError(

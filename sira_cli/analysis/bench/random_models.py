@@ -19,12 +19,13 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedToke
 from transformers.initialization import no_init_weights
 
 from sira_cli.analysis.bench import SHAPES, shape_names
+from sira_cli.analysis.bench.measure import RANDOM
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
 from sira_cli.models.placement import pick_device
-from sira_cli.models.preset import ImageSettings
+from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import load_processor
 from sira_cli.run.lvlm import Lvlm
 
@@ -40,55 +41,22 @@ def read(name: str) -> dict[str, Any]:
     return content
 
 
-def load_shape(
-    name: str,
-    method: Method,
-    device: str = "auto",
-    *,
-    layers: int | None = None,
-    **settings: Any,
-) -> Lvlm:
+def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
     """Make a model with a real model's shape and random weights."""
-    shape = read(name)
-    preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
-    if layers is not None:
-        of = shape["config"]["text_config"]["num_hidden_layers"]
-        shape = shortened(shape, layers)
-        preset = preset.model_copy(update={"name": f"{name} with {layers} of {of} layers"})
+    return make_lvlm(
+        read(name), presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings), method, device
+    )
+
+
+def make_lvlm(shape: dict[str, Any], preset: Preset, method: Method, device: str = "auto") -> Lvlm:
+    """Make the model of a shape, under the settings of a preset."""
     preset.sira_config.layers_after_fork(shape["config"]["text_config"]["num_hidden_layers"])  # before it takes memory
     dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
-    model = random_model(
-        shape,
-        dtype=dtype,
-        device=torch.device(pick_device(device)),
-        attention=preset.load.attention,
-    )
-    return Lvlm(model, make_processor(shape, preset.image), preset, method, "random")
+    model = random_model(shape, dtype=dtype, device=torch.device(pick_device(device)), attention=preset.load.attention)
+    return Lvlm(model, make_processor(shape, preset.image), preset, method, RANDOM)
 
 
-def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
-    """Return a shape with only its first decoder layers; the same share of layers shares keys."""
-    text = shape["config"]["text_config"]
-    if not 2 <= layers <= text["num_hidden_layers"]:
-        raise SettingsError(f"`layers={layers}`: this shape can have 2 to {text['num_hidden_layers']}")
-    kinds = getattr(AutoConfig.for_model(**shape["config"]).get_text_config(decoder=True), "layer_types", None)
-    cut: dict[str, Any] = {"num_hidden_layers": layers}
-    if kinds:
-        cut["layer_types"] = [*kinds[: layers - 1], "full_attention"]  # that of the last one, in all of them
-    if text.get("num_kv_shared_layers"):
-        cut["num_kv_shared_layers"] = round(text["num_kv_shared_layers"] * layers / text["num_hidden_layers"])
-        if not {*cut["layer_types"]} <= {*cut["layer_types"][: -cut["num_kv_shared_layers"]]}:
-            raise SettingsError(f"`layers={layers}`: too few to hold layers of each kind whose keys others share")
-    return {**shape, "config": {**shape["config"], "text_config": text | cut}}
-
-
-def random_model(
-    shape: dict[str, Any],
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    attention: str | None,
-) -> Any:
+def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None) -> Any:
     """Make the model, ready to generate, its matrices packed as by `load`. Weights are bfloat16 values, as usual."""
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
