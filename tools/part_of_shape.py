@@ -1,21 +1,24 @@
-"""Measure a real model's shape with only its first decoder layers: `python -m tools.part_of_shape NAME LAYERS -o FILE`.
-
-Times are processor times. A decoder's cost does not depend on the values of its weights, which are random.
-"""
+"""A real model's shape with only its first decoder layers, for machines on which the whole model is too large."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
-from sira_cli.analysis.bench.measure import bench
 from sira_cli.analysis.bench.random_models import make_lvlm, read
 from sira_cli.errors import SettingsError
 from sira_cli.methods import find
 from sira_cli.models import presets
+from sira_cli.run.lvlm import Lvlm
+
+
+def load_part(name: str, layers: int) -> Lvlm:
+    """Make the model of the shape's first layers, with random weights."""
+    whole, preset = read(name), presets.find(name)
+    of = whole["config"]["text_config"]["num_hidden_layers"]
+    preset = preset.model_copy(update={"name": f"{name} with {layers} of {of} layers"})
+    return make_lvlm(shortened(whole, layers), preset, find("sira"))
 
 
 def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -32,27 +35,3 @@ def shortened(shape: dict[str, Any], layers: int) -> dict[str, Any]:
         if not {*cut["layer_types"]} <= {*cut["layer_types"][: -cut["num_kv_shared_layers"]]}:
             raise SettingsError(f"`layers={layers}`: too few to hold layers of each kind whose keys others share")
     return {**shape, "config": {**shape["config"], "text_config": text | cut}}
-
-
-def main() -> None:
-    """Measure greedy, SIRA and VCD, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m tools.part_of_shape", description=__doc__)
-    parser.add_argument("name")
-    parser.add_argument("layers", type=int)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--image-tokens", type=int, default=600)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
-    given = parser.parse_args()
-    whole, preset = read(given.name), presets.find(given.name)
-    of = whole["config"]["text_config"]["num_hidden_layers"]
-    preset = preset.model_copy(update={"name": f"{given.name} with {given.layers} of {of} layers"})
-    lvlm = make_lvlm(shortened(whole, given.layers), preset, find("sira"))
-    sizes = {"lengths": [given.tokens], "batches": [given.batch], "image_tokens": given.image_tokens}
-    (report,) = bench(lvlm, ["sira", "vcd"], **sizes, runs=given.runs, processor_time=True)
-    given.output.write_text(report.to_json() + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
