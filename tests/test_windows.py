@@ -17,12 +17,12 @@ import pytest
 
 from sira_cli import files
 from sira_cli.cli.options.choosing import with_revision
-from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import PictureError, SettingsError, SiraError
 from sira_cli.models import presets
-from sira_cli.pictures.lists import read_list
+from sira_cli.pictures.find import read_list
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, StoreSource, located
+from sira_cli.run.sidecars import Sidecars
 
 PACKAGE = Path(files.__file__).parent
 EXAMPLE = PACKAGE.parent / "examples" / "scene-2900010.png"

@@ -11,8 +11,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.captions.find import Captions
 from sira_cli.look.verify import Verify
+from sira_cli.pictures.captions import Captions
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.check_request import CheckRequest
 from sira_cli.run.events import Event

@@ -27,14 +27,14 @@ from typing import Any
 
 from sira_cli.analysis.record_file import WITH_CHECKS, RecordFile
 from sira_cli.analysis.tables import write_table
-from sira_cli.data.captions.sidecars import Sidecars
-from sira_cli.data.rows import read_rows
 from sira_cli.errors import DataError
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
 from sira_cli.run.records import as_line
+from sira_cli.run.sidecars import Sidecars
 
 CORRECTION = "sira.correction/1"
 WRITTEN = "written"  # among the reasons of records that are left out

@@ -31,8 +31,8 @@ from sira_cli.cli.terminal.progress import Progress, run_records
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.data.captions.find import Captions
     from sira_cli.models.preset import Preset
+    from sira_cli.pictures.captions import Captions
     from sira_cli.run.endpoint import Endpoint
     from sira_cli.run.events import Event
     from sira_cli.run.run import Job, PictureRun
@@ -136,7 +136,7 @@ def check(
     else:
         server, (preset, _) = None, choose(model, DecodingOptions())
     from sira_cli.look.verify import Verify
-    from sira_cli.pictures.left_out import Pictures
+    from sira_cli.pictures.find import Pictures
     from sira_cli.run.check_request import CheckRequest
     from sira_cli.run.run import Job, PictureRun
 
@@ -190,7 +190,7 @@ def _check_remote(context: typer.Context, *groups: Any) -> None:
 def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -> Captions:
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
-    from sira_cli.data.captions.find import check_pictures, find_captions
+    from sira_cli.pictures.captions import check_pictures, find_captions
 
     named = selection.selected(paths)
     found = find_captions(
@@ -276,9 +276,9 @@ class Summary:
 def _note_left_out(captions: Captions) -> None:
     """Note pictures and records without a caption, and files that are not read."""
     if captions.unread:
-        from sira_cli.pictures.left_out import message
+        from sira_cli.pictures.find import left_out_message
 
-        note(message(captions.unread))
+        note(left_out_message(captions.unread))
     if captions.without:
         note(f"left out: {_number(captions.without, 'picture')} without a caption")
     if captions.failed:

@@ -53,7 +53,6 @@ def run_pictures(
         raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
     if engine.on_ray and len(chosen) > 1:
         raise SettingsError("--engine ray takes one --method at a time")
-    from sira_cli.pictures.left_out import message
     from sira_cli.run.pictures import opened_jobs
     from sira_cli.run.run import PictureRun
 
@@ -79,7 +78,9 @@ def run_pictures(
                 break
         else:
             if jobs[0].left_out:
-                note(message(jobs[0].left_out))
+                from sira_cli.pictures.find import left_out_message
+
+                note(left_out_message(jobs[0].left_out))
             files = [job.targets.output for job in jobs if job.targets.output is not None]
             if len(files) > 1:
                 note(f"what differs: sira compare {files[0]} {files[1]}")

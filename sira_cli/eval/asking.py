@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.questions import KEPT
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers.texts import UnitTexts
 from sira_cli.eval.base import Ask, Part
@@ -18,6 +17,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.selection import KEPT
 from sira_cli.pictures.sources import located
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Halved, PictureEvent, Started

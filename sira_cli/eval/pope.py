@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import brief, id_of, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import named_after
 from sira_cli.eval.answers.rows import Form, holds_samples, holds_splits, of_split, read_answer_rows
@@ -16,6 +15,7 @@ from sira_cli.eval.paper import pope_group
 from sira_cli.eval.pope_questions import PopeQuestion, read_questions
 from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.statistics import Denominators, Tally
+from sira_cli.pictures.rows import brief, id_of, some
 
 FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's eval_pope.py
     Form("answer", (), ("question", "image")),

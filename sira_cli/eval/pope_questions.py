@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sira_cli.data.rows import brief, id_of, read_rows, text_of
 from sira_cli.errors import DataError
+from sira_cli.pictures.rows import brief, id_of, read_rows, text_of
 
 
 @dataclass(frozen=True)

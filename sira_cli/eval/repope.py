@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sira_cli.data.rows import brief, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.pope_questions import PopeQuestion, read_questions
+from sira_cli.pictures.rows import brief, some
 
 LABEL = "RePOPE"
 

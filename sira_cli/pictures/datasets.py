@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
 import glob
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError
 from sira_cli.pictures import stores
-from sira_cli.pictures.names import as_text, one_line
+from sira_cli.pictures.names import as_text, is_base64, one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture, Source, pack, unpack
 from sira_cli.pictures.sources import columns_of, located
@@ -39,17 +40,15 @@ TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     ".tsv": ("csv", {"sep": "\t"}),
 }
 IN_FOLDERS = (*TARS, ".parquet", ".arrow", ".feather")  # other tables are mostly about something else
-TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
+_TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
 # Columns that are looked for, if none is named.
-NAMES = ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path"]
-NAMES += ["image_url", "url"]
-_MISSING = "no such file"
+_NAMES = ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path"]
+_NAMES += ["image_url", "url"]
 _LARGEST = 2**31  # bytes of a member of a tar file
 _HELD = 32  # samples: threads ask for them a little out of order
 _LOOKED_AT = 20  # rows of a table without types, which tell them
 # As WebDataset has it: the key ends at the first full stop of the file's name.
 _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
-_BASE64 = re.compile(r"(?:data:[^,]*;base64,)?[A-Za-z0-9+/\s]{64,}={0,2}\s*")  # no path: those have a full stop
 
 Sample = Mapping[str, Any]  # values by column, or bytes by extension
 
@@ -65,7 +64,6 @@ class SampleSource(Source):
         names: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
             bytes and path; or a list of these.
         listed: whether the column holds lists.
-        fault: why it is known to be unreadable.
     """
 
     container: str
@@ -73,14 +71,8 @@ class SampleSource(Source):
     number: int = -1
     names: tuple[str, ...] = ()
     listed: bool = False
-    fault: str = ""
     has_columns = True
     no_text_file = "texts are not written into a data set: give `output=` or `output_dir=`"
-
-    @property
-    def identity(self) -> str:
-        """The path without detours, and the name inside."""
-        return f"{_identity(self.container)}/{self.member}"
 
     @property
     def several(self) -> bool:
@@ -88,27 +80,35 @@ class SampleSource(Source):
         return self.listed or len(self.names) > 1
 
     @property
+    def identity(self) -> str:
+        """The path without detours, and the name inside."""
+        return f"{_file_of(self.container).identity}/{self.member}"
+
+    @property
     def address(self) -> str:
         """The address of the file that holds it, and its name inside."""
-        return self._below(located(self.container).address)
+        return self._below(_file_of(self.container).address)
 
     @property
     def depends_on_folder(self) -> bool:
         """Whether the path of the file that holds it is relative."""
-        return located(self.container).depends_on_folder
+        return _file_of(self.container).depends_on_folder
 
     def is_missing(self) -> bool:
-        """Return whether the file that should hold it did not exist."""
-        return self.fault == _MISSING
+        """Return whether the file that should hold it does not exist."""
+        return not self.member and _file_of(self.container).is_missing()
 
     def name_in(self, folder: Path | None) -> str:
         """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
-        return self._below(located(self.container).name_in(folder))
+        return self._below(_file_of(self.container).name_in(folder))
+
+    def _below(self, container: str) -> str:
+        return f"{container}/{as_text(self.member)}" if self.member else container
 
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         sample = self._sample()
-        found = [self._file(name, value) for name in self.names for value in _listed(sample.get(name))]
+        found = [self._file(name, each) for name in self.names for each in _as_list(sample.get(name))]
         if not found:
             raise self._without(self.names[0])
         return pack(found) if self.several else found[0]
@@ -116,7 +116,7 @@ class SampleSource(Source):
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         if not self.several:
-            return Source.files(self, data)
+            return [(self.shown, data)]
         return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(unpack(data), start=1)]
 
     def columns(self) -> Mapping[str, Any]:
@@ -124,13 +124,10 @@ class SampleSource(Source):
         sample = {name: value for name, value in self._sample().items() if name not in self.names}
         if not is_tar(self.container):
             return sample
-        return columns_of(
-            self.shown, {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in TEXTS}
-        )
+        texts = {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in _TEXTS}
+        return columns_of(self.shown, texts)
 
     def _sample(self) -> Sample:
-        if self.fault:
-            raise PictureError(f"{self.shown}: {self.fault}")
         try:
             return _shared_pass(self.container, _version(self.container)).sample(self.number)
         except SiraError:
@@ -139,31 +136,27 @@ class SampleSource(Source):
             raise PictureError(f"{self.shown}: cannot be read: {_reason(error)}") from None
 
     def _file(self, column: str, value: Any) -> bytes:
+        """Return the bytes of a picture that a cell holds, or names: relative to the table's folder, or by a URL."""
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
-        if isinstance(value, str) and value:
-            return _from_base64(value) or self._at(value).read()
-        if not isinstance(value, bytes):
+        if isinstance(value, bytes):
+            return value
+        if not isinstance(value, str) or not value:
             raise self._without(column)
-        return value
-
-    def _at(self, path: str) -> Picture:
-        """Return the picture at a path in a table, which is relative to the table's folder, or at a URI."""
-        inside = stores.is_uri(self.container)
+        if is_base64(value):
+            with contextlib.suppress(binascii.Error):
+                return base64.b64decode(value.partition("base64,")[2] or value)
         scheme = self.container.partition("://")[0]
-        if is_web(path) or (inside and path.startswith(f"{scheme}://")):
-            return located(path)
-        if stores.is_uri(path):  # a table from elsewhere does not open connections of any kind
-            raise PictureError(f"{self.shown}: {one_line(path)}: expected a path, or a URL of the web")
-        if inside:
-            return located(f"{self.container.rpartition('/')[0]}/{path}")
-        return located(os.path.join(os.path.dirname(self.container), path))  # noqa: PTH118, PTH120 (may be no text)
+        if is_web(value) or (stores.is_uri(self.container) and value.startswith(f"{scheme}://")):
+            return located(value).read()
+        if stores.is_uri(value):  # a table from elsewhere does not open connections of any kind
+            raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
+        if stores.is_uri(self.container):
+            return located(f"{self.container.rpartition('/')[0]}/{value}").read()
+        return located(os.path.join(os.path.dirname(self.container), value)).read()  # noqa: PTH118, PTH120 (may be no text)
 
     def _without(self, column: str) -> PictureError:
         return PictureError(f"{self.shown}: has no picture in column {column}")
-
-    def _below(self, container: str) -> str:
-        return f"{container}/{as_text(self.member)}" if self.member else container
 
 
 @dataclass(frozen=True)
@@ -185,49 +178,45 @@ class DataFile:
 
     def pictures(self) -> Iterator[Picture]:
         """Yield the pictures inside, in order. What cannot be read becomes one that raises its error when opened."""
-        return (Picture((source,)) for source in self._sources())
-
-    def _sources(self) -> Iterator[SampleSource]:
         if not stores.is_uri(self.location) and not os.path.lexists(self.location):
-            yield self._broken("", _MISSING)
+            yield self._picture("", fault="no such file")
             return
         last = ""
         try:
-            for source in self._members() if is_tar(self.location) else self._rows():
-                last = source.member
-                yield source
+            for picture in self._members() if is_tar(self.location) else self._rows():
+                last = picture.sources[0].location[len(self.location) + 1 :]
+                yield picture
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
             after = f" after {one_line(last)}" if last else ""
-            yield self._broken("", f"cannot be read{after}: {_reason(error)}")
+            yield self._picture("", fault=f"cannot be read{after}: {_reason(error)}")
 
-    def _members(self) -> Iterator[SampleSource]:
+    def _members(self) -> Iterator[Picture]:
         """Yield the picture of each key in a tar file; keys without one are left out."""
         given = () if self.image is None else self.image.lower().split(",")
         wanted = [part.removeprefix(".") for each in given if (part := each.strip())]
         for number, (key, sample) in enumerate(_tar_samples(self.location, read=False)):
             named = [name for each in wanted for name in sample if name.lower() == each]
             found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
-            number_wanted = len(wanted) or 1
-            if len(found) == number_wanted:
-                member = f"{key}.{found[0]}" if number_wanted == 1 else key
-                yield self._source(member, number, tuple(found))
+            count = len(wanted) or 1
+            if len(found) == count:
+                yield self._picture(f"{key}.{found[0]}" if count == 1 else key, number, tuple(found))
             elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
                 shown = ", ".join(found[:8])
                 expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
-                yield self._broken(
-                    key, f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
-                )
+                fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
+                yield self._picture(key, fault=fault)
 
-    def _rows(self) -> Iterator[SampleSource]:
+    def _rows(self) -> Iterator[Picture]:
         shown, kinds = one_line(self.location), _kinds(self.location)
-        columns = picture_columns(shown, kinds, self.image)
+        columns = _picture_columns(shown, kinds, self.image)
         listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
         for number, member in enumerate(self._names(shown, list(kinds))):
-            yield self._source(member, number, columns, listed)
+            yield self._picture(member, number, columns, listed)
 
     def _names(self, shown: str, columns: Sequence[str]) -> Iterator[str]:
+        """Yield the names of a table's rows."""
         if self.id is None and _ending(self.location) == ".parquet":
             from pyarrow import parquet
 
@@ -240,20 +229,20 @@ class DataFile:
         column, seen = self.id or columns[0], set[str]()
         for number, row in enumerate(_table(self.location, column)):
             name = str(number) if self.id is None else str(row[column])
+            if self.id is not None and (row[column] is None or name in seen):
+                what = "is empty" if row[column] is None else f"has {name!r} twice"
+                raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected a unique id in every row")
             if self.id is not None:
-                if row[column] is None or name in seen:
-                    what = "is empty" if row[column] is None else f"has {name!r} twice"
-                    raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected a unique id in every row")
                 seen.add(name)
             yield name
 
-    def _source(self, member: str, number: int, names: tuple[str, ...], listed: bool = False) -> SampleSource:
-        place, relative = f"{self.location}/{member}", f"{self.relative}/{member}"
-        return SampleSource(place, relative, self.location, member, number, names, listed)
-
-    def _broken(self, member: str, fault: str) -> SampleSource:
+    def _picture(
+        self, member: str, number: int = -1, names: tuple[str, ...] = (), listed: bool = False, fault: str = ""
+    ) -> Picture:
         below = f"/{member}" if member else ""
-        return SampleSource(self.location + below, self.relative + below, self.location, member, fault=fault)
+        place, relative = self.location + below, self.relative + below
+        source = SampleSource(place, relative, self.location, member, number, names, listed)
+        return Picture((source,), fault=fault and f"{source.shown}: {fault}")
 
 
 def is_data_file(name: str) -> bool:
@@ -270,7 +259,7 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 (may be a URI)
 
 
-def picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
+def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
     """Return the column with the pictures, or those whose pictures are shown together."""
     if name is not None:
         names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
@@ -284,7 +273,7 @@ def picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> t
                 )
         return tuple(names)
     pictures = [each for each, kind in kinds.items() if kind == "picture"]
-    usual = [each for each in NAMES if kinds.get(each) == "plain"]
+    usual = [each for each in _NAMES if kinds.get(each) == "plain"]
     lists = [each for each, kind in kinds.items() if kind == "list of picture"]
     if not pictures and not usual and not lists:
         raise DataError(
@@ -343,8 +332,8 @@ def _version(location: str) -> tuple[int, ...] | None:
 
 
 @functools.lru_cache(maxsize=1024)  # many pictures share few files
-def _identity(container: str) -> str:
-    return located(container).identity
+def _file_of(container: str) -> Picture:
+    return located(container)
 
 
 def _samples(location: str) -> Iterator[Sample]:
@@ -360,8 +349,7 @@ def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
     """
     library, before = _library(location), ""
     sample: dict[str, bytes] = {}
-    place = location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
-    for name, file in library.StreamingDownloadManager().iter_archive(place):
+    for name, file in library.StreamingDownloadManager().iter_archive(_absolute(location)):
         match = _MEMBER.fullmatch(name)
         if match is None:
             continue
@@ -396,17 +384,21 @@ def _table(location: str, column: str | None = None) -> Any:
         # By default, all row groups that were read stay in memory. The other columns are not read if one is enough.
         options = {**options, "fragment_scan_options": ParquetFragmentScanOptions(pre_buffer=False)}
         options |= {} if column is None else {"columns": [column]}
-    place = location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
+    place = glob.escape(_absolute(location))
     with tempfile.TemporaryDirectory(prefix="sira-") as cache:  # for the builder's lock: nothing else is written
         rows = library.load_dataset(
-            builder, data_files=glob.escape(place), split="train", streaming=True, cache_dir=cache, **options
+            builder, data_files=place, split="train", streaming=True, cache_dir=cache, **options
         )
     rows = rows if rows.features is None else rows.decode(False)
     return rows if column is None else rows.select_columns([column])
 
 
+def _absolute(location: str) -> str:
+    return location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
+
+
 def _kinds(location: str) -> dict[str, str]:
-    """Return the kind of each column of a table, as for `picture_columns`."""
+    """Return the kind of each column of a table, as for `_picture_columns`."""
     rows = _table(location)
     features = rows.features
     if features is None:
@@ -445,21 +437,11 @@ def _library(location: str) -> Any:
     except ImportError as error:
         raise SettingsError(f"{one_line(location)}: is a data set: pip install 'sira-cli[data]'") from error
     if stores.is_uri(location):
-        stores.check_kind(location)
+        stores.filesystem_of(location)  # refuses what cannot be read here
     return library
 
 
-def _from_base64(text: str) -> bytes:
-    """Return the bytes that a cell holds as base64; empty if it does not."""
-    if _BASE64.fullmatch(text) is None:
-        return b""
-    try:
-        return base64.b64decode(text.partition("base64,")[2] or text)
-    except binascii.Error:
-        return b""
-
-
-def _listed(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import hashlib
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch, fnmatchcase
+from pathlib import Path, PurePath
+from typing import BinaryIO
 
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.datasets import IN_FOLDERS, TARS, DataFile, is_data_file, is_tar
-from sira_cli.pictures.left_out import Pictures, count, formats, in_words, system_folder
 from sira_cli.pictures.names import on_disk, one_line
-from sira_cli.pictures.opening import endings
+from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import STDIN, StdinSource, has_scheme, located
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
+# Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
+_PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"
+_KNOWN = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
+_IN_HEIF = (".heic", ".heif", ".hif")
+# Folders of thumbnails, deleted files and the like: Synology's, QNAP's, Windows', Lightroom's, macOS's, Linux's.
+_SYSTEM = ("@eadir", "#recycle", "@recycle", "$recycle.bin", "*.lrdata", "__macosx", "lost+found")
+_LONGEST = 2**16  # bytes of a path in a list: URLs may be longer than names of files
+_MOST = 2**30  # bytes of a list
+_CHUNK = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,43 @@ class Shard:
         """Return whether a path belongs to this part. Each belongs to exactly one, independent of other paths."""
         digest = hashlib.sha256(os.fsencode(relative)).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
+
+
+class Pictures(list[Picture]):
+    """The pictures of a run.
+
+    Attributes:
+        left_out: numbers of files that are not read, by their endings in lower case, of systems' folders (`@eaDir/`)
+            and of subfolders with pictures (`./sub/`); the most frequent first.
+    """
+
+    def __init__(self, pictures: Iterable[Picture] = (), left_out: Mapping[str, int] | None = None) -> None:
+        """Make a list of pictures."""
+        super().__init__(pictures)
+        self.left_out = dict(sorted((+Counter(left_out or {})).items(), key=lambda each: (-each[1], each[0])))
+
+
+def left_out_message(left_out: Mapping[str, int]) -> str:
+    """Return the line of a summary about what a run has left out."""
+    files, number = _in_words(left_out), sum(count for name, count in left_out.items() if not name.endswith("/"))
+    inside = [name[2:-1] for name in left_out if name.startswith("./")]
+    system = [f"{count} {name[:-1]}" for name, count in left_out.items() if name.endswith("/") and name[:2] != "./"]
+    parts = [f"{number} {'file was' if number == 1 else 'files were'} not read: {files}"] if files else []
+    if system:
+        parts.append(f"thumbnails and deleted files were left out: {', '.join(system)}")
+    if inside:
+        named = ", ".join(inside[:3]) + f" and {len(inside) - 3} more" * (len(inside) > 3)
+        parts.append(f"{len(inside)} subfolder{'s' * (len(inside) > 1)} with pictures (-r includes them): {named}")
+    return "; ".join(parts)
+
+
+def _in_words(left_out: Mapping[str, int]) -> str:
+    """Return the numbers of files by ending, with the remedies: `2 .heic (pip install ...), 1 .cr2`."""
+    return ", ".join(
+        f"{number} {ending}" + f" ({HEIF})" * (ending in _IN_HEIF and ending not in endings())
+        for ending, number in left_out.items()
+        if not ending.endswith("/")
+    )
 
 
 def find_pictures(
@@ -83,52 +130,128 @@ def find_pictures(
         raise SettingsError("a picture's path is empty")
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
+    shown = one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1) if paths else ""
     found: dict[str, Picture] = {}
     any_place, any_data = False, False
-    left_out: Counter[str] = Counter()
     every = [path for given in paths for path in _expand_ranges(given)]
-    for place in _places(every, recursive, image_column, id_column, left_out):
+    looking = _Looking(recursive, alone=len(every) == 1)
+    for location, relative in (place for path in every for place in looking.at(on_disk(path))):
         any_place = True
-        if any(fnmatchcase(name, glob) for glob in exclude for name in (place.relative, *Path(place.relative).parts)):
+        if any(fnmatchcase(name, glob) for glob in exclude for name in (relative, *Path(relative).parts)):
             continue
-        if shard is not None and not shard.holds(place.relative):
+        if shard is not None and not shard.holds(relative):
             continue
-        any_data = any_data or isinstance(place, DataFile)
-        for picture in place.pictures() if isinstance(place, DataFile) else (place,):
+        if location == STDIN:
+            inside: Iterable[Picture] = (Picture((StdinSource(STDIN, STDIN, sys.stdin.buffer.read()),)),)
+        elif is_data_file(location) and not has_scheme(location):
+            any_data, inside = True, DataFile(location, relative, image_column, id_column).pictures()
+        else:
+            inside = (located(location, relative),)
+        for picture in inside:
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return Pictures(found.values())
     if exclude and any_place and not found and shard is None:
         raise SettingsError(f"`exclude=` {' '.join(exclude)} leaves out all pictures")
     if any_data and not found:
-        raise SettingsError(f"{_shown(paths)}: no pictures inside")
-    if not any_place:
-        # Only folders can be empty: everything else is listed as it is.
-        subfolders = "" if recursive else " (subfolders count with -r)"
-        raise SettingsError(f"{_shown(paths)}: no pictures in this folder{_but(left_out) or subfolders}")
-    return Pictures(found.values(), left_out)
+        raise SettingsError(f"{shown}: no pictures inside")
+    pictures = Pictures(found.values(), looking.left_out)
+    if not any_place:  # only folders can be empty: everything else is listed as it is
+        others = _in_words(pictures.left_out)
+        but = f", but {others}: these formats are not read" if others else ""
+        raise SettingsError(
+            f"{shown}: no pictures in this folder{but or ' (subfolders count with -r)' * (not recursive)}"
+        )
+    return pictures
 
 
-def _but(left_out: Counter[str]) -> str:
-    files = formats(Pictures((), left_out).left_out)
-    return f", but {in_words(files)}: these formats are not read" if files else ""
+@dataclass
+class _Looking:
+    """What paths stand for: the files, each with its path below the folder that was given.
+
+    Attributes:
+        recursive: include subfolders.
+        alone: whether one path is looked at, so that a store that does not answer ends the run.
+        left_out: as in `Pictures`.
+    """
+
+    recursive: bool
+    alone: bool
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def at(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the files that a path stands for."""
+        if path == STDIN or has_scheme(path):
+            yield path, path
+        elif stores.is_uri(path):
+            yield from self._in_store(path)
+        elif _is_folder(path):
+            inside = self._walk(path, self.recursive, self.left_out)
+            yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in inside)
+        elif os.path.lexists(path) or not (matches := _matches(path)):
+            yield path, path
+        else:
+            for match in matches:
+                if (system := _system_folder(match)) and not _system_folder(path):
+                    self.left_out[f"{system}/"] += 1
+                else:
+                    self.alone = False
+                    yield from self.at(match)
+
+    def _in_store(self, uri: str) -> Iterator[tuple[str, str]]:
+        try:
+            listed = list(stores.walk(uri, self.recursive))
+        except SettingsError:
+            if self.alone:
+                raise
+            listed = [(uri, uri)]
+        if any(each == uri for each, _ in listed):
+            yield from listed
+            return
+        systems: dict[str, str] = {}  # their names, by their paths
+        files = []
+        for each, below in listed:
+            if system := _system_folder(below.rpartition("/")[0]):
+                systems[below[: below.index(system) + len(system)]] = system
+            elif _counts(below, self.left_out):
+                files.append((each, below))
+        self.left_out.update(f"{system}/" for system in systems.values())
+        yield from _pictures_or_containers(files)
+
+    def _walk(self, folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]:
+        """Yield a folder's pictures and containers that are not hidden; of an unreadable folder, the folder itself."""
+        try:
+            with os.scandir(folder) as entries:
+                inside = sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+        except OSError:
+            yield folder
+            return
+        for entry in inside:
+            if not _is_folder(entry.path) and _counts(entry.name, left_out):
+                yield str(Path(folder, entry.name))
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                if _system_folder(entry.name):
+                    left_out[f"{entry.name}/"] += 1
+                elif recursive:
+                    yield from self._walk(str(Path(folder, entry.name)), True, left_out)
+                else:
+                    below = self._walk(entry.path, True, Counter())
+                    left_out[f"./{entry.name}/"] += any(Path(each).suffix.lower() in endings() for each in below)
 
 
-def check_any_exists(pictures: Sequence[Picture]) -> None:
-    """Check that not all of some pictures are missing, before a model is loaded."""
-    if pictures and all(picture.is_missing() for picture in pictures):
-        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        first = next(source for source in pictures[0].sources if source.is_missing())
-        raise PictureError(f"{first.shown}: no such file{others}")
+def _system_folder(path: str) -> str:
+    """Return the first part of a path that is a folder of `_SYSTEM`; empty without one."""
+    return next((part for part in Path(path).parts if any(fnmatch(part.lower(), each) for each in _SYSTEM)), "")
 
 
-def check_images(folder: Path, names: Sequence[str]) -> None:
-    """Check that a folder holds any of a benchmark's pictures, before a model is loaded."""
-    if not folder.is_dir():
-        raise SettingsError(f"`images=` {folder}: is not a folder")
-    if not any(os.path.lexists(on_disk(str(folder / name))) for name in names):
-        others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
-        raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
+def _counts(name: str, left_out: Counter[str]) -> bool:
+    """Return whether a name is that of a picture or container; count other pictures and videos as left out."""
+    ending = PurePath(name).suffix.lower()
+    if ending in endings() or name.lower().endswith(IN_FOLDERS):
+        return True
+    left_out[ending] += ending in _KNOWN
+    return False
 
 
 def _is_folder(path: str) -> bool:
@@ -139,49 +262,10 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _places(
-    paths: Sequence[str],
-    recursive: bool,
-    image_column: str | None,
-    id_column: str | None,
-    left_out: Counter[str],
-) -> Iterator[Picture | DataFile]:
-    for path in paths:
-        for location, relative in _expand(on_disk(path), recursive, left_out, alone=len(paths) == 1):
-            if location == STDIN:
-                yield Picture((StdinSource(STDIN, STDIN, sys.stdin.buffer.read()),))
-            elif is_data_file(location) and not has_scheme(location):
-                yield DataFile(location, relative, image_column, id_column)
-            else:
-                yield located(location, relative)
-
-
-def _expand(path: str, recursive: bool, left_out: Counter[str], *, alone: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the files that a path stands for, each with its path below the folder that was given."""
-    if path == STDIN:
-        yield STDIN, STDIN
-    elif has_scheme(path):
-        yield path, path
-    elif stores.is_uri(path):
-        try:
-            listed = list(stores.walk(path, recursive))
-        except SettingsError:
-            if alone:
-                raise
-            listed = [(path, path)]
-        is_file = any(uri == path for uri, _ in listed)
-        yield from listed if is_file else _pictures_or_containers(each for each in listed if _counts(each[1], left_out))
-    elif _is_folder(path):
-        inside = _walk(path, recursive, left_out)
-        yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in inside)
-    elif os.path.lexists(path) or not (matches := _matches(path)):
-        yield path, path
-    else:
-        for match in matches:
-            if (system := system_folder(match)) and not system_folder(path):
-                left_out[f"{system}/"] += 1
-                continue
-            yield from _expand(match, recursive, left_out)
+def _matches(pattern: str) -> list[str]:
+    if not glob.has_magic(pattern):
+        return []
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -203,47 +287,6 @@ def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[
             yield location, relative
 
 
-def _matches(pattern: str) -> list[str]:
-    if not glob.has_magic(pattern):
-        return []
-    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
-
-
-def _walk(folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]:
-    """Yield a folder's pictures and containers that are not hidden; of an unreadable folder, the folder itself."""
-    try:
-        with os.scandir(folder) as entries:
-            inside = sorted(
-                (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
-            )
-    except OSError:
-        yield folder
-        return
-    for entry in inside:
-        if not _is_folder(entry.path) and _counts(entry.name, left_out):
-            yield str(Path(folder, entry.name))
-    for entry in inside:
-        if entry.is_dir(follow_symlinks=False):
-            if system_folder(entry.name):
-                left_out[f"{entry.name}/"] += 1
-            elif not recursive:
-                left_out[f"./{entry.name}/"] += any(map(_is_picture, _walk(entry.path, True, Counter())))
-            else:
-                yield from _walk(str(Path(folder, entry.name)), recursive, left_out)
-
-
-def _is_picture(path: str) -> bool:
-    return Path(path).suffix.lower() in endings()
-
-
-def _counts(name: str, left_out: Counter[str]) -> bool:
-    """Return whether a name is that of a picture or container; count other pictures as left out."""
-    counts = Path(name).suffix.lower() in endings() or name.lower().endswith(IN_FOLDERS)
-    if not counts:
-        count(left_out, name)
-    return counts
-
-
 def _expand_ranges(path: str) -> Iterator[str]:
     """Yield the paths of a pattern such as `cc3m-{00000..00575}.tar`; any other path as it is."""
     match = _RANGE.search(path)
@@ -258,5 +301,55 @@ def _expand_ranges(path: str) -> Iterator[str]:
         yield from _expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")
 
 
-def _shown(paths: list[str]) -> str:
-    return one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1)
+def check_any_exists(pictures: Sequence[Picture]) -> None:
+    """Check that not all of some pictures are missing, before a model is loaded."""
+    if pictures and all(picture.is_missing() for picture in pictures):
+        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
+        first = next(source for source in pictures[0].sources if source.is_missing())
+        raise PictureError(f"{first.shown}: no such file{others}")
+
+
+def check_images(folder: Path, names: Sequence[str]) -> None:
+    """Check that a folder holds any of a benchmark's pictures, before a model is loaded."""
+    if not folder.is_dir():
+        raise SettingsError(f"`images=` {folder}: is not a folder")
+    if not any(os.path.lexists(on_disk(str(folder / name))) for name in names):
+        others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
+        raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
+
+
+def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
+    """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`).
+
+    A byte order mark is not part of the first path; with that of UTF-16, the list is in UTF-16.
+    """
+    chunk = file.read(_CHUNK)
+    decoded = _decoder(chunk)
+    rest = decoded(chunk).removeprefix(codecs.BOM_UTF8)
+    separator = b"\0" if b"\0" in rest else b"\n"
+    found: list[str] = []
+    size = 0
+    while chunk:
+        *lines, rest = rest.split(separator)
+        size += len(chunk)
+        if separator == b"\n":
+            lines = [line.removesuffix(b"\r") for line in lines]
+        elif b"" in lines:
+            raise DataError(f"{shown}: is not a list of paths: two NUL bytes follow each other")
+        if size > _MOST or any(len(line) > _LONGEST for line in (*lines, rest)):
+            raise DataError(
+                f"{shown}: is not a list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
+            )
+        found += [os.fsdecode(line) for line in lines if line]
+        chunk = file.read(_CHUNK)
+        rest += decoded(chunk)
+    last = rest.removesuffix(b"\r") if separator == b"\n" else rest
+    return [*found, os.fsdecode(last)] if last else found
+
+
+def _decoder(head: bytes) -> Callable[[bytes], bytes]:
+    """Return the function from the bytes of a list to those of file names."""
+    if not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return bytes
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    return lambda data: os.fsencode(decoder.decode(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import unicodedata
@@ -11,12 +12,23 @@ from sira_cli.pictures import stores
 
 _BETWEEN = " | "  # the names of pictures that are shown together
 _ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
+_BASE64 = re.compile(r"(?:data:[^,]*;base64,)?[A-Za-z0-9+/\s]{64,}={0,2}\s*")  # no path: those have a full stop
+_LONGEST = 200  # characters in a message
 
 
 def one_line(name: str) -> str:
-    """Return a name for a message: newlines and bytes that are not text are escaped, credentials left out."""
+    """Return a name for a message: newlines and bytes that are not text are escaped, credentials left out.
+
+    Of a long name, the beginning and the end are left.
+    """
     name = stores.public(name) if stores.is_uri(name) else name
-    return name if name.isprintable() else ascii(name)
+    name = name if name.isprintable() else ascii(name)
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}...{name[3 - _LONGEST // 2 :]}"
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text is a picture as base64, or a data URL, and no name."""
+    return _BASE64.fullmatch(text) is not None
 
 
 def on_disk(path: str) -> str:
@@ -46,9 +58,12 @@ def as_text(file_name: str) -> str:
     """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`.
 
     Every JSON reader accepts this, unlike lone surrogates. A name that already looks escaped has its backslashes
-    doubled, so no two names share a text, and `from_text` restores the name.
+    doubled, so no two names share a text, and `from_text` restores the name. A long text that is no name becomes its
+    beginning and a hash.
     """
     data = os.fsencode(file_name)
+    if len(data) > _LONGEST and is_base64(file_name):
+        return f"{file_name[:64]}...{hashlib.sha256(data).hexdigest()[:16]}"
     text = data.decode("utf-8", "backslashreplace")
     if not _ESCAPED_BYTE.search(text):
         return text

@@ -1,19 +1,31 @@
-"""From the bytes of a picture file to the picture as viewers show it: upright, in RGB."""
+"""From the bytes of a picture file to the picture as viewers show it: upright, in RGB.
+
+A picture of 179 million pixels, the most that Pillow opens, takes 0.7 GB. Pictures that do not fit into `MEMORY` wait,
+and whatever needs a second copy of the samples is done strip by strip.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import ctypes
 import functools
 import io
+import math
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import PurePath
 
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+import numpy as np
+from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.room import ROOM, give_back
-from sira_cli.pictures.samples import in_rgb, reduced, reduction, suspicious, upright
 
+BOUND = 2**26  # pixels; half the width and height is still more than any model reads
+SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
+_STRIP = 2**18  # pixels
 _DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # raised by Pillow's decoders
 _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 # Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
@@ -28,6 +40,39 @@ RAW = frozenset(f".{kind}" for kind in _RAW.split())
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 _VIDEO_KINDS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 VIDEOS = frozenset(f".{kind}" for kind in _VIDEO_KINDS.split())
+_EVERYWHERE = {"JPEG": "jpeg", "PNG": "png"}  # read by every server, as kinds of `image/`
+_LOSSLESS = 2**22  # pixels; a larger picture that is encoded again becomes a JPEG
+
+
+class Memory:
+    """A number of bytes that threads share."""
+
+    def __init__(self, size: int) -> None:
+        """Begin with `size` bytes, all of them free."""
+        self.size = size
+        self._free = size
+        self._turn = threading.Lock()
+        self._returned = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, needed: int) -> Iterator[None]:
+        """Wait until `needed` bytes are free, and hold them; a request above the total takes all.
+
+        A thread that holds bytes may not ask for more: two such threads would wait for each other.
+        """
+        needed = min(needed, self.size)
+        with self._turn, self._returned:
+            self._returned.wait_for(lambda: self._free >= needed)
+            self._free -= needed
+        try:
+            yield
+        finally:
+            with self._returned:
+                self._free += needed
+                self._returned.notify_all()
+
+
+MEMORY = Memory(1_800_000_000)  # bytes; the largest PNG that Pillow opens needs as much
 
 
 def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
@@ -38,8 +83,8 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
     """
 
     needed = _needed(opened_header(name, data)) + len(data)
-    for room in (needed, ROOM.size):  # a picture that needs all of it is decoded alone
-        with ROOM.taken(room):
+    for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
+        with MEMORY.taken(share):
             try:
                 return _decoded(name, data, side)
             except _DECODING_ERRORS as error:
@@ -129,8 +174,8 @@ def opened_header(name: str, data: bytes) -> Image.Image:
             f"{shown}: has {image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}: scale "
             "it down, or cut it"
         )
-    if (needed := _needed(image)) > ROOM.size:
-        most = ROOM.size * image.width * image.height // needed
+    if (needed := _needed(image)) > MEMORY.size:
+        most = MEMORY.size * image.width * image.height // needed
         raise HugePictureError(
             f"{shown}: has {image.width * image.height:,} pixels, expected at most {most:,}, because {image.format} "
             f"takes {needed / 1e9:.1f} GB to decode: scale it down, or convert it to JPEG or PNG"
@@ -153,3 +198,134 @@ def _is_heif(data: bytes) -> bool:
 
 def _damaged(name: str, error: BaseException) -> PictureError:
     return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
+
+
+def give_back() -> None:
+    """Return freed memory to the system. The C library of Linux keeps it, for each thread separately."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return a decoded image as viewers show it, as a copy; see `decode_picture`."""
+    return in_rgb(reduced(upright(image)))
+
+
+def suspicious(image: Image.Image) -> tuple[str, ...]:
+    """Return reasons to doubt a text about the picture: usually none."""
+    found = []
+    # Phones store a second picture (MPO) for depth or a preview; viewers show the first.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        found.append("has several frames or pages: the first one was taken")
+    image.load()
+    if image.has_transparency_data and any(_shines_through(strip) for _, strip in _strips(image)):
+        found.append("is transparent in parts: they were taken as white")
+    if min(image.size) < SMALL:
+        found.append(f"is tiny: {image.width} x {image.height} pixels")
+    return tuple(found)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return the image turned by its EXIF orientation; the image itself if it is upright."""
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def reduced(image: Image.Image) -> Image.Image:
+    """Return the image with at most `BOUND` pixels; the image itself if it has no more."""
+    factor = reduction(image)
+    if factor == 1:
+        return image
+    width, height = image.width // factor, image.height // factor
+    scale = image.height / height
+    rows = max(1, _STRIP // image.width)
+    found = None
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        first, last = math.floor(top * scale), min(math.ceil(bottom * scale), image.height)
+        strip = image.crop((0, first, image.width, last))
+        if strip.mode in ("1", "P"):  # of these, `resize` would only take every other pixel
+            strip = strip.convert("RGBA" if strip.has_transparency_data else "RGB")
+        box = (0, top * scale - first, image.width, bottom * scale - first)
+        strip = strip.resize((width, bottom - top), Image.Resampling.BOX, box)
+        if found is None:
+            found = Image.new(strip.mode, (width, height))
+            found.info = strip.info
+        found.paste(strip, (0, top))
+    return found or image
+
+
+def reduction(image: Image.Image) -> int:
+    """Return the divisor of width and height, so that a picture has at most `BOUND` pixels."""
+    return math.ceil(math.sqrt(image.width * image.height / BOUND))
+
+
+def in_rgb(image: Image.Image) -> Image.Image:
+    """Return a copy in RGB: transparency on white, samples of 16 or 32 bits or floats scaled to 8 bits."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = _to_8_bit(image)
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    rgb = Image.new("RGB", image.size)
+    for top, strip in _strips(image):
+        white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
+        rgb.paste(Image.alpha_composite(white, strip.convert("RGBA")).convert("RGB"), (0, top))
+    return rgb
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield an image in strips of its full width, each with its first row."""
+    rows = max(1, _STRIP // max(1, image.width))
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _shines_through(image: Image.Image) -> bool:
+    with_alpha = image if "A" in image.getbands() else image.convert("RGBA")
+    return with_alpha.getchannel("A").getextrema() != (255, 255)
+
+
+def _to_8_bit(image: Image.Image) -> Image.Image:
+    """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
+    if image.mode.startswith("I;16"):
+        scale = 65535.0
+    else:
+        brightest = max(float(_samples(strip).max(initial=0.0)) for _, strip in _strips(image))
+        usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+        scale = next((full for full in usual if brightest <= full), brightest)
+    grey = Image.new("L", image.size)
+    for top, strip in _strips(image):
+        scaled = np.clip(np.rint(_samples(strip) / scale * 255), 0, 255)
+        grey.paste(Image.fromarray(scaled.astype(np.uint8)), (0, top))
+    return grey
+
+
+def _samples(image: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.nan_to_num(np.asarray(image, dtype=np.float64))
+
+
+def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return a picture as a data URL, and warnings about it.
+
+    The file's own bytes are kept if every server decodes them as `decode_picture` does: an upright JPEG or PNG in RGB
+    or grey.
+    """
+    image, warnings = decode_picture(name, data)
+    with Image.open(io.BytesIO(data)) as file:
+        plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
+        if plain and file.format in _EVERYWHERE and file.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return _encoded(_EVERYWHERE[file.format], data), warnings
+    return encoded(image), warnings
+
+
+def encoded(image: Image.Image) -> str:
+    """Encode a picture as a data URL: PNG, or JPEG if it is large."""
+    kind, file = "png" if image.width * image.height <= _LOSSLESS else "jpeg", io.BytesIO()
+    image.save(file, kind, **({} if kind == "png" else {"quality": 95, "subsampling": 0}))
+    return _encoded(kind, file.getvalue())
+
+
+def _encoded(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

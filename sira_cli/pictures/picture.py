@@ -21,8 +21,7 @@ from PIL import Image
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.names import as_text, joined, one_line, parted
-from sira_cli.pictures.opening import decode_picture, picture_size
-from sira_cli.pictures.samples import BOUND
+from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
 _SHOWN = 4  # names of a group in a message
@@ -157,6 +156,7 @@ class Picture:
         caption: an existing text about it.
         number: 1 for the first caption of a picture; from 2 on it is part of the name.
         id: unique in a run, if it differs from the name.
+        fault: why it is known to be unreadable, as a message.
         fields: texts about a group by name, for prompts with `{names}`.
         reads: the bytes of the latest pictures, the same object in all questions of a run.
     """
@@ -167,6 +167,7 @@ class Picture:
     caption: str | None = None
     number: int = 1
     id: str = ""
+    fault: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
     reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)
 
@@ -231,6 +232,7 @@ class Picture:
         """Return texts about the picture by name, for the prompt of a run."""
         if self.prompt is not None or self.caption is not None:
             return {}
+        self._check()
         return self.fields if self.together else self.sources[0].columns()
 
     def is_missing(self) -> bool:
@@ -280,8 +282,13 @@ class Picture:
         return self._read() if self.reads is None else self.reads.get(self._place, self._read)
 
     def _read(self) -> bytes:
+        self._check()
         files = [source.read() for source in self.sources]
         return files[0] if len(files) == 1 else pack(files)
+
+    def _check(self) -> None:
+        if self.fault:
+            raise PictureError(self.fault)
 
     def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
         """Yield each source with the bytes that it has read."""

@@ -19,9 +19,8 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import as_text, from_text, on_disk, parted
-from sira_cli.pictures.opening import check_no_video
+from sira_cli.pictures.opening import check_no_video, suspicious, to_rgb
 from sira_cli.pictures.picture import OpenedPicture, Picture, Source, group_of
-from sira_cli.pictures.samples import suspicious, to_rgb
 from sira_cli.pictures.web import WebSource
 
 STDIN = "-"

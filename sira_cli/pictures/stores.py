@@ -42,7 +42,7 @@ def read(uri: str) -> bytes:
 def opened(uri: str) -> Iterator[BinaryIO]:
     """Open an object, or a local path, for random access."""
     with _connected(uri):
-        filesystem, path = _located(uri)
+        filesystem, path = filesystem_of(uri)
         with filesystem.open(path, "rb") as file:
             yield cast(BinaryIO, file)
 
@@ -55,7 +55,7 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
     """
     try:
         with _connected(uri):
-            filesystem, path = _located(uri)
+            filesystem, path = filesystem_of(uri)
             found: list[str] | None = None
             if filesystem.isdir(path):
                 found = filesystem.find(path, maxdepth=None if recursive else 1)
@@ -73,11 +73,6 @@ def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
         yield f"{folder}/{'/'.join(names)}", "/".join(names)
 
 
-def check_kind(uri: str) -> None:
-    """Check that a URI is of a kind of store that can be read here."""
-    _located(uri)
-
-
 @contextmanager
 def _connected(uri: str) -> Iterator[None]:
     """Turn the errors of every kind of store into an OSError."""
@@ -89,7 +84,8 @@ def _connected(uri: str) -> Iterator[None]:
         raise OSError(f"{public(uri)}: {str(error) or type(error).__name__}") from error
 
 
-def _located(uri: str) -> tuple[Any, str]:
+def filesystem_of(uri: str) -> tuple[Any, str]:
+    """Return the store of a URI, and the path in it; refuse a kind of store that cannot be read here."""
     from fsspec.core import url_to_fs
 
     try:

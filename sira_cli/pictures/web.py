@@ -6,12 +6,14 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import httpcore2
@@ -23,16 +25,18 @@ from sira_cli.pictures.names import as_text
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import Source
 from sira_cli.pictures.stores import without_password
-from sira_cli.pictures.waiting import LOOK, in_time
 
 LARGEST = 2**26  # bytes of a picture's file
 REDIRECTS = 5
+_LOOK = 0.1  # seconds between looks whether a result is still wanted
 SECONDS = 60.0  # from looking up the name to the last byte, redirects included
 _WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0}  # seconds
 _HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
 # Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
 # for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
 _UNICAST = ipaddress.ip_network("2000::/3")
+
+T = TypeVar("T")
 
 
 class _DownloadError(Exception):
@@ -56,11 +60,11 @@ class WebSource(Source):
     @property
     def address(self) -> str:
         """The URL without a password."""
-        return self.name_in(None)
+        return as_text(without_password(self.location))
 
     def name_in(self, folder: Path | None) -> str:
         """Return the URL without a password, wherever the record is."""
-        return as_text(without_password(self.location))
+        return self.address
 
     def read(self) -> bytes:
         """Download it."""
@@ -114,49 +118,42 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-class _PublicOnly(httpcore2.SyncBackend):
-    """Opens connections to public addresses only.
+class _PublicBackend(httpcore2.SyncBackend):
+    """Opens connections to public addresses only, whose every step ends at the deadline of the download.
 
     A name is looked up once, and the connection goes to the address that was checked: a second look-up, which might
     give another address, does not take place.
     """
 
-    def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> httpcore2.NetworkStream:
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self._end = end
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
+    ) -> httpcore2.NetworkStream:
         """Connect to a host, if its address is public."""
         addresses = list(dict.fromkeys(str(found[4][0]) for found in _resolved(host, port)))
         public = [address for address in addresses if is_public(address)]
         if not public:
             raise _PrivateAddressError(host, addresses[0])
-        for address in public[:-1]:
+        for address in public:
             try:
-                return super().connect_tcp(address, port, *args, **options)
+                stream = super().connect_tcp(address, port, _left(self._end, timeout), *args, **options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                continue
-        return super().connect_tcp(public[-1], port, *args, **options)
-
-
-class _WithDeadline(httpcore2.NetworkBackend):
-    """Opens connections whose every step ends at the deadline of the download.
-
-    Limits per read are not enough: a server that sends a byte now and then would stay within them for ever.
-    """
-
-    def __init__(self, backend: httpcore2.NetworkBackend, end: float) -> None:
-        self._backend, self._end = backend, end
-
-    def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
-    ) -> httpcore2.NetworkStream:
-        """Connect to a host."""
-        stream = self._backend.connect_tcp(host, port, _left(self._end, timeout), *args, **options)
-        return _StreamWithDeadline(stream, self._end)
+                if address == public[-1]:
+                    raise
+            else:
+                return _StreamWithDeadline(stream, self._end)
+        raise AssertionError
 
 
 class _StreamWithDeadline(httpcore2.NetworkStream):
-    """A connection of a download."""
+    """A connection of a download. Limits per read are not enough: a server may send a byte now and then for ever."""
 
     def __init__(self, stream: httpcore2.NetworkStream, end: float) -> None:
         self._stream, self._end = stream, end
+        self.close, self.get_extra_info = stream.close, stream.get_extra_info  # type: ignore[method-assign]
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return the bytes received."""
@@ -172,14 +169,6 @@ class _StreamWithDeadline(httpcore2.NetworkStream):
         """Return the connection after starting encryption."""
         stream = self._stream.start_tls(ssl_context, server_hostname, _left(self._end, timeout))
         return _StreamWithDeadline(stream, self._end)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._stream.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        """Return the socket and the like."""
-        return self._stream.get_extra_info(info)
 
 
 def _left(end: float, timeout: float | None = None) -> float:
@@ -202,22 +191,39 @@ def _resolved(host: str, port: int) -> Iterable[Any]:
 
 
 def _in_time(url: str) -> bytes:
-    """Return the bytes at a URL.
-
-    A separate thread waits for the network, so that the caller can stop waiting: the thread itself cannot be stopped
-    while it looks up a name.
-    """
+    """Return the bytes at a URL."""
     interrupts.check()
     try:
-        return in_time(lambda: _download(url), SECONDS + LOOK, interrupts.check)
+        return in_time(lambda: _download(url), SECONDS + _LOOK, interrupts.check)
     except TimeoutError:
         raise _too_slow() from None
+
+
+def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
+    """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
+
+    A look-up of a name cannot be stopped. `look` is called now and then, and raises an error to stop waiting.
+    """
+    end, found = time.monotonic() + seconds, Future[T]()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="sira-request", daemon=True).start()
+    while not wait([found], min(_LOOK, seconds)).done:
+        look()
+        if time.monotonic() > end:
+            raise TimeoutError
+    return found.result()
 
 
 def _download(url: str) -> bytes:
     """Return the bytes at a URL, redirects followed. No proxy is used: it would look up names itself."""
     end = time.monotonic() + SECONDS
-    with httpcore2.ConnectionPool(network_backend=_WithDeadline(_PublicOnly(), end)) as connections:
+    with httpcore2.ConnectionPool(network_backend=_PublicBackend(end)) as connections:
         for _ in range(REDIRECTS + 1):
             if not is_web(url):
                 raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError
-from sira_cli.pictures.data_url import encoded
-from sira_cli.pictures.waiting import in_time
+from sira_cli.pictures.opening import encoded
+from sira_cli.pictures.web import in_time
 
 if TYPE_CHECKING:
     from types import ModuleType

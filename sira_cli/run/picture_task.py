@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from sira_cli.data.rows import brief
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.models.encoded import EncodedPictures
 from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import brief
 from sira_cli.run.batch import Batch, Item, largest_batch, message
 from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.keys import Asked

@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.selection import Selection
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.selection import Selection
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Event
 from sira_cli.run.request import Request

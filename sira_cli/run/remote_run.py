@@ -13,9 +13,8 @@ from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
 from sira_cli.look.words import Thing
 from sira_cli.methods import find
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.data_url import data_url
+from sira_cli.pictures.opening import MEMORY, data_url
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.room import ROOM
 from sira_cli.run.batch import ahead, message
 from sira_cli.run.check_request import CheckRequest, checked
 from sira_cli.run.endpoint import Endpoint
@@ -78,7 +77,7 @@ class RemoteRun:
         asked, key = picture.asked(self._request.prompt), picture.id or name
         sha256, data, failure = "", b"", None
         try:
-            with ROOM.taken(picture.file_size()):
+            with MEMORY.taken(picture.file_size()):
                 data = picture.read()
             sha256 = picture.digest(data)
             asked = self._request.asked(picture)

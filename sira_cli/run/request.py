@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sira_cli.data.prompts import filled, needs_columns
 from sira_cli.errors import SettingsError
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
@@ -15,6 +14,7 @@ from sira_cli.models import combinations
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.schema import Schema, SchemaSource
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.prompts import filled, needs_columns
 
 
 @dataclass(frozen=True)

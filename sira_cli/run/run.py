@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from sira_cli.errors import SiraError
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset
-from sira_cli.pictures.left_out import Pictures
+from sira_cli.pictures.find import Pictures
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.records import Result

@@ -8,13 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import SettingsError
 from sira_cli.files import check_unprotected, make_folder, replacing
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.records import Result
 from sira_cli.run.run_record import FACTS, read_report
+from sira_cli.run.sidecars import Sidecars
 from sira_cli.run.store import RecordFile
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sira_cli.errors import PictureError
 from sira_cli.models.processor import refused
 from sira_cli.pictures.cache import Cache
+from sira_cli.pictures.opening import MEMORY
 from sira_cli.pictures.picture import OpenedPicture, Picture
-from sira_cli.pictures.room import ROOM
 from sira_cli.run.batch import Batch, Item, is_final, largest_batch, message, out_of_memory
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Task(ABC, Generic[A, R]):
     def read(self, item: Item[R]) -> Item[R]:
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
-            with ROOM.taken(item.picture.file_size()):
+            with MEMORY.taken(item.picture.file_size()):
                 item.data = item.picture.read()
                 item.sha256 = item.picture.digest(item.data)
                 self.complete(item)

@@ -8,8 +8,8 @@ import json
 import pytest
 from PIL import Image
 
-from sira_cli.data.captions.find import check_pictures, find_captions
 from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.captions import check_pictures, find_captions
 from sira_cli.pictures.find import Shard
 
 
@@ -159,9 +159,14 @@ def test_other_encodings_are_refused_by_name(photos, data):
     (photos / "x.csv").write_bytes(b"image,text\na.png," + data)
     if data.startswith(b"\xff"):
         (photos / "x.csv").write_bytes(data)
-    for path, name in ((photos, "a.txt"), (photos / "x.csv", "x.csv")):
-        with pytest.raises(DataError, match=rf"{name}: is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"):
-            find_captions(path)
+    refused = r"is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"
+    with pytest.raises(DataError, match=rf"x\.csv: {refused}"):
+        find_captions(photos / "x.csv")
+    captions = find_captions(photos)  # an error of that picture only
+    assert found(captions) == [("a.png", ""), ("b.png", "")]
+    with pytest.raises(PictureError, match=rf"a\.txt: {refused}"):
+        captions.pictures[0].read()
+    assert captions.pictures[1].open().image.size == (32, 32)
     assert (photos / "a.txt").read_bytes() == data
 
 

@@ -13,10 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import DataError, load, run_pictures
-from sira_cli.data.questions import question_pictures
 from sira_cli.pictures import picture
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.selection import listed_pictures
 from sira_cli.pictures.sources import FileSource, as_picture
 from sira_cli.run.events import Finished
 from tests.support.shards import EXAMPLES
@@ -118,7 +118,7 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
     Path("p.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist(plain), "p.parquet")
     files = ("p.jsonl", "p.csv", "p.tsv", "p.json", "p.parquet")
-    found = [question_pictures(Path(name), str, images="photos") for name in files]
+    found = [listed_pictures(Path(name), str, folder="photos") for name in files]
     assert all(each == found[0] for each in found)
     assert [(each.asked(""), each.location) for each in found[0]] == [
         (row["text"], f"photos/{row['image']}") for row in QUESTIONS
@@ -133,12 +133,12 @@ def test_ids_from_a_table_with_empty_cells(folder):
     """As pandas writes them: numbers have become floats."""
     ids = pyarrow.array([7.0, None, float("nan")])
     parquet.write_table(pyarrow.table({"id": ids, "image": ["a"] * 3, "question": ["?", "!", "."]}), "ids.parquet")
-    assert [each.id for each in question_pictures(Path("ids.parquet"), str)] == ["7", "a: !", "a: ."]
+    assert [each.id for each in listed_pictures(Path("ids.parquet"), str)] == ["7", "a: !", "a: ."]
 
 
 def test_parts_keep_the_questions_about_a_picture_together(folder):
     parts = [
-        [each.location for each in question_pictures(Path("q.jsonl"), str, images="photos", shard=Shard(part, 2))]
+        [each.location for each in listed_pictures(Path("q.jsonl"), str, folder="photos", shard=Shard(part, 2))]
         for part in (1, 2)
     ]
     assert not set(parts[0]) & set(parts[1])
@@ -158,7 +158,7 @@ def test_parts_keep_the_questions_about_a_picture_together(folder):
 def test_what_is_wrong_with_a_file(folder, content, expected):
     Path("bad.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"^bad\.jsonl: ") as caught:
-        question_pictures(Path("bad.jsonl"), str)
+        listed_pictures(Path("bad.jsonl"), str)
     assert expected in str(caught.value)
 
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_file(folder, content, expected):
 def test_what_is_wrong_with_a_table(folder, content, expected):
     Path("bad.csv").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=rf"^bad\.csv: {expected}"):
-        question_pictures(Path("bad.csv"), str)
+        listed_pictures(Path("bad.csv"), str)
 
 
 def test_a_command_without_a_question(sira, folder):
@@ -188,7 +188,7 @@ def test_a_file_of_questions_that_is_no_text_is_not_read_to_its_end(tmp_path):
     with file.open("wb") as sparse:
         sparse.truncate(2**40)
     with pytest.raises(DataError, match="is not a text file: it has NUL bytes"):
-        question_pictures(file, str)
+        listed_pictures(file, str)
 
 
 def test_a_picture_with_a_question_is_shown_as_the_picture_itself():

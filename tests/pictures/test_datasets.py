@@ -183,7 +183,7 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     pictures = list(itertools.islice(DataFile("odd.tar", "odd.tar").pictures(), 9))
     assert pictures[0].read() == PICTURES[0]
     assert len(pictures) < 4
-    assert pictures[-1].sources[0].fault.startswith("cannot be read after 00000")
+    assert pictures[-1].fault.startswith("odd.tar: cannot be read after 00000")
 
 
 # --- tables

@@ -15,8 +15,7 @@ from skimage import data
 
 from sira_cli import PictureError, SettingsError
 from sira_cli.pictures import opening
-from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.left_out import message
+from sira_cli.pictures.find import find_pictures, left_out_message
 from sira_cli.pictures.opening import decode_picture
 from tests.support.damaged import damaged
 
@@ -93,8 +92,8 @@ def test_folders_of_systems_are_left_out_and_subfolders_named(sira, folder, tmp_
     found = find_pictures([str(folder)], recursive=True)
     assert [picture.relative for picture in found] == ["a.png", "sub/deep/a.png"]
     said = "thumbnails and deleted files were left out: 1 $RECYCLE.BIN, 1 @eaDir, 1 Previews.lrdata"
-    assert message(found.left_out) == f"3 files were not read: 2 .wmv, 1 .jxl; {said}"
-    assert message(find_pictures([str(folder)]).left_out).endswith(
+    assert left_out_message(found.left_out) == f"3 files were not read: 2 .wmv, 1 .jxl; {said}"
+    assert left_out_message(find_pictures([str(folder)]).left_out).endswith(
         "; 1 subfolder with pictures (-r includes them): sub"
     )
     assert len(find_pictures([f"{folder}/**/*.png"])) == 2

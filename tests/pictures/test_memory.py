@@ -14,7 +14,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli.errors import HugePictureError, PictureMemoryError
-from sira_cli.pictures import opening, room, samples
+from sira_cli.pictures import opening
 from sira_cli.pictures.opening import decode_picture, picture_size
 
 SIDE = 2200
@@ -54,8 +54,7 @@ def test_decoders_take_no_more_memory_than_is_said_of_them(tmp_path):
     script = f"""
 import json, sys
 from pathlib import Path
-from sira_cli.pictures.opening import _needed, _opened, decode_picture
-from sira_cli.pictures.room import give_back
+from sira_cli.pictures.opening import _needed, decode_picture, give_back, opened_header
 
 def resident(field):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
@@ -68,7 +67,7 @@ for name in {[*FORMATS]!r}:
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     decode_picture(name, data)
-    found[name] = [resident("VmHWM") - before, _needed(_opened(name, data))]
+    found[name] = [resident("VmHWM") - before, _needed(opened_header(name, data))]
 print(json.dumps(found))
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -78,16 +77,16 @@ print(json.dumps(found))
 
 
 def test_the_largest_picture_of_pillow_fits():
-    assert room.ROOM.size >= 2 * Image.MAX_IMAGE_PIXELS * opening._USUAL
+    assert opening.MEMORY.size >= 2 * Image.MAX_IMAGE_PIXELS * opening._USUAL
 
 
 @pytest.mark.parametrize(("kind", "each"), [("WEBP", 17), ("AVIF", 19), ("JPEG2000", 25), ("HEIF", 13), ("PNG", 10)])
 def test_a_picture_whose_decoder_takes_too_much_is_refused_with_the_numbers(monkeypatch, kind, each):
     """The memory that there may be is lowered, so that a picture of 100 x 90 is too large."""
     content = encoded(Image.new("RGB", (100, 90)), kind)
-    monkeypatch.setattr(opening, "ROOM", room.Room(9000 * each))
+    monkeypatch.setattr(opening, "MEMORY", opening.Memory(9000 * each))
     assert picture_size("x", content) == (100, 90)
-    monkeypatch.setattr(opening, "ROOM", room.Room(9000 * each - 1))
+    monkeypatch.setattr(opening, "MEMORY", opening.Memory(9000 * each - 1))
     for read in (picture_size, decode_picture):
         with pytest.raises(HugePictureError, match=f"x: has 9,000 pixels, expected at most 8,999, because {kind}"):
             read("x", content)
@@ -110,7 +109,7 @@ def test_the_longest_side(size, good):
 
 
 def test_what_does_not_fit_waits_and_the_first_comes_first():
-    shared = room.Room(10)
+    shared = opening.Memory(10)
     order: list[str] = []
     begun = threading.Event()
 
@@ -135,7 +134,7 @@ def test_what_does_not_fit_waits_and_the_first_comes_first():
 
 
 def test_threads_never_hold_more_than_there_is():
-    shared, held, most, lock = room.Room(100), 0, 0, threading.Lock()
+    shared, held, most, lock = opening.Memory(100), 0, 0, threading.Lock()
 
     def take(needed: int) -> None:
         nonlocal held, most
@@ -166,7 +165,7 @@ def test_where_memory_is_short_a_picture_is_tried_alone_and_then_called_good(mon
     def short(image: Image.Image) -> Image.Image:
         if left:
             raise left.pop()
-        return samples.in_rgb(image)
+        return opening.in_rgb(image)
 
     monkeypatch.setattr(opening, "in_rgb", short)
     if times == 1:
@@ -185,14 +184,14 @@ def test_strips_give_the_picture_that_the_whole_gives(monkeypatch, mode, size):
         image.putalpha(image.convert("L"))
     image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else image
     image = image if mode == "I;16" else image.convert(mode)
-    monkeypatch.setattr(samples, "BOUND", size[0] * size[1] // 5)
+    monkeypatch.setattr(opening, "BOUND", size[0] * size[1] // 5)
     whole = image.resize((size[0] // 3, size[1] // 3), Image.Resampling.BOX)
-    monkeypatch.setattr(samples, "_STRIP", 7 * size[0])
-    found = samples.reduced(image)
+    monkeypatch.setattr(opening, "_STRIP", 7 * size[0])
+    found = opening.reduced(image)
     assert (found.mode, found.size) == (whole.mode, whole.size)
     differences = np.abs(np.asarray(found, float) - np.asarray(whole, float))
     # Where the edge of a row halves a pixel, either row may have it: two rows of 102 differ.
     assert (differences > (256 if mode == "I;16" else 1)).mean() < 0.02
     if mode == "RGBA":
         white = Image.new("RGBA", whole.size, (255, 255, 255, 255))
-        assert samples.in_rgb(whole).tobytes() == Image.alpha_composite(white, whole).convert("RGB").tobytes()
+        assert opening.in_rgb(whole).tobytes() == Image.alpha_composite(white, whole).convert("RGB").tobytes()

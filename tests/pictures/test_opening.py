@@ -15,7 +15,7 @@ from PIL import Image
 from skimage import data
 
 from sira_cli.errors import PictureError
-from sira_cli.pictures.samples import BOUND
+from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.sources import open_picture
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -210,10 +210,10 @@ def test_a_giant_picture_is_reduced_and_an_ordinary_one_is_not(photo, tmp_path, 
     path = save(photo, tmp_path / f"photo.{suffix}", exif=turned)
     whole = open_picture(path).image
     assert whole.size == (64, 96)
-    monkeypatch.setattr("sira_cli.pictures.samples.BOUND", whole.width * whole.height)
+    monkeypatch.setattr("sira_cli.pictures.opening.BOUND", whole.width * whole.height)
     assert open_picture(path).image.tobytes() == whole.tobytes()
     for bound, factor in ((whole.width * whole.height - 1, 2), (600, 4)):
-        monkeypatch.setattr("sira_cli.pictures.samples.BOUND", bound)
+        monkeypatch.setattr("sira_cli.pictures.opening.BOUND", bound)
         reduced = open_picture(path).image
         assert reduced.size == (64 // factor, 96 // factor)
         assert difference(reduced, whole.reduce(factor)) < (2 if suffix == "jpg" else 0.5)
@@ -224,7 +224,7 @@ def test_a_giant_picture_of_any_kind_is_reduced(photo, tmp_path, monkeypatch, mo
     image = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else None
     path = save(image or photo.convert(mode), tmp_path / "photo.tiff")
     whole = open_picture(path).image
-    monkeypatch.setattr("sira_cli.pictures.samples.BOUND", 2000)
+    monkeypatch.setattr("sira_cli.pictures.opening.BOUND", 2000)
     reduced = open_picture(path).image
     assert (reduced.mode, reduced.size) == ("RGB", (48, 32))
     assert difference(reduced, whole.reduce(2)) < 3

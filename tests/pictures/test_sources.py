@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures import lists
-from sira_cli.pictures.find import Shard, find_pictures
-from sira_cli.pictures.lists import read_list
+from sira_cli.pictures import find
+from sira_cli.pictures.find import Shard, find_pictures, read_list
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.sources import located
 from sira_cli.pictures.stores import public
@@ -136,7 +135,7 @@ def test_limit_counts_the_shards_own(tree):
 def test_lists(data, expected, monkeypatch, chunk):
     if chunk == 3 and b"\0" in data and not data.startswith((b"\xff", b"\xfe")):
         chunk = 9  # the first piece says what ends a path
-    monkeypatch.setattr(lists, "_CHUNK", chunk)
+    monkeypatch.setattr(find, "_CHUNK", chunk)
     assert read_list(io.BytesIO(data)) == expected
 
 
@@ -156,8 +155,8 @@ class Endless(io.BytesIO):
 
 @pytest.mark.parametrize("data", [b"\0", b"x", b"a.png\n", b"\xff\xfe"])
 def test_a_list_without_an_end_is_no_list(monkeypatch, data):
-    monkeypatch.setattr(lists, "_CHUNK", 2**14)
-    monkeypatch.setattr(lists, "_MOST", 2**17)
+    monkeypatch.setattr(find, "_CHUNK", 2**14)
+    monkeypatch.setattr(find, "_MOST", 2**17)
     with pytest.raises(DataError, match="is not a list of paths"):
         read_list(Endless(data))
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sira_cli.pictures.waiting import in_time
+from sira_cli.pictures.web import in_time
 
 
 def test_what_hangs_is_not_waited_for():

@@ -17,8 +17,8 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.look.verify import Verify
+from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.samples import BOUND
 from sira_cli.pictures.sources import FileSource, located
 from sira_cli.run.batch import Item
 from sira_cli.run.events import Halved, Skipped

@@ -15,11 +15,11 @@ from sira_cli import load
 from sira_cli.analysis.check import check_captions
 from sira_cli.cli.check import Summary
 from sira_cli.cli.options.verifying import MORE_WORDS
-from sira_cli.data.captions.find import find_captions
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
+from sira_cli.pictures.captions import find_captions
 from sira_cli.run.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.on_ray import Captioner, Work

@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 from sira_cli import SettingsError, interrupts
-from sira_cli.data.captions.find import find_captions
+from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.lvlm import Lvlm, load
@@ -433,9 +433,9 @@ def test_odd_names(sira, tmp_path):
 
 def test_pictures_that_vanish_during_the_run_are_errors(sira, folder, monkeypatch):
     """The folder changes after it was listed."""
-    import sira_cli.data.selection
+    import sira_cli.pictures.selection
 
-    find = sira_cli.data.selection.find_pictures
+    find = sira_cli.pictures.selection.find_pictures
 
     def find_and_change(*args, **kwargs):
         found = find(*args, **kwargs)
@@ -443,7 +443,7 @@ def test_pictures_that_vanish_during_the_run_are_errors(sira, folder, monkeypatc
         shutil.copy(EXAMPLES[0], folder / "999.png")
         return found
 
-    monkeypatch.setattr(sira_cli.data.selection, "find_pictures", find_and_change)
+    monkeypatch.setattr(sira_cli.pictures.selection, "find_pictures", find_and_change)
     assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl")[0] == 3
     records = {record["file_name"]: record for record in read(folder / "captions.jsonl")}
     assert records["002.png"]["error"] == f"{folder}/002.png: no such file"

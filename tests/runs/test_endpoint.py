@@ -17,8 +17,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.pictures.data_url import data_url
-from sira_cli.pictures.opening import decode_picture
+from sira_cli.pictures.opening import data_url, decode_picture
 from sira_cli.run import endpoint
 from sira_cli.serve.app import Server
 from tests.support.asgi import served

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import SettingsError
 from sira_cli.pictures.sources import located
+from sira_cli.run.sidecars import Sidecars
 
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".png", "x" * 300 + "/a.png"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
-from sira_cli.data.selection import Selection
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.selection import Selection
 from sira_cli.run.engines import Engines
 from sira_cli.run.events import Failed, Finished, Skipped, Started
 from sira_cli.run.pictures import opened_jobs

@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 from sira_cli import load
 from sira_cli.analysis.trace import SCHEMA
-from sira_cli.data.groups import listed_groups
 from sira_cli.pictures.find import Shard
+from sira_cli.pictures.selection import listed_pictures
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.check_request import CheckRequest
 from sira_cli.run.lvlm import Lvlm
@@ -125,12 +125,12 @@ def test_rows_fill_prompts_and_are_dealt_out_by_their_names(folder):
         {"images": [f"{first}.png", f"{second}.png"], "who": f"P{first}"} for first in range(4) for second in range(4)
     ]
     path = Path(write("photos/groups.jsonl", *rows, rows[0]))
-    groups = listed_groups(path)
+    groups = listed_pictures(path)
     assert len(groups) == 16  # each once
-    assert groups[5].columns(["who"])["who"] == "P1"
-    parts = [listed_groups(path, shard=Shard(number, 3)) for number in (1, 2, 3)]
+    assert groups[5].columns()["who"] == "P1"
+    parts = [listed_pictures(path, shard=Shard(number, 3)) for number in (1, 2, 3)]
     assert sorted(group.identity for part in parts for group in part) == sorted(group.identity for group in groups)
-    assert listed_groups(path, limit=2) == groups[:2]
+    assert listed_pictures(path, limit=2) == groups[:2]
 
 
 @pytest.mark.parametrize(

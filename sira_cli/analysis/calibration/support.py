@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sira_cli.data.rows import brief, read_json, read_rows
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.benchmark import Chair
 from sira_cli.eval.chair.coco import image_of
 from sira_cli.eval.chair.words import HEADS
 from sira_cli.eval.statistics import Figure, auroc_interval, ratio
 from sira_cli.look.words import shipped
+from sira_cli.pictures.rows import brief, read_json, read_rows
 from sira_cli.run.report import Report
 
 FALSE_ALARMS = 0.03

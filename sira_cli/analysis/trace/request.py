@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.data.rows import read_rows, text_of
 from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset, Prompts
 from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.trace.file import TraceFile, trace_name
-from sira_cli.data.captions.sidecars import Sidecars
 from sira_cli.errors import SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.sidecars import Sidecars
 
 Line = dict[str, Any]
 

@@ -36,7 +36,7 @@ def from_captions(
     objects: str | None,
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
-    from sira_cli.data.captions.find import check_pictures, find_captions
+    from sira_cli.pictures.captions import check_pictures, find_captions
 
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)

@@ -135,7 +135,7 @@ def _check_details(path: Path, output: Path | None) -> None:
     if path.suffix != ".jsonl":
         raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
     if path.exists():
-        from sira_cli.data.rows import read_rows
+        from sira_cli.pictures.rows import read_rows
 
         _, row = next(read_rows(path), ("", {"method": "", "part": ""}))
         if not {"method", "part"} <= row.keys() or "schema" in row:

@@ -23,8 +23,8 @@ from sira_cli.cli.options.values import (
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.data.selection import Selection
     from sira_cli.pictures.find import Shard
+    from sira_cli.pictures.selection import Selection
 
 
 def batch_size_option(description: str) -> Any:
@@ -177,7 +177,7 @@ class FewOptions:
         if not paths and given.get("files_from") is None and questions is None:
             instead = ", or --files-from FILE" * ("files_from" in given)
             raise SettingsError(f"Missing argument 'PATH': a picture, a folder, a glob{instead}")
-        from sira_cli.data.selection import Selection
+        from sira_cli.pictures.selection import Selection
 
         return Selection(paths or [], questions, **given | {"shard": self.part})
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import id_of, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.data import Annotated, PartName, Query, find_data, read_annotations, read_lexicon, read_queries
 from sira_cli.eval.amber.figures import (
@@ -25,6 +24,7 @@ from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.base import ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.statistics import Denominators, Tally
 from sira_cli.language.language import Language
+from sira_cli.pictures.rows import id_of, some
 
 FORM = Form("response", ("id",))
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")

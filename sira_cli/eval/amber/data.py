@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sira_cli.data.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber.words import Lexicon
+from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]
 FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.data.rows import brief, read_json, some
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.pictures.rows import brief, read_json, some
 
 if TYPE_CHECKING:
     from spacy.language import Language

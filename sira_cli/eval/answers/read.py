@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import brief, read_rows, some, text_of
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.names import by_method, labels
 from sira_cli.eval.answers.rows import holds_splits
 from sira_cli.eval.answers.texts import Answers, UnitTexts
 from sira_cli.eval.base import ONE_WORD, Benchmark
 from sira_cli.eval.settings import SAME, settings_in
+from sira_cli.pictures.rows import brief, read_rows, some, text_of
 
 
 @dataclass(frozen=True)

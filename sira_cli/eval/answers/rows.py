@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import brief, read_rows, some, text_of
 from sira_cli.errors import DataError
+from sira_cli.pictures.rows import brief, read_rows, some, text_of
 
 SAMPLE = "filtered_resps"  # the field that only lmms-eval's samples have
 ABOUT = ("question_id", "image_id", "question", "category")  # fields of a sample that are read besides its answer

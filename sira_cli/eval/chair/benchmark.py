@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.base import Ask, Benchmark, Part, Texts
 from sira_cli.eval.chair.coco import Annotations
@@ -19,6 +18,7 @@ from sira_cli.eval.chair.words import Mentions, mentions
 from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.statistics import Denominators, Tally, ratio
 from sira_cli.language.language import Language, Need, find_language
+from sira_cli.pictures.rows import some
 
 PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs

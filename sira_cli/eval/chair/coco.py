@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli._version import __version__
-from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.words import HEADS, MERGES, mentions
 from sira_cli.files import make_folder, write_whole
 from sira_cli.models import presets
+from sira_cli.pictures.rows import brief, read_json
 from sira_cli.run.records import hash_of
 
 YEARS = ("2014", "2017")

@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sira_cli.data.rows import brief, entries, read_rows, some
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers.read import AnswerFiles
 from sira_cli.eval.answers.rows import Form, read_answer_rows
 from sira_cli.eval.chair.coco import image_of
+from sira_cli.pictures.rows import brief, entries, read_rows, some
 
 FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
 

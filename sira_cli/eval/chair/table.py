@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.data.rows import brief, read_json
 from sira_cli.errors import DataError
 from sira_cli.eval.chair.coco import Truth, UnknownImageError, image_of
 from sira_cli.eval.chair.words import HEADS
+from sira_cli.pictures.rows import brief, read_json
 
 
 @dataclass(frozen=True)

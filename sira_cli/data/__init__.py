@@ -1,1 +1,0 @@
-"""Data about pictures: rows, groups, questions, prompts; existing captions; files of records."""

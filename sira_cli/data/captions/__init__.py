@@ -1,1 +1,0 @@
-"""Existing captions, read from all supported places, and written with other texts."""

@@ -1,0 +1,236 @@
+"""Existing captions, each with its picture, from all supported places.
+
+photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
+shard-000.tar       also .parquet and .arrow: a member or a column with the text
+captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
+records of sira     of `sira caption` and `sira ask`; failed records are left out
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.files import text_in
+from sira_cli.pictures import stores
+from sira_cli.pictures.datasets import is_data_file
+from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
+from sira_cli.pictures.names import joined, one_line
+from sira_cli.pictures.opening import endings
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import name_of, read_rows, some, text_of, usual_column
+from sira_cli.pictures.selection import SEVERAL, names_in
+from sira_cli.pictures.sources import STDIN, recorded
+
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
+# Usual names of the columns of captions; the first that a file has counts.
+IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
+TEXT_COLUMNS = ("text", "caption", "description", "answer")
+
+
+@dataclass
+class Captions:
+    """Captions with their pictures, in order.
+
+    Attributes:
+        pictures: each with a caption.
+        without: number of pictures without a caption.
+        failed: number of records of failed pictures, without a caption.
+        files: paths of the files of captions that were read.
+        unread: numbers of pictures in unsupported formats, by ending (`Pictures.left_out`).
+    """
+
+    pictures: list[Picture] = field(default_factory=list)
+    without: int = 0
+    failed: int = 0
+    files: list[Path] = field(default_factory=list)
+    unread: dict[str, int] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, picture: Picture, text: str | None, fault: str = "") -> None:
+        """Add a picture and its caption; only count it if it has none."""
+        if text is None:
+            self.without += 1
+            return
+        self._numbers[picture.identity] += 1
+        self.pictures.append(replace(picture, caption=text, number=self._numbers[picture.identity], fault=fault))
+
+
+def find_captions(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    recursive: bool = False,
+    exclude: Sequence[str] = (),
+    caption_extension: str = ".txt",
+    image_column: str | None = None,
+    text_column: str | None = None,
+    images: Path | None = None,
+    shard: Shard | None = None,
+    limit: int | None = None,
+) -> Captions:
+    """Return the captions that some paths name.
+
+    Args:
+        paths: files of captions (.jsonl, .json, .csv, .tsv), pictures, folders and globs with a text file next to each
+            picture, and data sets (.tar, .parquet, .arrow).
+        recursive: include subfolders.
+        exclude: as for `find_pictures`.
+        caption_extension: of these text files, and of the members of a shard.
+        image_column, text_column: of files of captions and data sets; None: the first usual name.
+        images: the folder that names in these files start from; None: the file's own.
+        shard: keep this part only.
+        limit: keep this many at most.
+
+    Raises:
+        SettingsError: a path is of another kind, or no pictures were found.
+        DataError: a file cannot be read, lacks a column, or no caption was found.
+        PictureError: none of the paths exists.
+    """
+    places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+    found = Captions()
+    files = [Path(place) for place in places if _is_caption_file(place)]
+    if rest := [place for place in places if Path(place) not in files]:
+        pictures = find_pictures(rest, recursive=recursive, exclude=exclude, shard=shard, image_column=image_column)
+        for picture in pictures:
+            try:
+                found.add(picture, _caption_of(picture, extension, text_column))
+            except DataError as error:  # of its text file
+                found.add(picture, "", fault=str(error))
+        found.unread = pictures.left_out
+        if pictures and not found.pictures:
+            metadata = (Path(rest[0], name) for name in ("metadata.jsonl", "metadata.csv"))  # of `ImageFolder`
+            file = next((file for file in metadata if file.is_file()), None) if len(rest) == 1 else None
+            if file is None:
+                check_any_exists(pictures)
+                raise DataError(_no_captions(rest[0], pictures, extension, text_column))
+            found, files = Captions(), [file, *files]
+    for path in files:
+        found.files.append(path)
+        for name, text, failed in _rows(path, image_column, text_column):
+            if text is not None and limit is not None and len(found.pictures) >= limit:
+                continue
+            picture = recorded(name, images or path.parent)
+            if shard is not None and not shard.holds(picture.relative):
+                continue
+            if failed:
+                found.failed += 1
+            else:
+                found.add(picture, text)
+    if not found.pictures and (shard is None or found.without or found.failed):
+        raise DataError(f"{one_line(places[0])}: holds no captions")
+    found.pictures = found.pictures[:limit]
+    return found
+
+
+def check_pictures(captions: Captions) -> None:
+    """Check that not all pictures are missing, before a model is loaded."""
+    if captions.pictures and all(picture.is_missing() for picture in captions.pictures):
+        many = len(captions.pictures)
+        others = f", nor any of the other {many - 1}" * (many > 1)
+        where = "; names in a file start from its folder, or from `images=`" * bool(captions.files)
+        raise PictureError(f"{captions.pictures[0].shown}: no such file{others}{where}")
+
+
+def _is_caption_file(place: str) -> bool:
+    """Return whether a path is a file of captions; refuse one that is neither that nor a picture."""
+    suffix = Path(place).suffix.lower()
+    if place == STDIN:
+        raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
+    if suffix in ENDINGS:
+        if not Path(place).is_file():
+            raise DataError(f"{one_line(place)}: no such file of captions")
+        return True
+    if stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
+        return False
+    raise SettingsError(
+        f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(ENDINGS)}): "
+        "text files with captions are found by their pictures"
+    )
+
+
+def _caption_of(picture: Picture, extension: str, column: str | None) -> str | None:
+    """Return the caption of a picture, in its data set or in the text file next to it; None without one."""
+    if picture.has_columns:
+        usual = _text_columns(extension, column)
+        try:
+            columns = picture.columns()
+        except PictureError:
+            return None
+        name = usual_column(columns, usual)
+        return None if name is None or columns[name] is None else text_of(picture.shown, dict(columns), name)
+    try:
+        own = picture.text_file(f"{Path(picture.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
+        file = own if own.is_file() else picture.text_file(extension)
+        return text_in(file.read_bytes(), one_line(str(file))).strip()
+    except (OSError, SettingsError):
+        return None
+
+
+def _text_columns(extension: str, column: str | None) -> tuple[str, ...]:
+    return (extension[1:], *TEXT_COLUMNS) if column is None else (column,)
+
+
+def _no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
+    """Return the message for pictures without any caption."""
+    sample = next((picture for picture in pictures if picture.has_columns), None)
+    none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
+    if sample is None:
+        return f"{none} {extension} file next to it: give `caption_extension=`, or a file of captions (.jsonl, .csv)"
+    try:
+        known = some(sample.columns()) or "none at all"
+    except PictureError as error:
+        return str(error)
+    wanted = ", ".join(_text_columns(extension, None)) if column is None else repr(column)
+    return f"{none} caption: looked for a column {wanted} (`text_column=`), found {known}"
+
+
+def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iterator[tuple[str, str | None, bool]]:
+    """Yield a picture's name, its caption, and whether it failed; of sira's records, each picture's newest."""
+    names, records = dict[str, None](), None
+    for _, values in read_rows(path):
+        names.update(dict.fromkeys(values))
+        records = _is_record(values) if records is None else records
+    if records is None:
+        raise DataError(f"{path}: holds no captions")
+    image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
+    text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
+    newest: dict[str, tuple[str, str | None, bool]] = {}
+    for where, values in read_rows(path):
+        row = _row(where, values, image, text)
+        if records:
+            newest[str(values.get("id", row[0]))] = row
+        else:
+            yield row
+    yield from newest.values()
+
+
+def _row(where: str, values: dict[str, Any], image: str, text: str) -> tuple[str, str | None, bool]:
+    listed = image == SEVERAL or isinstance(values.get(image), list)
+    names = names_in(where, values, image) if listed else None
+    name = joined(names) if names else name_of(where, values, image)
+    if not name or "\0" in name:
+        raise DataError(f"{where}: {image} is empty or has a NUL byte: expected the name of a picture")
+    caption = None if values.get(text) is None else text_of(where, values, text)
+    failed = _is_record(values) and values.get("status", "ok") != "ok"
+    return name, None if failed else caption, failed
+
+
+def _is_record(values: Mapping[str, Any]) -> bool:
+    return str(values.get("schema", "")).startswith("sira.")
+
+
+def _column(path: Path, names: Mapping[str, None], option: str, given: str | None, usual: Sequence[str]) -> str:
+    if given is not None and given not in names:
+        raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
+    found = given or usual_column(names, usual)
+    if found is not None:
+        return found
+    raise DataError(
+        f"{path}: expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}: "
+        f"name yours with `{option}=`"
+    )

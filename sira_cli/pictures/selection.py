@@ -1,0 +1,198 @@
+"""Which pictures a run is about: those that paths, lists and files of groups name, or questions about them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.pictures import stores
+from sira_cli.pictures.cache import Cache
+from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
+from sira_cli.pictures.names import is_utf8, joined
+from sira_cli.pictures.picture import Picture, group_of
+from sira_cli.pictures.rows import brief, name_of, read_rows, some
+from sira_cli.pictures.sources import STDIN, located
+
+KEPT = 8  # pictures whose bytes wait for the next question about them
+SEVERAL = "images"  # the field of a row with pictures that are shown together
+_IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The pictures of a run, as its caller names them.
+
+    Attributes:
+        paths: files, folders, globs and URIs; with `questions`, the folder of their pictures, or nothing.
+        questions: a file of questions, as for `listed_pictures`.
+        files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_pictures`.
+        together: whether all pictures are shown at once, in one prompt.
+        recursive, exclude, shard, limit, image_column, id_column: as for `find_pictures`.
+    """
+
+    paths: Sequence[str]
+    questions: Path | None = None
+    files_from: str | None = None
+    together: bool = False
+    recursive: bool = False
+    exclude: Sequence[str] | None = None
+    shard: Shard | None = None
+    limit: int | None = None
+    image_column: str | None = None
+    id_column: str | None = None
+
+    def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
+        """Return the pictures, with the prompts that `asking` makes of questions; missing ones are found now."""
+        if self.questions is not None or (self.files_from or "").endswith(".jsonl"):
+            found = Pictures(self._listed(asking))
+            check_any_exists(found)
+            return found
+        for name, value in (("shard", self.shard), ("limit", self.limit)) if self.together else ():
+            if value is not None:
+                raise SettingsError(
+                    f"`{name}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
+                )
+        named = find_pictures(
+            self.all_paths(),
+            recursive=self.recursive,
+            exclude=self.exclude or (),
+            shard=self.shard,
+            limit=self.limit,
+            image_column=self.image_column,
+            id_column=self.id_column,
+            repeats=self.together,
+        )
+        check_any_exists(named)
+        if not self.together:
+            return named
+        if group := next((picture for picture in named if picture.sources[0].several), None):
+            raise SettingsError(
+                f"{group.shown} is several pictures that are shown together already: leave out `together=`"
+            )
+        return Pictures([group_of(named)], named.left_out)
+
+    def all_paths(self) -> list[str]:
+        """Return the paths, and those that `files_from` adds."""
+        if self.files_from is None:
+            return list(self.paths)
+        if self.files_from == STDIN:
+            if STDIN in self.paths:
+                raise SettingsError("stdin cannot be both a picture (-) and a list of pictures (`files_from=` -)")
+            listed = read_list(sys.stdin.buffer, "stdin")
+        else:
+            try:
+                with Path(self.files_from).open("rb") as file:
+                    listed = read_list(file, f"`files_from=` {self.files_from}")
+            except OSError as error:
+                raise SettingsError(f"`files_from=` {self.files_from}: cannot be read: {error.strerror}") from error
+        if not self.paths and not listed:
+            raise SettingsError(f"`files_from=` {self.files_from}: names no pictures")
+        return [*self.paths, *listed]
+
+    def _listed(self, asking: Callable[[str], str]) -> list[Picture]:
+        """Return the rows of a file of questions or groups."""
+        if self.questions is None:
+            if self.paths or self.together:
+                raise SettingsError(
+                    f"`files_from=` {self.files_from} says itself which pictures are shown together: give nothing else"
+                )
+            return listed_pictures(Path(str(self.files_from)), shard=self.shard, limit=self.limit)
+        if self.together:
+            raise SettingsError("`questions=` says itself which pictures are shown together: leave out `together=`")
+        if len(self.paths) > 1 or self.files_from is not None:
+            raise SettingsError("`questions=` names the pictures: give only their folder, or nothing")
+        return listed_pictures(
+            self.questions, asking, folder=next(iter(self.paths), ""), shard=self.shard, limit=self.limit
+        )
+
+
+def listed_pictures(
+    file: Path,
+    asking: Callable[[str], str] | None = None,
+    *,
+    folder: str = "",
+    shard: Shard | None = None,
+    limit: int | None = None,
+) -> list[Picture]:
+    """Return what the rows of a file name, in order: questions about pictures, or groups of pictures, each once.
+
+    Args:
+        file: of questions, such as LLaVA's `question_id, image, text`, or of groups: `images`, or one `image`.
+        asking: returns the prompt of a question; None: the file is of groups, whose other fields can fill prompts.
+        folder: a folder or URI that names start from; empty: the file's own.
+        shard, limit: as for `find_pictures`.
+    """
+    folder = folder.rstrip("/") or str(file.parent)
+    reads, found = Cache[bytes](KEPT), dict[str, Picture]()
+    where = ""
+    for where, row in read_rows(file, (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)):
+        names = names_in(where, row)
+        if asking is None:
+            names = names or [name_of(where, row, SEVERAL, *_IMAGES)]
+        name = joined(names) if names else name_of(where, {"image": _text(where, row, _IMAGES)}, "image")
+        question = "" if asking is None else _text(where, row, _QUESTIONS)
+        if shard is not None and not shard.holds(name):
+            continue
+        pictures = [_below(folder, each) for each in names or [name]]
+        picture = group_of(pictures, row if asking is None else None) if names else pictures[0]
+        if asking is not None:
+            picture = picture.asking(asking(question), _id(where, row) or f"{name}: {question}", reads)
+            if picture.id in found:
+                raise DataError(
+                    f"{where}: the question {picture.id!r} stands twice: give each a `question_id` of its own"
+                )
+        found.setdefault(picture.identity, picture)
+        if len(found) == limit:
+            break
+    if not where:
+        raise DataError(f"{file}: {'names no pictures' if asking is None else 'holds no questions'}")
+    return list(found.values())
+
+
+def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
+    """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field."""
+    value = row.get(field)
+    if value is None or value == "":
+        return None
+    names = value
+    if isinstance(value, str):
+        try:
+            names = json.loads(value)
+        except ValueError:
+            names = None
+    if isinstance(names, list) and names and all(isinstance(each, str) and each and is_utf8(each) for each in names):
+        return names
+    raise DataError(f'{where}: {field} is {brief(value)}: expected a list of names, such as ["a.jpg", "b.jpg"]')
+
+
+def _below(folder: str, name: str) -> Picture:
+    """Return the picture of a name that starts from a folder or a URI."""
+    path = f"{folder}/{name}" if stores.is_uri(folder) else str(Path(folder, name))
+    return located(name if stores.is_uri(name) else path, name)
+
+
+def _id(where: str, row: dict[str, Any]) -> str:
+    """Return a question's id; in a table with empty cells, numbers may have become 1.0, 2.0 and NaN."""
+    for name in _IDS:
+        value = row.get(name)
+        if isinstance(value, float) and value.is_integer():
+            return str(int(value))
+        if value in (None, "") or value != value:
+            continue
+        if not isinstance(value, int | str):
+            raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
+        return str(value)
+    return ""
+
+
+def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        if isinstance(row.get(name), str) and row[name].strip():
+            return str(row[name])
+    found = [name for name in row if row[name] and str(row[name]).strip()]
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(found) or 'nothing'}")
