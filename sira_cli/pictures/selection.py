@@ -119,7 +119,7 @@ def listed_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
 ) -> list[Picture]:
-    """Return what the rows of a file name, in order: questions about pictures, or groups of pictures, each once.
+    """Return the pictures that the rows of a file name, in order: each question's, or each group once.
 
     Args:
         file: of questions, such as LLaVA's `question_id, image, text`, or of groups: `images`, or one `image`.
