@@ -155,8 +155,8 @@ class Answering:
 
 
 def _finish_reason(reply: Reply) -> str:
-    """Return the finish reason of a text in OpenAI's words; a repeating text was ended before the limit."""
-    return "length" if reply.answer.finish_reason == "length" else "stop"
+    """Return the finish reason of a text in OpenAI's words, of which only `length` says that a text is not complete."""
+    return "length" if reply.answer.finish_reason in ("length", "cut") else "stop"
 
 
 def _usage(reply: Reply) -> dict[str, Any]:

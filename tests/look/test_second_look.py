@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 from skimage import data
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load, methods
 from sira_cli.core.prefix import ImagePrefix
@@ -15,10 +17,11 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.look import second_look
-from sira_cli.look.second_look import SecondLook
+from sira_cli.look.second_look import SecondLook, answer_tokens
 from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.look.words import Asked, WordList
 from sira_cli.models import presets
+from sira_cli.models.vocabulary import Vocabulary
 from tests.support import checkpoints, checkpoints_other
 from tests.support.checkpoints_all import ALL, REPRESENTATIVES
 
@@ -153,43 +156,11 @@ def test_a_text_of_thousands_of_words(demo):
         assert one.support == pytest.approx(other.support, abs=1e-6)
 
 
-def test_the_preset_words_the_question(demo):
-    preset = demo.preset.model_copy(update={"prompts": demo.preset.prompts.model_copy(update={"verify": "{thing}?"})})
-    look = SecondLook(demo.under(demo.decoder, preset))
-    assert [look.finder.question(thing) for thing in look.finder.words.things("Scissors on a desk.")] == [
-        "a pair of scissors?",
-        "a desk?",
-    ]
-    with pytest.raises(SettingsError, match=r"`prompts\.verify`: must contain \{thing\}, or \{name\}"):
-        presets.validate({"model": "x", "prompts": {"verify": "Is it there?"}}, "test")
-
-
-def test_nothing_recognised(demo):
-    check = demo.check(CHELSEA, "Eine Katze.")
-    assert (check.objects, check.support, check.below(0.5)) == ((), 1.0, [])
-
-
-def test_what_is_at_the_line_is_supported(demo):
-    check = demo.check(CHELSEA, "A cat on a table beside a dog.")
-    least, *others = sorted(check.objects, key=lambda claim: claim.support)
-    assert others
-    assert least.support < others[0].support
-    assert check.below(least.support) == []
-    assert check.below(others[0].support) == [least]
-
-
 def test_ones_own_words(demo):
     check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
     assert [claim.thing for claim in check.objects] == ["katze"]
     assert check.words.startswith("deutsch ")
     assert check.objects[0].to_json()["spans"] == [[5, 10]]
-
-
-def test_a_tokenizer_without_yes_is_refused(demo, monkeypatch):
-    """A tokenizer without tokens for bytes cannot spell every word."""
-    monkeypatch.setattr(demo.vocabulary, "encode_known", lambda text: [] if "es" in text.lower() else [1])
-    with pytest.raises(UnsupportedModelError, match="no token for 'Yes'"):
-        SecondLook(demo)
 
 
 def test_the_words_of_another_language_are_a_key_of_a_preset(demo):
@@ -232,3 +203,66 @@ def test_the_model_lists_the_objects_itself(demo, monkeypatch):
     assert asked == [Asked().request(text)]
     assert [(claim.thing, claim.spans) for claim in found.objects] == [("table", ((13, 18),)), ("kitsune", ((25, 32),))]
     assert found.words == "ask"
+
+
+YES, NO = ["Yes", "yes", "YES"], ["No", "no", "NO", "Not", "not"]
+
+
+def tokenizer(kind):
+    """A byte-level BPE, or pieces as of SentencePiece with byte fallback, that has learned English only."""
+    made = Tokenizer(models.BPE(byte_fallback=kind == "pieces", unk_token="<unk>" if kind == "pieces" else None))
+    text = ["Yes No what color is the dog"] * 9
+    if kind == "pieces":
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+        special, alphabet = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))], []
+    else:
+        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        special, alphabet = [], pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        text, trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    )
+    # Bytes are no special tokens: a text may hold them.
+    return Vocabulary(PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>" if kind == "pieces" else None))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+@pytest.mark.parametrize(
+    ("yes", "no"), [(YES, NO), (["Ja", "ja"], ["Nein", "nein"]), (["Да"], ["Нет"]), (["是"], ["否"])]
+)
+def test_answers_begin_with_their_tokens(kind, yes, no):
+    """Also those that the tokenizer has not learned, where two words do not share their first byte."""
+    vocabulary = tokenizer(kind)
+    if vocabulary.encode_known(yes[0])[:1] == vocabulary.encode_known(no[0])[:1]:  # the first byte of all such letters
+        with pytest.raises(UnsupportedModelError, match="with the same token"):
+            answer_tokens(vocabulary, yes, no)
+        return
+    said, denied = answer_tokens(vocabulary, yes, no)
+    assert not {*said} & {*denied}
+    first = lambda words: {vocabulary.encode_known(word)[0] for word in words}  # noqa: E731
+    if len(vocabulary.encode_known(yes[0])) > 1:
+        assert first(yes) <= {*said}
+
+
+def test_single_tokens_are_enough_where_there_are_some():
+    vocabulary = tokenizer("bytes")
+    said, denied = answer_tokens(vocabulary, YES, NO)
+    spelled = lambda words: {  # noqa: E731
+        ids[0] for word in words for text in (word, f" {word}") if len(ids := vocabulary.encode(text)) == 1
+    }
+    assert ({*said}, {*denied}) == (spelled(YES), spelled(NO))
+    assert {*said} < {vocabulary.encode(text)[0] for word in YES for text in (word, f" {word}")}  # "YES" is letters
+
+
+def test_words_without_a_token_are_refused():
+    class Letters:
+        def encode_known(self, text):
+            return [] if "z" in text else [ord(letter) for letter in text]
+
+        def data(self, token):
+            return chr(token).encode()
+
+    with pytest.raises(UnsupportedModelError, match="no token for 'zz'"):
+        answer_tokens(Letters(), ["zz"], ["no"])
+    with pytest.raises(UnsupportedModelError, match="begins 'ab' and 'ac' with the same token"):
+        answer_tokens(Letters(), ["ab"], ["ac"])

@@ -1,12 +1,13 @@
-"""Which things a text names: plurals, compounds, words that are often no nouns, one's own list."""
+"""Which objects a text names: plurals, compounds, words that are often no nouns, one's own list, what a model lists."""
 
 from __future__ import annotations
 
 import pytest
 
 from sira_cli.errors import DataError
+from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.look.noun_phrases import find_words
-from sira_cli.look.words import WordList, shipped, with_article
+from sira_cli.look.words import Asked, Introduction, WordList, shipped, with_article
 
 
 def named(text, words=None):
@@ -104,3 +105,72 @@ def test_a_list_that_is_none_is_named(tmp_path, content):
 def test_a_long_text_takes_no_time_to_speak_of():
     text = "A dog and a traffic light near the tree. " * 1000
     assert [len(thing.spans) for thing in shipped().things(text)] == [1000, 1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("dog\ncat", ["dog", "cat"]),
+        ("- Dog\n* the cat\n3. fire  hydrant\n", ["dog", "cat", "fire hydrant"]),
+        ("1) \u201edog\u201c, elephant, **fire hydrant**.", ["dog", "fire hydrant"]),  # no elephant is in the text
+        ("hydrant\nfire hydrant", ["fire hydrant"]),
+        ("do", []),
+        ("dog dog dog", []),
+        ("", []),
+    ],
+)
+def test_what_a_model_lists_counts_if_the_text_has_it(answer, expected):
+    text = "A dog sees the cat at a fire\nhydrant, dog-tired."
+    assert [thing.name for thing in Asked().listed(answer, text)] == expected
+    assert Asked().things("A dog.") == []
+    assert Asked().request("A dog.").endswith("\n\nA dog.")
+
+
+def test_what_a_model_lists_is_found_in_any_case():
+    found = Asked().listed("A Dog\nthe cat", "The dog sees a cat, a DOG.")
+    assert [(thing.name, thing.spans) for thing in found] == [("dog", ((4, 7), (22, 25))), ("cat", ((15, 18),))]
+
+
+def test_who_finds_the_objects(tmp_path, monkeypatch):
+    assert find_words(None) is None
+    assert isinstance(find_words("ask"), Asked)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spacy").write_text("# own words\ndog, puppy\ncafe\u0301\n", encoding="utf-8")
+    words = find_words("./spacy")
+    assert [(thing.name, thing.spans) for thing in words.things("Two dogs, a puppy, a Caf\u00e9.")] == [
+        ("dog", ((4, 8),)),
+        ("puppy", ((12, 17),)),
+        ("caf\u00e9", ((21, 25),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "article", "plural"),
+    [
+        ("There is a", "a", "a", False),
+        ("There is an", "an", "an", False),
+        ("There is a red", "a", None, False),
+        ("There are two ", "two", None, True),
+        ("It has another", "another", None, False),
+        ("Here are some", "some", None, None),
+        *[(text, None, None, None) for text in ("The", "on the left and the", "a dog is", "It is a.", "")],
+    ],
+)
+def test_what_introduces_an_object(text, word, article, plural):
+    found = Introduction.at_the_end(text)
+    assert (found and (found.word, found.article, found.plural)) == (word and (word, article, plural))
+
+
+def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():
+    assert [doubt(percent / 100) for percent in range(5, 101, 10)] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
+    assert (doubt(DOUBTED), doubt(DOUBTED - 0.01)) == (0, 1)
+    assert [doubt(support, 0.8) for support in (0.8, 0.79, 0.59, 0.39, 0.19)] == [0, 1, 2, 3, 4]
+
+
+def test_what_can_be_true_or_false_of_a_picture():
+    telling = ["dog", "Dog,", "\u201claptop\u201d", "two", "left", "no", "red.", "\u72ac", "T-shirt", "12"]
+    others = ["The", "a", "is", "There", "in", "which,", "(and", "its", "image", "--", "\u2026", ""]
+    assert [word for word in telling + others if says_something(word)] == telling
+    assert [bare(word) for word in ("dog.", "\u201ccat\u201d,", "T-shirt", "dog's", "__x__", "?!")] == [
+        *("dog", "cat", "T-shirt", "dog's", "x", "")
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -11,7 +13,15 @@ from sira_cli import load
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place
+from sira_cli.look.guide import (
+    Guide,
+    GuideMask,
+    GuideRules,
+    NameTokens,
+    Place,
+    sentence_spans,
+    whole_sentences,
+)
 from sira_cli.look.guiding import captions
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import Introduction, WordList, shipped
@@ -95,25 +105,6 @@ def test_articles_and_numbers_agree(lvlm):
     assert names("There is a") == {"dog", "puppy"} & names("Here:")
     assert names("There is an") == {"umbrella", "apple"}
     assert names("There are two") == {"dogs", "umbrellas", "apples"}
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("There is a", "a"),
-        ("There is a red", "a"),
-        ("There are two ", "two"),
-        ("It has another", "another"),
-        ("The", None),
-        ("on the left and the", None),
-        ("a dog is", None),
-        ("It is a.", None),
-        ("", None),
-    ],
-)
-def test_what_introduces_an_object(text, word):
-    found = Introduction.at_the_end(text)
-    assert (found and found.word) == word
 
 
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
@@ -292,3 +283,54 @@ def test_what_is_ruled_out_leaves_the_methods_own_cut_off_as_it_is():
         assert left.tolist() == [[-torch.inf, -torch.inf, 0.0, -torch.inf]]
         assert torch.equal(plain(scores), z)
         assert torch.equal(uncut(scores), 2 * z)
+
+
+def test_a_sentence_that_the_model_does_not_finish_is_left_out():
+    """With a flower and an apple ruled out, greedy goes on with "There is a No" in this scene, and ends."""
+    result = load("demo", method="greedy").caption(render(held_out(7_700_009))[0], verify="guide")
+    assert result.text.endswith("There is a bird on the right, which is yellow.")
+    assert (result.finish_reason, is_broken(result.text)) == ("cut", False)
+    assert {claim["thing"] for claim in result.objects} == {"lamp", "cow", "bird"}
+    assert result.draft.startswith(result.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("A dog runs. There is a No", "A dog runs."),
+        ("A dog runs.\nThere is a", "A dog runs."),
+        ("There is a No", ""),
+        ("A dog runs. A cat sits.", None),
+        ("A dog runs! (A cat sits.)", None),
+        ("Seen:\n- a dog.\n- a cat", None),
+        ("\u72d7\u5728\u8349\u5730\u4e0a\u3002", None),
+        ("", None),
+    ],
+)
+def test_whole_sentences(text, whole):
+    assert whole_sentences(text) == (text if whole is None else whole)
+
+
+def test_the_sentences_together_are_the_text():
+    draws = random.Random(0)
+    pieces = ["A dog", " runs", ".", "! ", " \n\n", "\n- ", "\n", "e.g. x", " ", "3.5", "?\u201d ", "1. "]
+    for _ in range(2000):
+        text = "".join(draws.choices(pieces, k=draws.randrange(12)))
+        spans = sentence_spans(text)
+        assert "".join(text[start:end] for start, end in spans).strip() == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("A dog runs. A cat sits.", ["A dog runs.", "A cat sits."]),
+        ("Mr. Smith has a dog. It barks", ["Mr. Smith has a dog.", "It barks"]),
+        ("It is 3.5 m. A dog!  A cat?", ["It is 3.5 m.", "A dog!", "A cat?"]),
+        ("A dog\n\nA cat", ["A dog", "A cat"]),
+        ("Seen:\n- a dog\n- a cat", ["Seen:", "- a dog", "- a cat"]),
+        ("A dog that is\nquite long. A cat.", ["A dog that is\nquite long.", "A cat."]),
+        ("", []),
+    ],
+)
+def test_sentences(text, sentences):
+    assert [text[start:end].strip() for start, end in sentence_spans(text)] == sentences

@@ -11,8 +11,7 @@ import pytest
 
 from sira_cli.errors import SettingsError
 from sira_cli.look import noun_phrases
-from sira_cli.look.noun_phrases import NounPhrases, find_words
-from sira_cli.look.words import WordList
+from sira_cli.look.noun_phrases import NounPhrases
 from tests.support.eval import language_data
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
@@ -120,18 +119,13 @@ def test_things(pipeline, wordnet, text, expected):
     assert named(NounPhrases(pipeline), text) == expected
 
 
-def test_synonyms_are_those_of_the_list(pipeline, wordnet):
-    phrases = NounPhrases(pipeline)
-    assert [phrases.group(name) for name in ("puppy", "chandelier")] == ["dog", "chandelier"]
-    assert [thing.group for thing in phrases.things("the puppy")] == ["dog"]
-
-
 def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(pipeline, wordnet):
     phrases = NounPhrases(pipeline)
     assert phrases.name == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
     sent = pickle.dumps(phrases)
     assert len(sent) < 20_000
-    assert pickle.loads(sent).things("the dog") == phrases.things("the dog")
+    assert pickle.loads(sent).things("the puppy") == phrases.things("the puppy")
+    assert [thing.group for thing in phrases.things("the puppy")] == ["dog"]
 
 
 def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
@@ -149,12 +143,6 @@ def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(SettingsError, match=r"spaCy, which is not installed: pip install 'sira-cli\[eval\]'"):
         NounPhrases(pipeline)
-
-
-def test_a_file_of_the_same_name_is_a_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spacy").write_text("dog\n")
-    assert isinstance(find_words("./spacy"), WordList)
 
 
 def test_the_command(sira, pipeline, wordnet, monkeypatch):
@@ -179,16 +167,9 @@ def test_the_command(sira, pipeline, wordnet, monkeypatch):
 
 REAL = [
     ("A group of people around a dining table with a pair of scissors.", ["person", "dining table", "scissors"]),
-    (
-        "The scene captures a busy city street with a traffic light, a fire hydrant and parked cars in the background.",
-        ["traffic light", "fire hydrant", "car"],
-    ),
-    (
-        "A chandelier hangs from the ceiling, there is moss on the stones; it adds to the mood of the image.",
-        ["chandelier", "ceiling", "moss", "stone"],
-    ),
+    ("A busy city street with a traffic light, a fire hydrant and cars.", ["traffic light", "fire hydrant", "car"]),
+    ("A chandelier; there is moss on the stones; it adds to the mood of the image.", ["chandelier", "moss", "stone"]),
     ("There are no people, and a man without a hat eats a hot dog.", ["man", "hot dog"]),
-    ("A teddy-bear is the main focus of the photo of a living room.", ["teddy bear"]),
 ]
 
 
