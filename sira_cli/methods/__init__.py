@@ -41,15 +41,17 @@ METHODS: dict[str, Method] = {
 }
 
 
-def find(name: str) -> Method:
-    """Return the method of that name, with its defaults.
+def find(method: str | Method) -> Method:
+    """Return the method of that name, with its defaults, or the given method.
 
     Raises:
         SettingsError: no method has this name.
     """
-    if name not in METHODS:
-        raise SettingsError(f"no method named {name!r}; available: {', '.join(METHODS)}")
-    return METHODS[name]
+    if isinstance(method, Method):
+        return method
+    if not isinstance(method, str) or method not in METHODS:
+        raise SettingsError(f"no method named {method!r}; available: {', '.join(METHODS)}")
+    return METHODS[method]
 
 
 def require(method: Method, ability: Ability, what: str) -> None:

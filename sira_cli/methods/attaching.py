@@ -81,7 +81,7 @@ def attach(
         UnsupportedModelError: the model, its cache or the way of generating cannot be followed exactly.
         AttachError: the model is attached already.
     """
-    decoder = (find(method) if isinstance(method, str) else method).with_values(**settings)
+    decoder = find(method).with_values(**settings)
     config = config or SiraConfig()
     if type(decoder).attach is Method.attach:
         raise SettingsError(f"method {decoder.name} has a search of its own: use `load` instead of `attach`")

@@ -249,8 +249,7 @@ def read_model(
 ) -> Loaded:
     """Find, check and read a model; the arguments are those of `sira_cli.load`."""
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
-    if isinstance(method, str):
-        method = preset.method(method)
+    method = preset.method(method)
     own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
     method = method.with_settings(**own)
     preset = preset.with_settings(**settings)

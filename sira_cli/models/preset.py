@@ -257,13 +257,13 @@ class Preset(Strict):
             method.with_values(**settings)
         return given
 
-    def method(self, name: str) -> Method:
-        """Return a method with this preset's settings for it.
+    def method(self, name: str | Method) -> Method:
+        """Return a method with this preset's settings for it; one that is given with its settings stays.
 
         Raises:
             SettingsError: the method does not exist.
         """
-        return find_method(name).with_values(**self.methods.get(name, {}))
+        return find_method(name).with_values(**(self.methods.get(name, {}) if isinstance(name, str) else {}))
 
     @property
     def sira_config(self) -> SiraConfig:

@@ -42,9 +42,20 @@ class Lvlm(LoadedModel):
         place = f"{self.dtype} on {self.device}"
         return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
-    def under(self, method: Method, preset: Preset | None = None) -> Lvlm:
-        """Return the same loaded model under another method, or with another preset; this one is unchanged."""
-        return Lvlm(self.model, self.processor, preset or self.preset, method, self.revision, self.vocabulary)
+    def under(self, method: str | Method, preset: Preset | None = None, **settings: Any) -> Lvlm:
+        """Return the same loaded model under another method, or with another preset; this one is unchanged.
+
+        Args:
+            method: a method, or its name: then with the preset's settings for it.
+            preset: instead of the model's.
+            **settings: settings of the method, such as `noise_step=700` of vcd.
+
+        Raises:
+            SettingsError: no method has this name, or it has no such setting.
+        """
+        preset = preset or self.preset
+        decoder = preset.method(method).with_values(**settings)
+        return Lvlm(self.model, self.processor, preset, decoder, self.revision, self.vocabulary)
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -88,6 +99,7 @@ class Lvlm(LoadedModel):
         picture: PictureSource,
         prompt: str | None = None,
         *,
+        method: str | Method | None = None,
         on_text: Callable[[str], None] | None = None,
         verify: str | Verify | None = None,
         schema: SchemaSource | None = None,
@@ -98,6 +110,7 @@ class Lvlm(LoadedModel):
             picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
                 list of these is shown together.
             prompt: instead of that of the schema or the preset.
+            method: instead of the model's, as for `under`.
             on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
                 settings change them).
             verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
@@ -111,19 +124,22 @@ class Lvlm(LoadedModel):
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
         request = Request.of(self.preset, "caption", prompt, verify=Verify.of(verify), schema=schema)
-        return self._single(request, picture, on_text)
+        lvlm = self if method is None else self.under(method)
+        return lvlm._single(request, picture, on_text)
 
     def ask(
         self,
         picture: PictureSource,
         question: str,
         *,
+        method: str | Method | None = None,
         on_text: Callable[[str], None] | None = None,
         schema: SchemaSource | None = None,
     ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
         request = Request.of(self.preset, "ask", question, schema=schema)
-        return self._single(request, picture, on_text)
+        lvlm = self if method is None else self.under(method)
+        return lvlm._single(request, picture, on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.

@@ -16,10 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 import sira_cli
+from sira_cli import attach
 from sira_cli.core.forward_pass import VIEWS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.methods import METHODS
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.sources import open_picture
@@ -386,3 +388,24 @@ def test_a_template_in_the_tokenizer_config_is_enough(qwen, qwen_folder, photos,
 
 def test_an_empty_prompt_is_a_prompt(llava, photos):
     assert llava.caption(photos["coffee"], prompt="").prompt == ""
+
+
+def test_a_method_is_given_by_its_name(photos):
+    demo = load("demo")
+    under = demo.under("vcd", noise_step=700)
+    assert under.decoder == demo.preset.method("vcd").with_settings(noise_step=700)
+    image, question = photos[0], "Is there a cat?"
+    found, expected = demo.caption(image, method="vcd"), demo.under(demo.preset.method("vcd")).caption(image)
+    assert (found.method, found.key, found.text) == ("vcd", expected.key, expected.text)
+    found, expected = demo.ask(image, question, method="greedy"), demo.under("greedy").ask(image, question)
+    assert (found.method, found.key, found.text) == ("greedy", expected.key, expected.text)
+
+
+@pytest.mark.parametrize("wrong", [42, None, type(METHODS["vcd"]), "vdc"])
+def test_what_is_no_method_is_refused_in_a_sentence(wrong):
+    demo = load("demo")
+    for refused in (lambda: demo.under(wrong), lambda: attach(demo.model, method=wrong).__enter__()):
+        with pytest.raises(SettingsError, match="available: sira, greedy"):
+            refused()
+    with pytest.raises(SettingsError, match="method 'vcd' has no setting 'noise'"):
+        demo.under("vcd", noise=1)
