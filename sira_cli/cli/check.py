@@ -25,7 +25,7 @@ from sira_cli.cli.options.common import (
 )
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import MORE_WORDS, MinSupport, Objects, note_threshold, with_objects
+from sira_cli.cli.options.verifying import MORE_WORDS, MinSupport, Objects, note_threshold
 from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
 from sira_cli.cli.terminal.progress import Progress, run_records
 from sira_cli.errors import SettingsError
@@ -55,8 +55,7 @@ class CaptionOptions:
         str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures.")
     ] = ".txt"
     text_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column with the captions (default: text, caption, ...)."),
+        str | None, typer.Option(metavar="NAME", help="Column with the captions (default: text, caption, ...).")
     ] = None
     image_column: Annotated[
         str | None,
@@ -84,10 +83,7 @@ class RecordOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace existing records."),
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing records.")] = False
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
@@ -135,13 +131,14 @@ def check(
         server, preset = _server(endpoint, model)
     else:
         server, (preset, _) = None, choose(model, DecodingOptions())
+    from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import Verify
     from sira_cli.pictures.find import Pictures
     from sira_cli.run.check_request import CheckRequest
     from sira_cli.run.run import Job, PictureRun
 
-    note_threshold(Verify(look.min_support), preset)
-    verify = with_objects(Verify(look.min_support), look.objects)
+    verify = Verify(look.min_support, find_words(look.objects))
+    note_threshold(verify, preset)
     with Job.opened(
         Pictures(found.pictures, found.unread),
         *CheckRequest.under(preset, verify),

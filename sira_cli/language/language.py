@@ -1,8 +1,8 @@
 """How captions become words: with NLTK and its data, as in the official scripts, or by our own rules without data.
 
 The official figures of CHAIR and AMBER come from NLTK's tokeniser, tagger and WordNet, or from pattern.en's
-`singularize`, which textblob has taken over. Where these are not installed, the rules of `fallback.py` take their
-place; such figures are never called official.
+`singularize`, which textblob has taken over. Where these are not installed, plain rules take their place; such figures
+are never called official.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import hashlib
 import re
 from collections.abc import Collection
 from importlib import metadata
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from sira_cli.errors import SettingsError
-from sira_cli.language import fallback
+from sira_cli.language import VERSION, singular, tokens
 
 Need = Literal["lemmas", "singulars", "nouns"]  # methods of a Language that will be called
 _TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # these need the tagger and WordNet
@@ -43,66 +43,51 @@ _PACKAGES = {
 _POS = {"J": "a", "V": "v", "N": "n", "R": "r"}  # Penn tags, by their first letter, to WordNet's
 
 
-class Language(Protocol):
-    """Words of English captions.
+class Language:
+    """Words of English captions, by regular expressions and a table: every token counts as a noun."""
 
-    Attributes:
-        name: `nltk` or `fallback`.
-        official: whether words are as in the official scripts.
-    """
+    name = "fallback"
+    official = False  # whether words are as in the official scripts
 
-    name: str
-    official: bool
+    def __init__(self, why: str) -> None:
+        self._facts: dict[str, Any] = {"why": why, "rules": VERSION}
 
     def lemmas(self, text: str) -> list[str]:
         """Return the lemma of every token of the lower-cased text: CHAIR's rule `lemma`."""
-        ...
+        return self.singulars(text)
 
     def singulars(self, text: str) -> list[str]:
         """Return the singular of every token of the lower-cased text: CHAIR's rule `singular`."""
-        ...
+        return self.nouns(text.lower())
 
     def nouns(self, text: str) -> list[str]:
         """Return the lemmas of nouns, in the text's case: AMBER looks them up in its vocabulary."""
-        ...
+        return [singular(word) for word in tokens(text)]
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that decide the words, for the record."""
-        ...
+        return {"language": self.name, "official": self.official, **self._facts}
 
 
-def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> Language:
-    """Return the language for some methods."""
-    if choice not in CHOICES:
-        raise SettingsError(f"`language=` {choice!r}: expected {', '.join(CHOICES)}")
-    if choice == "fallback":
-        return Fallback("it was chosen")
-    try:
-        return Nltk(needs)
-    except SettingsError as error:
-        if choice == "nltk":
-            raise
-        return Fallback(str(error).removesuffix(f": {GET}"))
-
-
-class Nltk:
-    """NLTK with its data, and textblob for `singulars`."""
+class Nltk(Language):
+    """NLTK with its data, and textblob for `singulars`. For its record: versions, and hashes of NLTK's files."""
 
     name = "nltk"
     official = True
 
     def __init__(self, needs: Collection[Need]) -> None:
-        """Load all data that some methods need."""
-        self._versions = {"nltk": _nltk_version()}
+        versions = {"nltk": _nltk_version()}
         if "singulars" in needs:
-            self._versions["textblob"] = _textblob_version()
+            versions["textblob"] = _textblob_version()
         for package in _PACKAGES if set(_TAGGED) & set(needs) else ("punkt_tab",):
-            self._versions[package] = _digest(package)
+            versions[package] = _digest(package)
+        self._facts = {"versions": versions}
         try:
             for need in needs:
                 getattr(self, need)("a")  # reads the rest of the data, where something may still be missing
         except (LookupError, OSError) as error:
-            raise SettingsError(f"NLTK's data is incomplete: {_first_line(error)}: {GET}") from error
+            line = next((line for line in map(_stripped, str(error).splitlines()) if line), type(error).__name__)
+            raise SettingsError(f"NLTK's data is incomplete: {line}: {GET}") from error
 
     def lemmas(self, text: str) -> list[str]:
         """Tag all tokens at once, as OPERA's chair.py does; unusual tags count as nouns."""
@@ -116,36 +101,23 @@ class Nltk:
         """Return nouns as AMBER's inference.py does."""
         return [_lemma(word, "n") for word, tag in _tagged(text) if tag.startswith("NN")]
 
-    def facts(self) -> dict[str, Any]:
-        """Return the packages' versions, and for NLTK's data the start of a SHA-256 over the files."""
-        return {"language": self.name, "official": self.official, "versions": self._versions}
+
+def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> Language:
+    """Return the language for some methods."""
+    if choice not in CHOICES:
+        raise SettingsError(f"`language=` {choice!r}: expected {', '.join(CHOICES)}")
+    if choice == "fallback":
+        return Language("it was chosen")
+    try:
+        return Nltk(needs)
+    except SettingsError as error:
+        if choice == "nltk":
+            raise
+        return Language(str(error).removesuffix(f": {GET}"))
 
 
-class Fallback:
-    """Regular expressions and a table, the same everywhere. There are no tags, so every token counts as a noun."""
-
-    name = "fallback"
-    official = False
-
-    def __init__(self, why: str) -> None:
-        """Note why NLTK is not used."""
-        self._why = why
-
-    def lemmas(self, text: str) -> list[str]:
-        """Return the same as `singulars`."""
-        return self.singulars(text)
-
-    def singulars(self, text: str) -> list[str]:
-        """Apply `fallback.singular` to every token."""
-        return [fallback.singular(word) for word in fallback.tokens(text.lower())]
-
-    def nouns(self, text: str) -> list[str]:
-        """Return all tokens in the singular: a vocabulary drops those that are not nouns."""
-        return [fallback.singular(word) for word in fallback.tokens(text)]
-
-    def facts(self) -> dict[str, Any]:
-        """Return that these are not the official words, and why."""
-        return {"language": self.name, "official": self.official, "why": self._why, "rules": fallback.VERSION}
+def _stripped(line: str) -> str:
+    return line.strip(" *")
 
 
 def _nltk_version() -> str:
@@ -220,7 +192,3 @@ def _plurals_in_ies() -> tuple[str, ...]:
     from textblob.en import inflect
 
     return tuple(f"{word}s" for word in inflect.singular_ie)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip(" *") for line in str(error).splitlines() if line.strip(" *")), type(error).__name__)

@@ -20,8 +20,7 @@ from typing import Literal
 import yaml
 
 from sira_cli.errors import DataError
-from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words
-from sira_cli.language.fallback import singular
+from sira_cli.language import AMBER_WORDS, CHAIR_WORDS, function_words, singular
 
 LONGEST = 3  # words of a compound
 _DENIED = 3  # words before an object that may deny it: "no people or cars"

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sira_cli.eval.chair.words import HEADS, mentions
-from sira_cli.language import CHAIR_WORDS, fallback
+from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval.coco_data import CATEGORIES
 
 
@@ -108,8 +108,8 @@ def test_real_captions_are_read_as_ever(model, sizes, digest, benchmarks):
     """As a slow rule that marked positions read them once: words, merged words, things; and all of it in a hash."""
     found, hashed = [0, 0, 0], hashlib.sha256()
     for line in (benchmarks / "chair" / f"{model}.jsonl").read_text().splitlines():
-        tokens = [fallback.singular(word) for word in fallback.tokens(json.loads(line)["caption"].lower())]
-        said = mentions(tokens)
-        found = [before + len(each) for before, each in zip(found, (tokens, said.tokens, said.words), strict=True)]
+        words = [singular(word) for word in tokens(json.loads(line)["caption"].lower())]
+        said = mentions(words)
+        found = [before + len(each) for before, each in zip(found, (words, said.tokens, said.words), strict=True)]
         hashed.update(repr((said.tokens, said.words, said.heads, said.places)).encode())
     assert (found, hashed.hexdigest()[:16]) == (sizes, digest)

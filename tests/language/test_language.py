@@ -11,8 +11,9 @@ from typing import Any
 import nltk
 import pytest
 
+from sira_cli import language as plain
 from sira_cli.errors import SettingsError
-from sira_cli.language import fallback, language
+from sira_cli.language import language
 from sira_cli.language.language import Nltk, find_language
 from tests.support.eval import language_data
 
@@ -218,7 +219,7 @@ def test_the_fallback_splits_as_nltk_does(data):
         "a man's t-shirt isn't red, the dogs' bowl (2 of them) costs $ 5; they can't, won't; it's on-the-go! "
         "\"no parking\" signs aren't seen? we've looked: DON'T."
     )
-    ours = fallback.tokens(text)
+    ours = plain.tokens(text)
     theirs = [token.replace("``", '"').replace("''", '"') for token in nltk.word_tokenize(text)]
     assert ours == theirs
 
@@ -235,7 +236,7 @@ def test_the_fallback_splits_as_nltk_does(data):
     ],
 )
 def test_singulars_of_the_fallback(word, singular):
-    assert fallback.singular(word) == singular
+    assert plain.singular(word) == singular
 
 
 def test_the_fallback_is_never_called_official(data):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.loading import engines_of
 from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
-from sira_cli.cli.options.verifying import with_objects
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import new_table, table_console
 from sira_cli.cli.terminal.progress import Progress, run_records
@@ -68,11 +67,12 @@ def _report(
     objects: str | None = None,
 ) -> ControlsReport:
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
+    from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import ObjectFinder, Verify
     from sira_cli.run.check_request import CheckRequest
     from sira_cli.run.run import Job, PictureRun
 
-    verify = with_objects(Verify(), objects)
+    verify = Verify(words=find_words(objects))
     finder = ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
@@ -23,19 +23,11 @@ if TYPE_CHECKING:
 MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"
 
 
-VerifyMode = Literal["flag", "guide"]  # what the second look changes: nothing, or the text
-
-
 MinSupport = Annotated[
-    float | None,
-    typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X."),
+    float | None, typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X.")
 ]
 Objects = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|spacy|ask",
-        help="Objects to look for: a list, nouns, or ask.",
-    ),
+    str | None, typer.Option(metavar="FILE|spacy|ask", help="Objects to look for: a list, nouns, or ask.")
 ]
 
 
@@ -46,7 +38,7 @@ class VerifyOptions:
     title: ClassVar[str] = "Second look"
 
     verify: Annotated[
-        VerifyMode | None,
+        Literal["flag", "guide"] | None,
         typer.Option(metavar="MODE", help="Mark unseen objects (flag), or name only seen ones (guide)."),
     ] = None
     min_support: MinSupport = None
@@ -59,20 +51,17 @@ class VerifyOptions:
                 if value is not None:
                     raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
             return None
+        from sira_cli.look.noun_phrases import find_words
         from sira_cli.look.verify import Verify
 
-        look = Verify(self.min_support, mode=self.verify)
-        return with_objects(look, self.objects)
+        return Verify(self.min_support, find_words(self.objects), self.verify)
 
 
 @dataclass(frozen=True)
 class FlagOptions(VerifyOptions):
     """A second look that does not change texts."""
 
-    verify: Annotated[
-        Literal["flag"] | None,
-        typer.Option(help="Mark objects that the model does not see."),
-    ] = None
+    verify: Annotated[Literal["flag"] | None, typer.Option(help="Mark objects that the model does not see.")] = None
 
 
 def note_threshold(verify: Verify, preset: Preset) -> None:
@@ -80,13 +69,6 @@ def note_threshold(verify: Verify, preset: Preset) -> None:
     if verify.min_support is None and preset.verify.min_support == type(preset.verify)().min_support:
         threshold = f"the threshold of {verify.threshold(preset):g} is not measured for {preset.model}"
         note(f"{threshold}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
-
-
-def with_objects(verify: Verify, objects: str | None) -> Verify:
-    """Return a second look that finds the objects as --objects says."""
-    from sira_cli.look.noun_phrases import find_words
-
-    return replace(verify, words=find_words(objects))
 
 
 def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
