@@ -129,7 +129,7 @@ def test_a_drive_is_no_scheme(path):
 )
 def test_a_tree_of_texts_has_no_drive_in_it(path, below, monkeypatch):
     monkeypatch.setattr("sira_cli.pictures.picture.Path", PureWindowsPath)
-    assert FileSource(path, path).mirrored(".txt").as_posix() == below
+    assert located(path).mirrored(".txt").as_posix() == below
 
 
 @pytest.mark.parametrize(

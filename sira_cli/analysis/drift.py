@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
+from sira_cli.analysis.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.analysis.plots import STYLES, new_figure
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -32,7 +33,6 @@ from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureSettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
-from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted

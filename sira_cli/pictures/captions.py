@@ -99,7 +99,7 @@ def find_captions(
         for picture in pictures:
             try:
                 found.add(picture, _caption_of(picture, extension, text_column))
-            except DataError as error:  # of its text file
+            except PictureError as error:  # its text file is no text
                 found.add(picture, "", fault=str(error))
         found.unread = pictures.left_out
         if pictures and not found.pictures:
@@ -169,6 +169,8 @@ def _caption_of(picture: Picture, extension: str, column: str | None) -> str | N
         return text_in(file.read_bytes(), one_line(str(file))).strip()
     except (OSError, SettingsError):
         return None
+    except DataError as error:
+        raise PictureError(str(error)) from None
 
 
 def _text_columns(extension: str, column: str | None) -> tuple[str, ...]:

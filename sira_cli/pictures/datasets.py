@@ -59,7 +59,7 @@ class SampleSource(Source):
 
     Attributes:
         container: path or URI of the file.
-        member: the row's id or number, or the name in the tar file; empty for the file as a whole.
+        member: the row's number, or the name in the tar file; empty for the file as a whole.
         number: of the sample in the file, from 0.
         names: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
             bytes and path; or a list of these.
@@ -72,7 +72,7 @@ class SampleSource(Source):
     names: tuple[str, ...] = ()
     listed: bool = False
     has_columns = True
-    no_text_file = "texts are not written into a data set: give `output=` or `output_dir=`"
+    no_text_file = "{shown}: texts are not written into a data set: give `output=` or `output_dir=`"
 
     @property
     def several(self) -> bool:
@@ -88,11 +88,6 @@ class SampleSource(Source):
     def address(self) -> str:
         """The address of the file that holds it, and its name inside."""
         return self._below(_file_of(self.container).address)
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether the path of the file that holds it is relative."""
-        return _file_of(self.container).depends_on_folder
 
     def is_missing(self) -> bool:
         """Return whether the file that should hold it does not exist."""
@@ -168,13 +163,11 @@ class DataFile:
         relative: its path below the folder that was given, or `location`; decides shards.
         image: the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
             and name.
-        id: the column whose values name the rows of a table; None: they are numbered.
     """
 
     location: str
     relative: str
     image: str | None = None
-    id: str | None = None
 
     def pictures(self) -> Iterator[Picture]:
         """Yield the pictures inside, in order. What cannot be read becomes one that raises its error when opened."""
@@ -212,29 +205,18 @@ class DataFile:
         shown, kinds = one_line(self.location), _kinds(self.location)
         columns = _picture_columns(shown, kinds, self.image)
         listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
-        for number, member in enumerate(self._names(shown, list(kinds))):
-            yield self._picture(member, number, columns, listed)
+        for number in self._numbers(next(iter(kinds))):
+            yield self._picture(str(number), number, columns, listed)
 
-    def _names(self, shown: str, columns: Sequence[str]) -> Iterator[str]:
-        """Yield the names of a table's rows."""
-        if self.id is None and _ending(self.location) == ".parquet":
+    def _numbers(self, column: str) -> Iterator[int]:
+        if _ending(self.location) == ".parquet":
             from pyarrow import parquet
 
             with stores.opened(self.location) as file:
                 number_of_rows = parquet.ParquetFile(file).metadata.num_rows
-            yield from map(str, range(number_of_rows))
-            return
-        if self.id is not None and self.id not in columns:
-            raise DataError(f"{shown}: `id_column=` {self.id}: no such column; the columns are {_list(columns)}")
-        column, seen = self.id or columns[0], set[str]()
-        for number, row in enumerate(_table(self.location, column)):
-            name = str(number) if self.id is None else str(row[column])
-            if self.id is not None and (row[column] is None or name in seen):
-                what = "is empty" if row[column] is None else f"has {name!r} twice"
-                raise DataError(f"{shown}: `id_column=` {self.id} {what}: expected a unique id in every row")
-            if self.id is not None:
-                seen.add(name)
-            yield name
+            yield from range(number_of_rows)
+        else:
+            yield from (number for number, _ in enumerate(_table(self.location, column)))
 
     def _picture(
         self, member: str, number: int = -1, names: tuple[str, ...] = (), listed: bool = False, fault: str = ""

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath
@@ -32,8 +32,7 @@ _IN_HEIF = (".heic", ".heif", ".hif")
 # Folders of thumbnails, deleted files and the like: Synology's, QNAP's, Windows', Lightroom's, macOS's, Linux's.
 _SYSTEM = ("@eadir", "#recycle", "@recycle", "$recycle.bin", "*.lrdata", "__macosx", "lost+found")
 _LONGEST = 2**16  # bytes of a path in a list: URLs may be longer than names of files
-_MOST = 2**30  # bytes of a list
-_CHUNK = 2**20  # bytes
+_MOST = 2**28  # bytes of a list
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,6 @@ def find_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
     image_column: str | None = None,
-    id_column: str | None = None,
     repeats: bool = False,
 ) -> Pictures:
     """Return every picture once, in the order of `paths`; those in a folder are sorted by name.
@@ -118,11 +116,10 @@ def find_pictures(
         limit: keep at most this many; the rest is not looked at.
         image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
             one to take. None: found by type and name.
-        id_column: names the rows of a table, instead of their numbers.
         repeats: keep a picture as often as it is named.
 
     Raises:
-        DataError: a table has no column of pictures or ids.
+        DataError: a table has no column of pictures.
         SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
     """
     paths = list(paths)
@@ -142,9 +139,9 @@ def find_pictures(
         if shard is not None and not shard.holds(relative):
             continue
         if location == STDIN:
-            inside: Iterable[Picture] = (Picture((StdinSource(STDIN, STDIN, sys.stdin.buffer.read()),)),)
+            inside: Iterable[Picture] = (Picture((StdinSource(STDIN, "", sys.stdin.buffer.read()),)),)
         elif is_data_file(location) and not has_scheme(location):
-            any_data, inside = True, DataFile(location, relative, image_column, id_column).pictures()
+            any_data, inside = True, DataFile(location, relative, image_column).pictures()
         else:
             inside = (located(location, relative),)
         for picture in inside:
@@ -323,33 +320,16 @@ def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
 
     A byte order mark is not part of the first path; with that of UTF-16, the list is in UTF-16.
     """
-    chunk = file.read(_CHUNK)
-    decoded = _decoder(chunk)
-    rest = decoded(chunk).removeprefix(codecs.BOM_UTF8)
-    separator = b"\0" if b"\0" in rest else b"\n"
-    found: list[str] = []
-    size = 0
-    while chunk:
-        *lines, rest = rest.split(separator)
-        size += len(chunk)
-        if separator == b"\n":
-            lines = [line.removesuffix(b"\r") for line in lines]
-        elif b"" in lines:
-            raise DataError(f"{shown}: is not a list of paths: two NUL bytes follow each other")
-        if size > _MOST or any(len(line) > _LONGEST for line in (*lines, rest)):
-            raise DataError(
-                f"{shown}: is not a list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
-            )
-        found += [os.fsdecode(line) for line in lines if line]
-        chunk = file.read(_CHUNK)
-        rest += decoded(chunk)
-    last = rest.removesuffix(b"\r") if separator == b"\n" else rest
-    return [*found, os.fsdecode(last)] if last else found
-
-
-def _decoder(head: bytes) -> Callable[[bytes], bytes]:
-    """Return the function from the bytes of a list to those of file names."""
-    if not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return bytes
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-    return lambda data: os.fsencode(decoder.decode(data))
+    data = file.read(_MOST + 1)
+    whole = len(data) <= _MOST
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = os.fsencode(data.decode("utf-16", "replace"))
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if b"\0\0" in data:
+        raise DataError(f"{shown}: is not a list of paths: two NUL bytes follow each other")
+    lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    if not whole or any(len(line) > _LONGEST for line in lines):
+        raise DataError(
+            f"{shown}: is not a list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
+        )
+    return [os.fsdecode(line) for line in lines if line]

@@ -63,15 +63,16 @@ class Source(ABC):
 
     Attributes:
         location: as it was named: a path, a URI, `-`.
-        relative: its path below the folder that was given, or `location`; decides shards and mirrored trees.
+        relative: its path below the folder that was given, or `location`; decides shards and mirrored trees;
+            empty: it has none.
         has_columns: whether it is part of a data set, so that a prompt's `{names}` are columns.
-        no_text_file: why no text file can be next to it.
+        no_text_file: why no text file can be next to `{shown}`.
     """
 
     location: str
     relative: str
     has_columns: ClassVar[bool] = False
-    no_text_file: ClassVar[str] = "no text file can be written next to it"
+    no_text_file: ClassVar[str] = "{shown}: no text file can be written next to it"
 
     @property
     def shown(self) -> str:
@@ -87,11 +88,6 @@ class Source(ABC):
     def address(self) -> str:
         """Location that does not depend on the current folder, for records; empty without one."""
         return ""
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether `location` means something else in another current folder."""
-        return False
 
     @property
     def several(self) -> bool:
@@ -112,13 +108,7 @@ class Source(ABC):
 
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`."""
-        raise SettingsError(f"{self.shown}: {self.no_text_file}")
-
-    def mirrored(self, extension: str) -> Path:
-        """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
-        path = Path(self.relative)
-        inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
-        return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
+        raise SettingsError(self.no_text_file.format(shown=self.shown))
 
     def columns(self) -> Mapping[str, Any]:
         """Return its columns by name: texts about the picture."""
@@ -220,7 +210,7 @@ class Picture:
     @property
     def depends_on_folder(self) -> bool:
         """Whether `location` means something else in another current folder."""
-        return any(source.depends_on_folder for source in self.sources)
+        return self.address not in ("", self.name_in(None))
 
     @property
     def has_columns(self) -> bool:
@@ -260,7 +250,12 @@ class Picture:
 
     def mirrored(self, extension: str) -> Path:
         """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
-        return self._alone().mirrored(extension)
+        source = self._alone()
+        if not source.relative:
+            return source.text_file(extension)  # refuses
+        path = Path(source.relative)
+        inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
+        return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
 
     def _alone(self) -> Source:
         """Return the source whose picture can have a text file."""

@@ -32,7 +32,7 @@ class Selection:
         questions: a file of questions, as for `listed_pictures`.
         files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_pictures`.
         together: whether all pictures are shown at once, in one prompt.
-        recursive, exclude, shard, limit, image_column, id_column: as for `find_pictures`.
+        recursive, exclude, shard, limit, image_column: as for `find_pictures`.
     """
 
     paths: Sequence[str]
@@ -44,7 +44,6 @@ class Selection:
     shard: Shard | None = None
     limit: int | None = None
     image_column: str | None = None
-    id_column: str | None = None
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures, with the prompts that `asking` makes of questions; missing ones are found now."""
@@ -64,7 +63,6 @@ class Selection:
             shard=self.shard,
             limit=self.limit,
             image_column=self.image_column,
-            id_column=self.id_column,
             repeats=self.together,
         )
         check_any_exists(named)

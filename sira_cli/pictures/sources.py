@@ -7,7 +7,6 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.errors import DataError, PictureError
 from sira_cli.files import length_on_windows, relative, text_in
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import as_text, from_text, on_disk, parted
@@ -40,21 +39,13 @@ class FileSource(Source):
         """The absolute path."""
         return as_text(str(Path(self.location).absolute()))
 
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether the path is relative."""
-        return not Path(self.location).is_absolute()
-
     def is_missing(self) -> bool:
         """Return whether neither a file nor a link of that name exists."""
         return not os.path.lexists(self.location)
 
     def is_here(self) -> bool:
         """Return whether the file exists."""
-        try:
-            return Path(self.location).is_file()
-        except OSError:  # the name is too long, or the folder may not be looked into
-            return False
+        return os.path.isfile(self.location)  # noqa: PTH113 (False also for names that no file can have)
 
     def file_size(self) -> int:
         """Return the size of the file."""
@@ -78,13 +69,12 @@ class FileSource(Source):
         """Return `txt` for a text file next to it, and the names in a JSON file next to it."""
         texts = {}
         for extension in ("json", "txt"):
-            with suppress(FileNotFoundError):
-                try:
-                    texts[extension] = self.text_file(f".{extension}").read_bytes()
-                except FileNotFoundError:
-                    raise
-                except (OSError, ValueError) as error:
-                    raise _unreadable(self, error) from None
+            try:
+                texts[extension] = self.text_file(f".{extension}").read_bytes()
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                raise _unreadable(self, error) from None
         return columns_of(self.shown, texts)
 
     def read(self) -> bytes:
@@ -108,7 +98,7 @@ class FileSource(Source):
 class StoreSource(Source):
     """An object in a store (`s3://`, `gs://`, ...)."""
 
-    no_text_file = "texts are not written to a store: give `output_dir=`"
+    no_text_file = "{shown}: texts are not written to a store: give `output_dir=`"
 
     @property
     def address(self) -> str:
@@ -160,14 +150,7 @@ class StdinSource(MemorySource):
     """The picture that was piped into the process."""
 
     shown = "stdin"
-
-    def text_file(self, extension: str) -> Path:
-        """Refuse: stdin has no folder."""
-        raise SettingsError("'-' (stdin) has no place for a text file: leave out `sidecar=`")
-
-    def mirrored(self, extension: str) -> Path:
-        """Refuse: stdin has no name."""
-        return self.text_file(extension)
+    no_text_file = "'-' (stdin) has no place for a text file: leave out `sidecar=`"
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class _PrivateAddressError(_DownloadError):
 class WebSource(Source):
     """A URL, at a public address."""
 
-    no_text_file = "texts are not written to the web: give `output=` or `output_dir=`"
+    no_text_file = "{shown}: texts are not written to the web: give `output=` or `output_dir=`"
 
     @property
     def address(self) -> str:

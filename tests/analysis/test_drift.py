@@ -28,13 +28,13 @@ from sira_cli.analysis.drift import (
     last_rows,
     measure_drift,
 )
+from sira_cli.analysis.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.cli.terminal.output import save_plot
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError
-from sira_cli.pictures.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.run.lvlm import load
 from tests.support import tiny
 from tests.support.helpers import generate_sira, hooks

@@ -239,14 +239,14 @@ def test_what_datasets_saved(folder):
     rows = {"image": [{"bytes": data, "path": None} for data in PICTURES], "id": ["x", "y", "z"]}
     made = datasets.Dataset.from_dict(rows, features=features)
     made.save_to_disk("saved", num_shards=2)
-    pictures = find_pictures(["saved"], id_column="id")
-    assert [picture.sources[0].member for picture in pictures] == ["x", "y", "z"]
+    pictures = find_pictures(["saved"])
+    assert [picture.sources[0].member for picture in pictures] == ["0", "1", "0"]
     stored = datasets.load_from_disk("saved")
     assert [picture.open().image.tobytes() for picture in pictures] == [
         row["image"].convert("RGB").tobytes() for row in stored
     ]
     stored.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
-    assert find_pictures(["saved"], id_column="id") == pictures
+    assert find_pictures(["saved"]) == pictures
     made.to_parquet("hub.parquet")
     assert [picture.read() for picture in find_pictures(["hub.parquet"])] == PICTURES
 
@@ -276,9 +276,9 @@ def test_a_file_of_the_same_name_is_read_anew(folder):
 
 def test_columns_that_are_named(folder):
     more = {"thumb": pyarrow.array(KINDS["struct"][::-1], STRUCT), "key": [7, 8, 9]}
-    pictures = find_pictures([write(table("struct", **more), "two.parquet")], image_column="thumb", id_column="key")
+    pictures = find_pictures([write(table("struct", **more), "two.parquet")], image_column="thumb")
     assert [picture.read() for picture in pictures] == PICTURES[::-1]
-    assert [picture.name_in(None) for picture in pictures] == ["two.parquet/7", "two.parquet/8", "two.parquet/9"]
+    assert [picture.name_in(None) for picture in pictures] == ["two.parquet/0", "two.parquet/1", "two.parquet/2"]
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,6 @@ def test_columns_that_are_named(folder):
         ({"id": [1], "text": ["a"]}, {}, "no column of pictures found: the columns are id, text: name one with"),
         ({"id": [1]}, {"image_column": "img"}, "`image_column=` img: no such column; the columns are id"),
         ({"id": [1], "text": ["a"]}, {"image_column": "id"}, "`image_column=` id is of type int64: expected bytes, "),
-        ({"image": ["x"], "n": [1]}, {"id_column": "key"}, "`id_column=` key: no such column; the columns are image"),
-        ({"image": ["x"] * 2, "n": ["a"] * 2}, {"id_column": "n"}, "`id_column=` n has 'a' twice: expected a unique"),
-        ({"image": ["x"] * 2, "n": ["a", None]}, {"id_column": "n"}, "`id_column=` n is empty: expected a unique"),
     ],
 )
 @pytest.mark.parametrize("name", ["wrong.parquet", "wrong.jsonl"])

@@ -162,10 +162,12 @@ def test_where_memory_is_short_a_picture_is_tried_alone_and_then_called_good(mon
     photo = Image.fromarray(data.astronaut())
     left = [MemoryError] * times
 
+    in_rgb = opening.in_rgb
+
     def short(image: Image.Image) -> Image.Image:
         if left:
             raise left.pop()
-        return opening.in_rgb(image)
+        return in_rgb(image)
 
     monkeypatch.setattr(opening, "in_rgb", short)
     if times == 1:

@@ -67,7 +67,7 @@ def drift(
     lvlm = load_model(preset, model, "sira", pictures=pictures)
     from sira_cli.analysis.drift import Divergence, DriftReport, measure_pictures
     from sira_cli.analysis.experiment import Units
-    from sira_cli.pictures.perturb import Perturbations
+    from sira_cli.analysis.perturb import Perturbations
 
     how, units = Perturbations(), Units[dict[str, Divergence]]()
     show_stages(measure_pictures(lvlm, pictures, prompt, units, how), len(pictures))
