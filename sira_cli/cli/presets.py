@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sira_cli.cli.help import Command
-from sira_cli.cli.options.choosing import with_revision
+from sira_cli.cli.loading import load_model
+from sira_cli.cli.options.choosing import choose_preset, with_revision
 from sira_cli.cli.options.common import Offline, ResearchModelOptions
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import note, say, set_verbosity
+from sira_cli.cli.terminal.console import note, say, set_verbosity, waiting
+from sira_cli.cli.terminal.output import print_tables, show_report
 from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
+SCENE = 1  # seed of the drawn scene of a proof
 OTHERS = "others"  # the heading of presets without a family
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
@@ -93,43 +96,52 @@ def show(
 @app.command(
     cls=Command,
     epilog="sira presets check mine.yaml\nsira presets check -m Qwen/Qwen3-VL-8B-Instruct\n"
-    "sira presets check -p llava-1.5-7b --exact --json",
+    "sira presets check -p llava-1.5-7b --json",
 )
 @with_options()
 def check(
     *,
     file: Annotated[str | None, typer.Argument(help="Preset file.", show_default=False)] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Also load the weights and compare the model itself; needs --model or -p.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --model or -p.")] = False,
     model: ResearchModelOptions,
 ) -> None:
     """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as in Algorithm 1.
 
-    The proof needs no weights: it reads the model's configuration, processor and chat template, applies them to a
-    drawn scene, and compares a tiny random twin of the model with a slow reference. Exit codes: 0 exact, 1 not exact
-    or not proven, 2 refused.
+    The proof loads the model, decodes a few tokens about a drawn scene, and compares both streams with a slow
+    reference: full passes with masks and without caches. Exit codes: 0 exact, 1 not exact or not proven, 2 refused.
     """
     set_verbosity(False, 0)
     if model.model is not None or model.preset is not None:
         if file is not None:
             raise SettingsError("give a preset file, or --model or --preset, not both")
-        from sira_cli.cli.proof import check_model
-
-        if not check_model(model, exact, as_json):
+        if not _is_exact(model, as_json):
             raise typer.Exit(1)
         return
     if file is None:
         raise SettingsError("give a preset file, --model or --preset")
-    if exact or as_json:
-        raise SettingsError("--exact and --json are for a model: give --model or --preset")
+    if as_json:
+        raise SettingsError("--json is for a model: give --model or --preset")
     from sira_cli.models import presets
 
     preset = presets.read(Path(file))
     _check_structure(file, preset)
     fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
     print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
+
+
+def _is_exact(model: ResearchModelOptions, as_json: bool) -> bool:
+    """Print the proof on a model."""
+    preset = choose_preset(model)
+    if preset.load.trust_remote_code:
+        raise SettingsError("code of a checkpoint cannot be proven: leave out `trust_remote_code=`")
+    lvlm = load_model(preset, model, "sira", pictures=())
+    with waiting("comparing with a direct implementation of Algorithm 1"):
+        from sira_cli.analysis.proof import prove
+        from sira_cli.demo.scenes import make_scene, render
+
+        proof = prove(lvlm, render(make_scene(SCENE))[0])
+    show_report(proof, print_tables, as_json)
+    return proof.verdict == "exact"
 
 
 def _check_structure(file: str, preset: Preset) -> None:

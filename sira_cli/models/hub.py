@@ -130,25 +130,6 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent
 
 
-def find_described(
-    model: str, revision: str = "main", *, offline: bool = False, judge: Callable[[Path], object]
-) -> Path:
-    """Return a folder with all files of a model; weights may be missing, and are not fetched."""
-    folder = find_config(model, revision, offline=offline)
-    if _as_folder(model) is None and _lacking_part(folder) is not None:
-        judge(folder)
-        patterns: Any = {
-            "allow_patterns": [pattern for pattern in FILES if pattern != "*.safetensors"],
-            "ignore_patterns": IGNORED,
-        }
-        with _hub_errors(model, revision, "", offline):
-            folder = Path(snapshot_download(model, revision=revision, **patterns))
-    lacking = _lacking_part(folder)
-    if lacking is not None:
-        raise UnsupportedModelError(f"{model}: {lacking}: the model cannot be given a picture")
-    return folder
-
-
 def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
     folder = from_home(model)
@@ -225,11 +206,6 @@ def what_is_lacking(folder: Path) -> str | None:
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
     elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
-    return _lacking_part(folder)
-
-
-def _lacking_part(folder: Path) -> str | None:
-    """Return the missing part of a checkpoint folder, besides weights; None: it is complete."""
     for part, names in PARTS.items():
         if not any((folder / name).is_file() for name in names):
             return f"no {part} ({' or '.join(names)})"

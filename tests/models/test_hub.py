@@ -26,16 +26,12 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 SCRIPT = """
 import sys
 from sira_cli.errors import ModelNotFoundError
-from sira_cli.models.hub import find_checkpoint, find_config, find_described, hub_state
+from sira_cli.models.hub import find_checkpoint, find_config, hub_state
 try:
     if sys.argv[1] == "state":
         print(hub_state())
     elif sys.argv[1] == "config":
         print(find_config(sys.argv[2], sys.argv[3]))
-    elif sys.argv[1] == "described":
-        judged = []
-        folder = find_described(sys.argv[2], sys.argv[3], judge=lambda place: judged.extend(place.iterdir()))
-        print(folder, [path.name for path in judged])
     else:
         found = find_checkpoint(sys.argv[2], sys.argv[3], expected_gb=7.5, on_download=lambda d: print("fetching", d))
         print(found.folder, found.revision)
@@ -213,19 +209,6 @@ for case in map(json.loads, cases):
 def test_only_the_config(hub, tmp_path):
     folder = Path(ask(tmp_path, hub[0], "owner/model", what="config"))
     assert [path.name for path in folder.iterdir()] == ["config.json"]
-
-
-def test_all_but_the_weights(hub, tmp_path):
-    """The config is judged before anything else is fetched, and nothing is asked for twice."""
-    endpoint, requests = hub
-    folder, judged = ask(tmp_path, endpoint, "owner/model", what="described").split(maxsplit=1)
-    assert judged == "['config.json']"
-    names = sorted(path.name for path in Path(folder).iterdir())
-    assert names == ["config.json", "preprocessor_config.json", "tokenizer.json"]
-    assert not any("safetensors" in request for request in requests)
-    requests.clear()
-    assert ask(tmp_path, endpoint, "owner/model", what="described") == f"{folder} []"
-    assert not any("owner/model" in request for request in requests)
 
 
 @pytest.mark.parametrize(

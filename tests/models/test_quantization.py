@@ -11,12 +11,12 @@ from torch import nn
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from sira_cli import Step, load
-from sira_cli.analysis.proof.exact import compare_real
+from sira_cli.analysis.proof import prove
 from sira_cli.core import reference
 from sira_cli.errors import SettingsError
 from sira_cli.models.load import check_structure
 from sira_cli.models.placement import quantization_config
-from sira_cli.models.presets import find, resolve
+from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
 from tests.support.tiny_parts import TinyPrompt
@@ -138,10 +138,9 @@ def _check_nf4(part, weight: torch.Tensor) -> None:
 def test_a_model_is_proven_with_its_quantized_weights(llava_folder, photos):
     """Not in 8 bits: there a row's numbers depend on the other rows."""
     pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
-    preset, image = resolve(str(llava_folder)), open_picture(photos["chelsea"]).image
+    image = open_picture(photos["chelsea"]).image
     found, plain = (
-        compare_real(preset.with_settings(quantization=bits), image, offline=True, device="cpu")
-        for bits in ("4bit", None)
+        prove(load(llava_folder, quantization=bits, offline=True, device="cpu"), image).real for bits in ("4bit", None)
     )
     assert (found.compared.verdict, plain.compared.verdict) == ("exact", "exact")
     assert found.compared.gap != plain.compared.gap  # other weights

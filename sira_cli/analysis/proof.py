@@ -1,0 +1,359 @@
+"""A proof on the user's own model: does SIRA decode it as in the paper's Algorithm 1?
+
+from sira_cli import load
+from sira_cli.analysis.proof import prove
+from sira_cli.demo.scenes import make_scene, render
+
+proof = prove(load("Qwen/Qwen3-VL-8B-Instruct"), render(make_scene(1))[0])
+print(proof.verdict, proof.to_json())
+
+The first tokens about a picture are decoded by SIRA, and compared with `core.reference`: full passes without a cache,
+with a mask instead of dropped rows, over the same weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor
+from transformers import GenerationConfig
+
+from sira_cli._version import __version__
+from sira_cli.core import reference
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import FAMILIES, find_backbone, untested
+from sira_cli.core.forward_pass import Step
+from sira_cli.core.rules import RULED_OUT
+from sira_cli.errors import ImageTokenError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.methods import METHODS, find
+from sira_cli.methods.attaching import obeyed
+from sira_cli.methods.base import Ability, Method
+from sira_cli.models.processor import refusing
+from sira_cli.models.vocabulary import EndTokens
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.report import Report
+
+TOKENS = 8  # compared
+TIMED = 3  # decodings by each method, of which the fastest counts
+TOLERANCE = 1e-4  # of the largest logit, in float32
+ROUNDINGS = 4  # of it, in the precision of the weights
+NOT_DECODING = (  # endings of names in generation_config.json
+    *("_token_id", "transformers_version", "_from_model_config", "use_cache", "_attentions", "_states", "return_dict"),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A model's inputs from a picture and a prompt, and the text settings in its files.
+
+    Attributes:
+        image_token: description of the image's token ids, or of the markers around them.
+        image_tokens: number of image tokens in the prompt; `prompt_tokens`: of all tokens.
+        prompt: text with special tokens; runs of one image token are shortened to a count.
+        end_tokens: tokens that end a text, by id.
+        generation: settings of generation_config.json besides token ids.
+        in_force: which of these settings `attach` with plain `generate` obeys; `sira` and `load` obey none.
+    """
+
+    image_token: str
+    image_tokens: int
+    prompt_tokens: int
+    prompt: str
+    end_tokens: dict[int, str]
+    generation: dict[str, Any]
+    in_force: list[str]
+
+    @classmethod
+    def of(cls, lvlm: Lvlm, inputs: Mapping[str, Any]) -> Seen:
+        """Describe the inputs of a model about one picture."""
+        tokenizer, ids, folder = lvlm.processor.tokenizer, inputs["input_ids"], Path(lvlm.model.name_or_path)
+        if (folder / "generation_config.json").is_file():
+            generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        else:
+            generation = GenerationConfig.from_model_config(lvlm.model.config)
+        finder = lvlm.preset.image_tokens.with_ids(tokenizer).resolve(lvlm.model.config)
+        image, prompt = finder.find(ids), ""
+        tokens = zip(image[0].tolist(), ids[0].tolist(), strict=True)
+        for (is_image, token), run in groupby(tokens, key=lambda pair: (pair[0], pair[1] if pair[0] else None)):
+            row = [each for _, each in run]
+            name = f"{tokenizer.convert_ids_to_tokens(token)} x {len(row)} " if is_image else tokenizer.decode(row)
+            prompt += name
+        return cls(
+            str(finder),
+            int(image.sum()),
+            ids.shape[1],
+            prompt,
+            {token: tokenizer.convert_ids_to_tokens(token) for token in EndTokens.of(lvlm.model, tokenizer).ids},
+            {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(NOT_DECODING)},
+            list(obeyed(generation)),
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The result of a comparison.
+
+    Attributes:
+        tokens: number of tokens compared, on SIRA's own text.
+        equal_tokens: whether the reference always picks the same token, or one whose logit is equal within the limit.
+        worst_full, worst_cf: largest difference of logits in the two streams.
+        limit: largest difference allowed, by the precision and the size of the logits.
+        gap: largest difference between the two streams.
+    """
+
+    tokens: int
+    equal_tokens: bool
+    worst_full: float
+    worst_cf: float
+    limit: float
+    gap: float
+
+    @property
+    def verdict(self) -> str:
+        """`exact`: as Algorithm 1, up to rounding; `not exact`; or `not proven`: nothing was compared.
+
+        Nothing is compared if logits are not finite, or both streams are equal: late layers do not read the image.
+        """
+        if not all(map(math.isfinite, (self.worst_full, self.worst_cf, self.limit, self.gap))):
+            return "not proven"
+        if not self.equal_tokens or max(self.worst_full, self.worst_cf) > self.limit:
+            return "not exact"
+        return "exact" if self.gap > self.limit else "not proven"
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.worst_full + self.worst_cf):
+            return "nothing was compared: some logits are no finite numbers (are the weights damaged?)"
+        same = "the reference's" if self.equal_tokens else "NOT the reference's"
+        return (
+            f"{self.tokens} tokens, {same}; logits differ by {self.worst_full:.1e} (full), {self.worst_cf:.1e} (CF), "
+            f"limit {self.limit:.1e}; the streams by {self.gap:.2g}"
+            + ": nothing was compared"
+            * (self.verdict == "not proven")
+        )
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The comparison with the real weights.
+
+    Attributes:
+        compared: SIRA's first tokens, compared with the reference.
+        text: text of the tokens about the picture.
+        device, dtype: device and precision of the model.
+        seconds_sira, seconds_greedy: seconds to decode these tokens, prompt included.
+    """
+
+    compared: Compared
+    text: str
+    device: str
+    dtype: str
+    seconds_sira: float
+    seconds_greedy: float
+
+
+@dataclass(frozen=True)
+class Proof(Report):
+    """The facts about a model, and whether SIRA decodes it as in Algorithm 1.
+
+    Attributes:
+        model, revision: as the preset has them.
+        family: name of the family; for other types, whether they were compared with the reference.
+        layers, b, k: L, the layer before which the model forks, and K.
+        seen: the processor's inputs from a picture and the caption prompt.
+        abilities: abilities of the model under SIRA.
+        real: the comparison.
+    """
+
+    schema = "sira.proof/1"
+
+    model: str
+    revision: str
+    family: str
+    layers: int
+    b: int
+    k: int
+    alpha: float
+    seen: Seen
+    abilities: list[str]
+    real: Exact
+    versions: dict[str, str]
+
+    @property
+    def verdict(self) -> str:
+        """`exact`, `not exact` or `not proven`."""
+        return self.real.compared.verdict
+
+    def to_json(self) -> str:
+        """Return everything as one JSON object; figures that are not finite are null."""
+        return self.as_json({"verdict": self.verdict})
+
+    def table(self) -> Iterator[str]:
+        """Yield the lines of a block that can be pasted into a bug report."""
+        seen, real = self.seen, self.real
+        generation = ", ".join(f"{name}={value!r}" for name, value in seen.generation.items())
+        rows = {
+            "model": f"{self.model}, revision {self.revision}",
+            "family": self.family,
+            "layers": f"L = {self.layers}, b = {self.b}, K = {self.k}, alpha = {self.alpha:g}",
+            "image tokens": f"{seen.image_tokens} of {seen.prompt_tokens} tokens ({seen.image_token})",
+            "prompt": repr(seen.prompt),
+            "end tokens": ", ".join(f"{token!r} ({number})" for number, token in seen.end_tokens.items()) or "none",
+            "its settings": generation or "none",
+            "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
+            "abilities": ", ".join(self.abilities),
+            "real weights": f"{real.compared}; {real.dtype} on {real.device}",
+            "text": repr(real.text),
+            "time": f"{real.seconds_sira:.3g} s, {real.seconds_sira / real.seconds_greedy:.2f} of greedy's "
+            f"{real.seconds_greedy:.3g} s",
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+            "verdict": self.verdict,
+        }
+        yield from (f"{name:<14}{value}" for name, value in rows.items())
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """As `core.reference.Prompt` has it."""
+
+    model: Any
+    inputs: Mapping[str, Any]
+    image: Tensor
+    grown: Mapping[str, int]
+    silent: tuple[int, ...] = ()
+
+
+def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
+    """Decode a few tokens about a picture with SIRA, and compare them with the reference on the same weights."""
+    preset = lvlm.preset.with_values(
+        max_new_tokens=TOKENS, temperature=0.0, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0
+    )
+    lvlm, greedy = lvlm.under(find("sira"), preset), lvlm.under(find("greedy"), preset)
+    try:
+        with refusing("a drawn scene"):
+            inputs = lvlm.to_device(lvlm.prepare([picture], [preset.prompts.caption]))
+        seen = Seen.of(lvlm, inputs)
+    except (ImageTokenError, PictureError) as error:
+        raise UnsupportedModelError(str(error)) from error
+    tokens: list[int] = []
+    steps: list[Step] = []
+
+    def keep(new: list[int], step: Step) -> None:
+        tokens.extend(new)
+        steps.append(step)
+
+    lvlm.generate(inputs, on_tokens=keep)
+    # bitsandbytes multiplies 4-bit matrices in bfloat16, and rounds rows as coarsely for 8-bit ones.
+    precision = lvlm.model.dtype if lvlm.quantization is None else torch.bfloat16
+    config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
+    compared = compare(_prompt(lvlm, inputs), config, tokens, steps, precision)
+    text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
+    times = [_seconds(each, inputs) for each in (lvlm, greedy)]
+    return Proof(
+        preset.model,
+        preset.revision,
+        _family(lvlm.model),
+        lvlm.layers,
+        lvlm.layers - lvlm.k,
+        lvlm.k,
+        preset.sira.alpha,
+        seen,
+        [str(ability) for ability in Ability if ability in find("sira").abilities]
+        + [f"method {name}" for name, method in METHODS.items() if name != "sira" and _runs(method, lvlm)],
+        Exact(compared, text, lvlm.device, lvlm.dtype, *times),
+        {
+            "sira": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
+def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> _Prompt:
+    """Return the prompt for the reference."""
+    model, shape = lvlm.model, inputs["input_ids"].shape
+    given = {name: value for name, value in inputs.items() if name != "labels"}  # PaliGemma's, for training only
+    if "logits_to_keep" in inspect.signature(model.forward).parameters and all(
+        mixer.keys_from == index for index, mixer in enumerate(find_backbone(model).mixers)
+    ):  # all S rows of a large vocabulary are gigabytes; but Gemma 4 drops rows in layers that share keys
+        given["logits_to_keep"] = 1
+    value = int(model.config.model_type == "paligemma")  # there 0 is the prompt, whose rows see all of it
+    grown = {name: value for name in given if name.endswith("token_type_ids") and given[name].shape == shape}
+    return _Prompt(model, given, lvlm.find_image(inputs["input_ids"]), grown)
+
+
+def compare(
+    prompt: reference.Prompt,
+    config: SiraConfig,
+    tokens: Sequence[int],
+    steps: Sequence[Step],
+    dtype: torch.dtype,
+) -> Compared:
+    """Compare SIRA's decoding with the reference on the same text."""
+    assert config.k is not None
+    slow = reference.decode(prompt, config.k, config.alpha, len(steps), follow=tokens, beta=config.beta)
+    full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])  # [T, V]
+    logits = torch.stack([slow.full, slow.cf])
+    logits = logits[logits > RULED_OUT]
+    largest = float(logits.abs().max()) if len(logits) else math.nan
+    limit = max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps) * largest
+    same = all(
+        token == picked or _tied(one, other, token, picked, config, limit)
+        for token, picked, one, other in zip(tokens, slow.tokens, slow.full, slow.cf, strict=False)
+    )
+    apart_full, apart_cf, gap = (
+        float((one - other).abs().max()) for one, other in ((full, slow.full), (cf, slow.cf), (slow.full, slow.cf))
+    )
+    return Compared(len(steps), same, apart_full, apart_cf, limit, gap)
+
+
+def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:
+    """Return whether rounding alone may decide between two tokens, by both streams' logits `[V]`."""
+    if config.beta is not None:
+        cut = float(full.max()) + math.log(config.beta)
+        if float(full[one]) < cut - 2 * limit:
+            return False
+        if other != int(full.argmax()) and abs(float(full[other]) - cut) <= 2 * limit:
+            return True  # rounding decides whether it is cut off
+    z_cd = (1 + config.alpha) * full - config.alpha * cf
+    return abs(float(z_cd[one] - z_cd[other])) <= 2 * (1 + 2 * config.alpha) * limit
+
+
+def _seconds(lvlm: Lvlm, inputs: Any) -> float:
+    """Return the fastest of several decoding times."""
+    times = []
+    for _ in range(TIMED):
+        started = time.perf_counter()
+        lvlm.generate(inputs)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _family(model: Any) -> str:
+    """Return the name of a model's family, or what is known about its type."""
+    kind = model.config.model_type
+    if not find_backbone(model).tested:
+        return f"{kind}: {untested(model)}"
+    names = [family.name for family in FAMILIES if family.model_type == kind]
+    return f"{kind} ({' or '.join(names)})" if names else kind
+
+
+def _runs(method: Method, lvlm: Lvlm) -> bool:
+    try:
+        method.check_model(lvlm.model, lvlm.preset.sira_config)
+    except (UnsupportedModelError, SettingsError):
+        return False
+    return True
