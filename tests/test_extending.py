@@ -11,9 +11,8 @@ from pathlib import Path
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import cards
-from sira_cli.eval.answers.rows import Form, read_answer_rows
-from sira_cli.eval.base import Ask, Benchmark, Part, Texts
-from sira_cli.eval.cards import Asking, Card
+from sira_cli.eval.answers import Form, read_answer_rows
+from sira_cli.eval.benchmark import Ask, Asking, Benchmark, Card, Part, Texts
 from sira_cli.eval.statistics import Tally, ratio
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers.texts import UnitTexts
-from sira_cli.eval.base import Ask, Part
+from sira_cli.eval.benchmark import Ask, Part
 from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
@@ -113,12 +112,9 @@ class PartRun:
         finally:
             events.close()
 
-    def texts(self) -> UnitTexts:
-        """Return all answers in the file."""
-        found = UnitTexts()
-        for record in self.file.ledger.records():
-            found.add(record["id"], record)
-        return found
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Return all answers in the file, by unit."""
+        return {record["id"]: record for record in self.file.ledger.records()}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that are equal in all records of the method; empty without a model and records."""

@@ -1,4 +1,4 @@
-"""The benchmarks of `sira eval` before their files are read: facts, options, and the functions that read the files.
+"""The benchmarks of `sira eval`: facts, options, and the functions that read the files.
 
 The code of a benchmark is imported when its files are read: the cards are read whenever the command line starts.
 """
@@ -6,162 +6,54 @@ The code of a benchmark is imported when its files are read: the cards are read 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.base import ONE_WORD, first_pictures
+from sira_cli.eval.benchmark import ONE_WORD, Asking, Card, Option
 
 if TYPE_CHECKING:
-    from sira_cli.eval.amber.benchmark import Amber
-    from sira_cli.eval.answers.read import AnswerFiles
-    from sira_cli.eval.base import Benchmark
-    from sira_cli.eval.chair.benchmark import Chair
+    from sira_cli.eval.amber import Amber
+    from sira_cli.eval.chair import Chair
     from sira_cli.eval.pope import Pope
 
 LENGTHS = (64, 512)  # of CHAIR's captions in tokens, as in the paper's Table 2
 DIMENSIONS = ("existence", "attribute", "relation")  # of AMBER's questions
 
 
-@dataclass(frozen=True)
-class Option:
-    """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`.
-
-    Attributes:
-        name: as in `--option NAME=VALUE`.
-        help: its meaning, in one line.
-        choices: the values that it takes; empty: any text.
-        default: the value without it, as it is shown.
-        asks: whether it changes the questions, so that it cannot apply to answers in files.
-    """
-
-    name: str
-    help: str
-    choices: tuple[str, ...] = ()
-    default: str = ""
-    asks: bool = False
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How a benchmark is asked.
-
-    Attributes:
-        limit: maximum number of questions per file (POPE), or of pictures.
-        options: the benchmark's own options, by name.
-        sources: files of answers to score; empty if a model is asked.
-        max_new_tokens: length limit of a run's texts in tokens, if given.
-    """
-
-    limit: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    sources: Sequence[AnswerFiles] = ()
-    max_new_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Card:
-    """A benchmark before its files are read. Its texts are shown as they are.
-
-    Attributes:
-        name: as in `sira eval NAME`.
-        title: one line, without a full stop.
-        source: authors and year.
-        figures: the figures' names.
-        files: the data in words.
-        size: of the download: files, and pictures.
-        licence: of the files.
-        url: where the files are.
-        answers: fields of a row in the official script's file of answers.
-        read: makes the benchmark from the data folder, or from the list of files (`several`).
-        several: its data are files, such as one per split, instead of a folder.
-        options: its settings.
-        folder: the data folder in a folder of benchmarks.
-        note: a further remark.
-    """
-
-    name: str
-    title: str
-    source: str
-    figures: str
-    files: str
-    size: str
-    licence: str
-    url: str
-    answers: str
-    read: Callable[[Any, Asking], Benchmark]
-    several: bool = False
-    options: tuple[Option, ...] = ()
-    folder: str = ""
-    note: str = ""
-
-    def files_in(self, paths: Sequence[Path]) -> list[Path]:
-        """Return the data of a benchmark with several files: a folder stands for its .json files."""
-        if not self.several:
-            if len(paths) != 1:
-                raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
-            return list(paths)
-        files = []
-        for path in paths:
-            inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-            if not inside:
-                raise SettingsError(f"{path}: holds no .json file: expected {self.files}")
-            files += inside
-        if not files:
-            raise SettingsError(f"{self.name}: PATH is missing: give {self.files}")
-        return files
-
-    def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
-        """Read the benchmark's files."""
-        return self.read(paths if self.several else paths[0], asking)
-
-
 def _pope(paths: Sequence[Path], asking: Asking) -> Pope:
-    from sira_cli.eval.answers.read import expand
+    from sira_cli.eval.answers import expand
     from sira_cli.eval.pope import Pope
 
-    options = asking.options
-    return Pope(
-        paths,
-        rule=options.get("rule", "official"),
-        suffix=options.get("suffix", ONE_WORD),
-        limit=asking.limit,
-        repope=CARDS["pope"].files_in(expand("repope", options["repope"])) if "repope" in options else (),
-    )
+    repope = expand("repope", asking.options["repope"]) if "repope" in asking.options else []
+    corrected = CARDS["pope"].files_in(repope) if repope else []
+    return Pope(paths, limit=asking.limit, repope=corrected, **asking.given("rule", "suffix"))
 
 
 def _chair(path: Path, asking: Asking) -> Chair:
-    from sira_cli.eval.chair.benchmark import PROMPT as OFFICIAL
-    from sira_cli.eval.chair.benchmark import Chair
-    from sira_cli.eval.chair.coco import UnknownImageError
-    from sira_cli.eval.chair.rows import answered, read_ids
+    from sira_cli.eval.chair import Chair, answered, read_ids
+    from sira_cli.eval.coco import UnknownImageError
 
     options = asking.options
-    listed = Path(options["ids"]) if "ids" in options else path / "ids.txt"
+    listed = Path(options.get("ids", path / "ids.txt"))
     images = None
     if "ids" in options or (not asking.sources and listed.is_file()):
-        images = dict(islice(read_ids(listed).items(), asking.limit))
+        images = read_ids(listed)
     lengths = _lengths(options["lengths"]) if "lengths" in options else ()
     if asking.sources:
-        lengths, images = answered(asking.sources, lengths, images, asking.limit)
+        lengths, images = answered(asking.sources, lengths, images)
     elif lengths and asking.max_new_tokens:
         raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
     else:
         lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
     if images is None:
         raise SettingsError(f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}")
+    ids = [*islice(images, asking.limit)]
     try:
-        return Chair.of(
-            path,
-            ids=list(images),
-            rule=options.get("rule", "lemma"),
-            language=options.get("language", "auto"),
-            lengths=lengths,
-            prompt=options.get("prompt", OFFICIAL),
-        )
+        return Chair(path, ids=ids, lengths=lengths, **asking.given("rule", "language", "prompt"))
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
 
@@ -174,9 +66,8 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _amber(path: Path, asking: Asking) -> Amber:
-    from sira_cli.eval.amber.benchmark import PARTS, Amber
-    from sira_cli.eval.amber.data import find_data, read_numbers
-    from sira_cli.eval.amber.similarity import find_similarity
+    from sira_cli.eval.amber import PARTS, Amber, find_data, read_numbers
+    from sira_cli.eval.similarity import find_similarity
     from sira_cli.language.language import find_language
 
     find_data(path)  # before anything slow is imported
@@ -193,17 +84,14 @@ def _amber(path: Path, asking: Asking) -> Amber:
         language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
         similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
         parts=PARTS[not captions : 1 + questions],
-        suffix=options.get("suffix", ONE_WORD),
-        prompt=options.get("prompt"),
         reduced=reduced,
+        **asking.given("suffix", "prompt"),
     )
     if "ids" in options:
         benchmark = benchmark.picked(read_numbers(Path(options["ids"])))
     if task in DIMENSIONS:
         benchmark = benchmark.only(task)
-    if asking.limit is None:
-        return benchmark
-    return replace(benchmark, parts=tuple(first_pictures(part, asking.limit) for part in benchmark.parts))
+    return replace(benchmark, parts=tuple(part.of_first_pictures(asking.limit) for part in benchmark.parts))
 
 
 SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
@@ -328,7 +216,9 @@ def options_of_each(
         if not having:
             known = sorted({option.name for card in named for option in card.options})
             benchmarks = ", ".join(card.name for card in named)
-            raise SettingsError(f"`option=` {text}: no such option of {benchmarks}: {_instead(name, known)}")
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            instead = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
+            raise SettingsError(f"`option=` {text}: no such option of {benchmarks}: {instead}")
         for benchmark, option in having.items():
             if option.choices and value not in option.choices:
                 raise SettingsError(f"`{name}=` {value}: expected {', '.join(option.choices)}")
@@ -340,8 +230,3 @@ def options_of_each(
                 raise SettingsError(f"`option=` {text}: {name} is given twice")
             found[benchmark][name] = value
     return found
-
-
-def _instead(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"

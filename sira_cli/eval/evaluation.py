@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers.texts import Answers
-from sira_cli.eval.base import Benchmark
+from sira_cli.eval.answers import Answers
+from sira_cli.eval.benchmark import Benchmark
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.look.verify import Verify
@@ -240,7 +240,7 @@ class Evaluation:
         for run in runs:
             yield PartStarted(name, run.part.name, len(run.job.pictures))
             yield from run.events(self._batch_size)
-            answers.add(self._benchmark, run.part, run.texts())
+            answers.add(self._benchmark, run.part, run.records())
         answers.settings = {
             **next(filter(None, (run.settings() for run in runs)), {}),
             "max_new_tokens": {run.part.name: run.job.preset.generation.max_new_tokens for run in runs},

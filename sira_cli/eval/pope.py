@@ -1,26 +1,57 @@
-"""POPE (Li et al. 2023): yes/no questions about objects, scored as published scripts do."""
+"""POPE (Li et al. 2023): yes/no questions about objects, scored as published scripts do.
+
+RePOPE (Neuhaus and Hein 2025) corrects the labels of POPE's COCO questions and leaves ambiguous ones out. Its questions
+are POPE's, so that one run of answers gives the figures of both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers.names import named_after
-from sira_cli.eval.answers.rows import Form, holds_samples, holds_splits, of_split, read_answer_rows
-from sira_cli.eval.base import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
+from sira_cli.eval.answers import Form, holds_samples, holds_splits, named_after, of_split, read_answer_rows
+from sira_cli.eval.benchmark import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
 from sira_cli.eval.figures import POPE_DENOMINATORS, RULES, add_answer, pope_figures
 from sira_cli.eval.paper import pope_group
-from sira_cli.eval.pope_questions import PopeQuestion, read_questions
-from sira_cli.eval.repope import LABEL, group_of, relabelled
 from sira_cli.eval.statistics import Denominators, Tally
-from sira_cli.pictures.rows import brief, id_of, some
+from sira_cli.pictures.rows import brief, id_of, read_rows, some, text_of
 
+LABEL = "RePOPE"
 FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's eval_pope.py
     Form("answer", (), ("question", "image")),
     Form("text", ("question_id",), ("question", "prompt", "image", "answer_id", "model_id", "metadata")),
 )
+
+
+@dataclass(frozen=True)
+class PopeQuestion:
+    """A row of a question file; `expected`: whether yes is the true answer."""
+
+    number: int
+    image: str
+    text: str
+    expected: bool
+
+
+def read_questions(path: Path) -> list[PopeQuestion]:
+    """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`."""
+    questions: dict[int, PopeQuestion] = {}
+    for where, row in read_rows(path):
+        label = text_of(where, row, "label").strip().lower()
+        if label not in ("yes", "no"):
+            raise DataError(f"{where}: label must be yes or no, got {brief(row['label'])}")
+        number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
+        if number in questions:
+            raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
+        questions[number] = PopeQuestion(
+            number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes"
+        )
+    if not questions:
+        raise DataError(f"{path}: holds no questions")
+    return list(questions.values())
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
@@ -36,7 +67,7 @@ class Pope(Benchmark):
     """POPE over some question files, one split per file.
 
     Attributes:
-        rule: how an answer becomes yes or no; one of `stats.pope.RULES`.
+        rule: how an answer becomes yes or no; one of `figures.RULES`.
     """
 
     name = "pope"
@@ -76,11 +107,11 @@ class Pope(Benchmark):
             for question in questions
         )
         self._repope = [Path(path) for path in repope]
-        corrected = relabelled(self._repope, self._everything) if repope else {}
+        corrected = _relabelled(self._repope, self._everything) if repope else {}
         taken = {split: {question.number for question in questions} for split, questions in self._questions.items()}
         # The questions of each group of figures, with its labels, and the split whose answers it takes.
         self._groups = {split: (split, questions) for split, questions in self._questions.items()} | {
-            group_of(split): (split, [question for question in questions if question.number in taken[split]])
+            _group(split): (split, [question for question in questions if question.number in taken[split]])
             for split, questions in corrected.items()
         }
         self.parts = (Part("pope", "ask", tuple(asks), tuple(self._groups)),)
@@ -98,7 +129,7 @@ class Pope(Benchmark):
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
         splits = tuple(self._questions)
-        return {MEAN: splits, group_of(MEAN): tuple(group for group in part.groups if group not in splits)}
+        return {MEAN: splits, _group(MEAN): tuple(group for group in part.groups if group not in splits)}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the figures of `pope_figures`."""
@@ -211,3 +242,39 @@ class Pope(Benchmark):
 
 def _id(split: str, question: PopeQuestion) -> str:
     return f"{split}/{question.number}"
+
+
+def _group(split: str) -> str:
+    """Return the group of a split's questions under RePOPE's labels."""
+    return f"{split}, {LABEL}"
+
+
+def _relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
+    """Return each split's questions with the labels of RePOPE's files, in any order of the files."""
+    found: dict[str, list[PopeQuestion]] = {}
+    for path in paths:
+        questions = read_questions(path)
+        split, misfit = _split(questions, splits)
+        if misfit is not None:
+            raise DataError(
+                f"{path}: question {misfit.number}, {brief(misfit.text)} about {some([misfit.image])}, is not in "
+                "any of the files of questions: expected RePOPE's files of the same splits"
+            )
+        if split in found:
+            raise SettingsError(f"`repope=` {path}: another file is also of {split}: give one per split")
+        found[split] = questions
+    return {split: found[split] for split in splits if split in found}
+
+
+def _split(
+    questions: Sequence[PopeQuestion], splits: Mapping[str, Sequence[PopeQuestion]]
+) -> tuple[str, PopeQuestion | None]:
+    """Return the split with most of the questions, and the first question that it lacks, if any."""
+    known = {split: {_about(question) for question in of} for split, of in splits.items()}
+    fit = {split: sum(_about(question) in of for question in questions) for split, of in known.items()}
+    split = max(fit, key=lambda name: fit[name])
+    return split, next((question for question in questions if _about(question) not in known[split]), None)
+
+
+def _about(question: PopeQuestion) -> tuple[int, str, str]:
+    return question.number, question.image, question.text

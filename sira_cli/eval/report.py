@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sira_cli.eval.answers.texts import Answers, FailedAnswer
-from sira_cli.eval.base import MEAN, Benchmark, Part
+from sira_cli.eval.answers import Answers, FailedAnswer
+from sira_cli.eval.benchmark import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
 from sira_cli.eval.settings import label
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs

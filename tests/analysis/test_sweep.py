@@ -40,7 +40,7 @@ from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval.benchmark import ONE_WORD
 from sira_cli.eval.statistics import Figure
 from sira_cli.models import presets
 from sira_cli.run.events import Advanced, FailedPicture, StageStarted

@@ -17,7 +17,7 @@ from sira_cli.demo.export import export, file_name
 from sira_cli.demo.questions import SPLITS, Questions, article, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.demo.world import OBJECTS, PLACES
-from sira_cli.eval.chair.words import HEADS
+from sira_cli.eval.coco import HEADS
 
 SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
 SCENES = {file_name(of): of for of in SUBJECTS}

@@ -12,8 +12,8 @@ import pytest
 from sira_cli.demo.export import export
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
-from sira_cli.eval.amber.benchmark import Amber
-from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.eval.amber import Amber
+from sira_cli.eval.chair import Chair
 from sira_cli.run.lvlm import Lvlm, load
 from tests.support.eval.amber_data import benchmark, lay_out
 from tests.support.eval.coco_data import IMAGES, write_coco
@@ -72,7 +72,7 @@ def coco(tmp_path) -> Path:
 
 @pytest.fixture
 def chair(coco) -> Chair:
-    return Chair.of(coco, ids=list(IMAGES), language="fallback")
+    return Chair(coco, ids=list(IMAGES), language="fallback")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber.similarity import EqualWords, Similarity
-from sira_cli.eval.amber.words import Judged, Lexicon
-from sira_cli.eval.base import ONE_WORD, Ask
-from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, Near, benchmark, figures, lay_out, write
+from sira_cli.eval.amber import Judged, Lexicon
+from sira_cli.eval.benchmark import ONE_WORD, Ask
+from sira_cli.eval.similarity import EQUAL, Similarity
+from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near, write
 
 
 def test_what_is_asked(amber, data):
@@ -45,9 +45,9 @@ def test_one_file_of_queries_does_for_both_parts(amber, data):
     ]
 
 
-def judge(nouns: str, truth: str, hallu: str = "", near: Similarity | None = None) -> Judged:
+def judge(nouns: str, truth: str, hallu: str = "", similar: Similarity = EQUAL) -> Judged:
     lexicon = Lexicon({word: tuple(related) for word, related in RELATION.items()}, frozenset({"light"}))
-    return lexicon.judge(nouns.split(), truth.split(), hallu.split(), (near or EqualWords()).above)
+    return lexicon.judge(nouns.split(), truth.split(), hallu.split(), similar.above)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_equal_words(nouns, truth, hallu, expected):
     ],
 )
 def test_similar_words(nouns, truth, hallu, expected):
-    near = Near({"sun", "cloud"}, {"man", "forest"})
-    judged = judge(nouns, truth, hallu, near)
+    similar = near({"sun", "cloud"}, {"man", "forest"})
+    judged = judge(nouns, truth, hallu, similar)
     assert (*map(" ".join, (judged.mentions, judged.hallucinated, judged.covered, judged.cognitive)),) == expected
 
 
@@ -180,7 +180,7 @@ def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
 def test_facts(data):
     amber = benchmark(data)
     assert amber.facts() == {"language": {"name": "words"}, "similarity": {"name": "near"}}
-    assert benchmark(data, similarity=EqualWords(), parts=["discriminative"]).facts() == {}
+    assert benchmark(data, similarity=EQUAL, parts=["discriminative"]).facts() == {}
 
 
 def test_one_dimension_of_the_questions(amber):
@@ -203,7 +203,7 @@ def test_the_repository_does_for_its_folder_data(tmp_path):
 
 def test_ambers_own_files(benchmarks):
     """Random answers, whose figures a restatement of the whole rule gave, too."""
-    amber = benchmark(benchmarks / "amber", similarity=Near())
+    amber = benchmark(benchmarks / "amber", similarity=near())
     captions, questions = amber.parts
     assert (len(captions.asks), len(questions.asks), len(amber.lexicon.vocabulary)) == (1_004, 14_216, 418)
     assert captions.asks[-1] == Ask("1004", "AMBER_1004.jpg", "Describe this image.")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.answers.rows import holds_splits
+from sira_cli.eval.answers import holds_splits
 from sira_cli.eval.pope import Pope
 from tests.support.eval.coco_data import CAPTIONS
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.base import Ask
-from sira_cli.eval.chair.benchmark import PROMPT, Chair
+from sira_cli.eval.benchmark import Ask
+from sira_cli.eval.chair import PROMPT, Chair
 from tests.support.eval import language_data
 from tests.support.eval.coco_data import CAPTIONS, IMAGES
 
@@ -48,7 +48,7 @@ def test_figures_of_nothing_are_0(chair):
 
 def test_reference_captions_hallucinate_nothing(coco):
     """What the references mention is true by definition."""
-    chair = Chair.of(coco, ids=list(IMAGES), language="fallback")
+    chair = Chair(coco, ids=list(IMAGES), language="fallback")
     texts = {str(image): " ".join(captions) for image, (_, captions) in IMAGES.items()}
     figures = chair.figures("captions", chair.score(chair.parts[0], texts)["captions"].total())
     assert (figures["CHAIRs"], figures["CHAIRi"]) == (0.0, 0.0)
@@ -78,7 +78,7 @@ def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
     language_data.use(monkeypatch, language_data.build(tmp_path / "nltk_data"))
     found = {}
     for rule in ("lemma", "singular"):
-        chair = Chair.of(coco, ids=[8], rule=rule, language="nltk")
+        chair = Chair(coco, ids=[8], rule=rule, language="nltk")
         (detail,) = chair.details(chair.parts[0], {"8": "The men are near a bus with two wine glasses."})
         found[rule] = detail["mscoco_generated_words"]
         assert chair.facts()["rule"] == rule
@@ -92,7 +92,7 @@ def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
 
 
 def test_a_part_for_each_length(coco):
-    chair = Chair.of(coco, ids=[8, 7], language="fallback", lengths=(64, 512))
+    chair = Chair(coco, ids=[8, 7], language="fallback", lengths=(64, 512))
     assert [(part.name, part.task, part.groups, part.settings) for part in chair.parts] == [
         ("64", "caption", ("64 tokens",), {"max_new_tokens": 64}),
         ("512", "caption", ("512 tokens",), {"max_new_tokens": 512}),
@@ -108,6 +108,6 @@ def test_a_part_for_each_length(coco):
 
 def test_what_of_refuses(coco, tmp_path):
     with pytest.raises(SettingsError, match="`rule=` 'stem': expected lemma or singular"):
-        Chair.of(coco, ids=[7], rule="stem", language="fallback")
+        Chair(coco, ids=[7], rule="stem", language="fallback")
     with pytest.raises(DataError, match=r"nowhere: expected COCO's instances_val2014\.json and captions_val2014"):
-        Chair.of(tmp_path / "nowhere", ids=[7], language="fallback")
+        Chair(tmp_path / "nowhere", ids=[7], language="fallback")

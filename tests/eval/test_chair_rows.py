@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.chair.rows import read_ids
+from sira_cli.eval.chair import Chair, read_ids
+from sira_cli.eval.coco import image_of
 from tests.support.eval.coco_data import CAPTIONS
 
 
@@ -127,6 +126,6 @@ def test_several_captions_of_an_image_all_count(chair, tmp_path):
 
 
 def test_captions_of_other_images_are_left_out(coco, tmp_path):
-    some = Chair.of(coco, ids=[8], language="fallback")
+    some = Chair(coco, ids=[8], language="fallback")
     rows = [{"image_id": int(image), "caption": text} for image, text in CAPTIONS.items()]
     assert some.read([write_lines(tmp_path / "a.jsonl", *rows)]) == {"captions": {"8": CAPTIONS["8"]}}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sira_cli.eval.chair.words import HEADS, mentions
+from sira_cli.eval.coco import HEADS, mentions
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval.coco_data import CATEGORIES
 

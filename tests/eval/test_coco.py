@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.eval.chair.coco import Annotations
+from sira_cli.eval.chair import Chair
+from sira_cli.eval.coco import find_truth
 from sira_cli.models import presets
 from tests.support.eval import language_data
 from tests.support.eval.coco_data import CATEGORIES, IMAGES, write_coco
@@ -20,7 +20,7 @@ from tests.support.eval.coco_data import CATEGORIES, IMAGES, write_coco
 
 
 def truth_of(folder: Path, ids, words=lambda text: text.lower().strip(".").split(), **by: Any):
-    return Annotations.find(folder).truth(ids, words, by)
+    return find_truth(folder, ids, words, **by)
 
 
 def test_ground_truth_is_instances_and_references(coco):
@@ -155,10 +155,10 @@ def test_what_decides_is_in_the_key(coco, tmp_path, what):
 
 def test_rule_and_language_are_in_the_key(coco, home, tmp_path, monkeypatch):
     for rule in ("lemma", "singular"):
-        Chair.of(coco, ids=[7], rule=rule, language="fallback")
+        Chair(coco, ids=[7], rule=rule, language="fallback")
     assert len(cached(home)) == 2
     language_data.use(monkeypatch, language_data.build(tmp_path / "nltk_data"))
-    Chair.of(coco, ids=[7], language="nltk")
+    Chair(coco, ids=[7], language="nltk")
     language_data.forget()
     assert len(cached(home)) == 3
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sira_cli.eval.amber.data import read_numbers
-from sira_cli.eval.chair.benchmark import Chair
+from sira_cli.eval.amber import read_numbers
+from sira_cli.eval.chair import Chair
 from sira_cli.eval.pope import Pope
 from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, write
 from tests.support.eval.coco_data import CAPTIONS
@@ -117,7 +117,7 @@ def test_answers_from_elsewhere_are_reduced_as_ours(sira, data, tmp_path):
 
 
 def test_prompts_of_captions(sira, scenes, loaded, tmp_path, coco, data):
-    assert {ask.prompt for ask in Chair.of(coco, ids=[7], language="fallback", prompt="What is it?").parts[0].asks} == {
+    assert {ask.prompt for ask in Chair(coco, ids=[7], language="fallback", prompt="What is it?").parts[0].asks} == {
         "What is it?"
     }
     other, usual = benchmark(data, prompt="What is it?"), benchmark(data)

@@ -11,8 +11,7 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.figures import RULES
-from sira_cli.eval.pope import Pope
-from sira_cli.eval.pope_questions import read_questions
+from sira_cli.eval.pope import Pope, read_questions
 
 # What an answer is taken for: yes, no, or neither, by the rules in their order; by VCD's if it is there, and if not.
 ORDER = ("official", "opera", "strict", "repope")

@@ -7,11 +7,9 @@ import sys
 
 import pytest
 
-from sira_cli.eval.amber import benchmark as amber
-from sira_cli.eval.amber import figures as amber_figures
-from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval import amber, chair
+from sira_cli.eval.benchmark import ONE_WORD
 from sira_cli.eval.cards import CARDS, LENGTHS
-from sira_cli.eval.chair import benchmark as chair
 from sira_cli.eval.figures import RULES
 from sira_cli.language import language
 from tests.support.eval.helpers import SCENES
@@ -68,7 +66,7 @@ def test_options_offer_what_there_is():
     assert choices("chair", "rule") == [*chair.RULES]
     tasks = {*choices("amber", "task")}
     assert tasks == {*amber.PARTS, "all", "existence", "attribute", "relation"}
-    assert tasks - {"all"} < {*amber_figures.GROUPS["generative"], *amber_figures.GROUPS["discriminative"]}
+    assert tasks - {"all"} < {*amber.GROUPS["generative"], *amber.GROUPS["discriminative"]}
     assert choices("chair", "language") == choices("amber", "language") == [*language.CHOICES]
     assert next(option.default for option in CARDS["pope"].options if option.name == "suffix") == ONE_WORD
     assert LENGTHS == (64, 512)  # of the paper's Table 2

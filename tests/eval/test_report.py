@@ -8,7 +8,7 @@ import json
 import pytest
 from scipy import stats
 
-from sira_cli.eval.answers.texts import FailedAnswer
+from sira_cli.eval.answers import FailedAnswer
 from sira_cli.eval.report import EvalReport
 from sira_cli.eval.statistics import Figure, MethodFigures, Tally, mcnemar, wilson
 from tests.support.eval.made import Made, said, share

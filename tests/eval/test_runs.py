@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli import methods
-from sira_cli.eval.base import ONE_WORD
+from sira_cli.eval.benchmark import ONE_WORD
 from sira_cli.pictures.sources import FileSource
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.helpers import SPLITS, rows, values

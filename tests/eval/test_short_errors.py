@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.answers.read import find_files, read_answers
+from sira_cli.eval.answers import find_files, read_answers
 from sira_cli.eval.pope import Pope
 from tests.support.eval.made import Made
 

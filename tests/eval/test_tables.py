@@ -8,10 +8,10 @@ import json
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.eval.amber.similarity import find_similarity
-from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.eval.chair.table import TruthTable
-from tests.support.eval.amber_data import SAID, Near, benchmark
+from sira_cli.eval.chair import Chair
+from sira_cli.eval.coco import find_truth
+from sira_cli.eval.similarity import find_similarity
+from tests.support.eval.amber_data import SAID, benchmark, near
 from tests.support.eval.coco_data import CAPTIONS, IMAGES
 from tests.support.eval.helpers import values
 
@@ -29,7 +29,7 @@ TRUTH = {7: ["person", "dog", "bench"], 8: ["car"], 310196: []}
 def test_a_table_gives_the_figures_of_cocos_files(chair, tmp_path, entry):
     path = tmp_path / "truth.json"
     path.write_text(json.dumps(dict(entry(image, objects) for image, objects in TRUTH.items())))
-    table = Chair.of(path, ids=list(IMAGES), language="fallback")
+    table = Chair(path, ids=list(IMAGES), language="fallback")
     assert table.parts == chair.parts
     for part in chair.parts:
         assert table.score(part, CAPTIONS) == chair.score(part, CAPTIONS)
@@ -39,13 +39,13 @@ def test_a_table_gives_the_figures_of_cocos_files(chair, tmp_path, entry):
 
 def test_the_cache_is_such_a_table(chair, home):
     (path,) = home.rglob("chair/*.json")
-    table = Chair.of(path, ids=list(IMAGES), language="fallback")
+    table = Chair(path, ids=list(IMAGES), language="fallback")
     assert table.score(table.parts[0], CAPTIONS) == chair.score(chair.parts[0], CAPTIONS)
 
 
 def test_words_of_the_list_become_their_heads(tmp_path):
     (tmp_path / "t.json").write_text('{"7": ["man", "puppy", "dog"]}')
-    assert TruthTable.read(tmp_path / "t.json").known.objects == {7: frozenset({"person", "dog"})}
+    assert find_truth(tmp_path / "t.json", [7], str.split).objects == {7: frozenset({"person", "dog"})}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_words_of_the_list_become_their_heads(tmp_path):
 def test_tables_that_are_wrong_are_refused(tmp_path, content, message):
     (tmp_path / "t.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=message):
-        TruthTable.read(tmp_path / "t.json")
+        find_truth(tmp_path / "t.json", [7], str.split)
 
 
 def test_an_image_that_the_table_lacks_is_named(sira, tmp_path):
@@ -89,7 +89,7 @@ def test_similarities_of_a_table(data, tmp_path):
     assert [table.above(*pair) for pair in (("dog", "ship"), ("dog", "sun"), ("man", "woman"))] == [False] * 3
     assert not table.official
     assert table.facts()["name"] == str(path)
-    pairs = Near({"dog", "puppy"}, {"sun", "sky"})
+    pairs = near({"dog", "puppy"}, {"sun", "sky"})
     one, other = (dataclasses.replace(benchmark(data), similarity=each) for each in (table, pairs))
     assert one.score(one.parts[0], SAID) == other.score(other.parts[0], SAID)
     assert one.stand_ins() == {"generative": f"similarity {path}"}

@@ -10,7 +10,7 @@ from typing import Any
 from sira_cli.analysis.calibration.regions import Outline, Regions
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.errors import DataError
-from sira_cli.eval.pope_questions import read_questions
+from sira_cli.eval.pope import read_questions
 from sira_cli.pictures.sources import located
 from sira_cli.run.records import hash_of
 

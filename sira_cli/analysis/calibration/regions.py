@@ -14,8 +14,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from sira_cli.errors import DataError
-from sira_cli.eval.chair.coco import coco_rows, image_of
-from sira_cli.eval.chair.words import HEADS
+from sira_cli.eval.coco import HEADS, coco_rows, image_of
 from sira_cli.pictures.rows import brief, read_json
 
 BLACK = (0, 0, 0)

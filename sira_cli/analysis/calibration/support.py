@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sira_cli.errors import DataError
-from sira_cli.eval.chair.benchmark import Chair
-from sira_cli.eval.chair.coco import image_of
-from sira_cli.eval.chair.words import HEADS
+from sira_cli.eval.chair import Chair
+from sira_cli.eval.coco import HEADS, image_of
 from sira_cli.eval.statistics import Figure, auroc_interval, ratio
 from sira_cli.look.words import shipped
 from sira_cli.pictures.rows import brief, read_json, read_rows
@@ -185,7 +184,7 @@ def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[list[Labe
         if (image := image_of(name)) is None:
             raise DataError(f"{caption.where}: {brief(caption.file_name)} is not a file name of COCO")
         images[caption.where] = image
-    truth = Chair.of(annotations, ids=sorted({*images.values()})).truth.objects
+    truth = Chair(annotations, ids=sorted({*images.values()})).truth.objects
     heads = {*HEADS.values()}
     known = [
         dataclasses.replace(caption, support={k: v for k, v in caption.support.items() if _head(k) in heads})

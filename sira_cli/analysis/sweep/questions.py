@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import check_range
 from sira_cli.errors import SettingsError
-from sira_cli.eval.pope import split_names
-from sira_cli.eval.pope_questions import read_questions
+from sira_cli.eval.pope import read_questions, split_names
 from sira_cli.eval.statistics import Counts
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located

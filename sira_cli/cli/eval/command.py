@@ -12,7 +12,8 @@ from sira_cli.cli.options.common import ModelOptions
 from sira_cli.cli.options.decoding import MethodsOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import set_verbosity, spell
-from sira_cli.eval.cards import CARDS, Card, find_cards, options_of_each
+from sira_cli.eval.benchmark import Card
+from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 
 EXAMPLES = """
 sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
@@ -49,7 +50,7 @@ def evaluate(
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.option or (), answered=bool(options.answers))
     from sira_cli.cli.eval.run import ask_each, ask_or_read
-    from sira_cli.eval.cards import Asking
+    from sira_cli.eval.benchmark import Asking
 
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards

@@ -15,7 +15,7 @@ from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers.read import AnswerFiles
+    from sira_cli.eval.benchmark import AnswerFiles
 
 
 Look = Literal["guide"]  # the second look that changes captions
@@ -82,7 +82,7 @@ def check(
     _check(options)
     if not options.answers:
         return ()
-    from sira_cli.eval.answers.read import find_files
+    from sira_cli.eval.answers import find_files
 
     return find_files(options.answers, questions)
 

@@ -22,10 +22,8 @@ from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers.read import AnswerFiles
-    from sira_cli.eval.answers.texts import Answers
-    from sira_cli.eval.base import Benchmark
-    from sira_cli.eval.cards import Card
+    from sira_cli.eval.answers import Answers
+    from sira_cli.eval.benchmark import AnswerFiles, Benchmark, Card
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.look.verify import Verify
@@ -61,7 +59,7 @@ def ask_each(
     decoding: DecodingOptions,
 ) -> None:
     """Ask one loaded model the benchmarks in a folder: `pope/`, with `repope/` if it is there, `coco/`, `amber/`."""
-    from sira_cli.eval.cards import Asking
+    from sira_cli.eval.benchmark import Asking
 
     found = []
     for card in cards:
@@ -106,7 +104,7 @@ def _read(
     benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
 ) -> tuple[list[Answers], str]:
     """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
-    from sira_cli.eval.answers.read import read_each
+    from sira_cli.eval.answers import read_each
     from sira_cli.eval.paper import find_model
 
     answers = read_each(benchmark, sources, not options.no_controls)

@@ -169,7 +169,7 @@ def _questions(paths: list[Path], images: Path | None, scenes: bool, limit: int 
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
     from sira_cli.analysis.sweep.questions import from_files
-    from sira_cli.eval.base import ONE_WORD
+    from sira_cli.eval.benchmark import ONE_WORD
     from sira_cli.pictures.find import check_images
 
     questions = from_files(paths, images, limit, ONE_WORD)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sira_cli.eval.answers.texts import Answers
-from sira_cli.eval.base import Ask, Benchmark, Part
+from sira_cli.eval.answers import Answers
+from sira_cli.eval.benchmark import Ask, Benchmark, Part
 from sira_cli.eval.statistics import Tally
 
 

@@ -1,0 +1,482 @@
+"""AMBER (arXiv 2311.07397): captions and yes/no questions, scored as its script inference.py does, quirks included."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers import Form, read_answer_rows
+from sira_cli.eval.benchmark import ONE_WORD, Ask, Benchmark, Part, Texts
+from sira_cli.eval.similarity import Similarity
+from sira_cli.eval.statistics import Counts, Denominators, Tally
+from sira_cli.language.language import Language
+from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
+
+PartName = Literal["generative", "discriminative"]
+PARTS: tuple[PartName, ...] = ("generative", "discriminative")
+MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
+FORM = Form("response", ("id",))
+FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")
+URL = "https://github.com/junyangwang0410/AMBER"
+GROUPS: dict[PartName, tuple[str, ...]] = {
+    "generative": ("generative",),
+    "discriminative": ("discriminative", "existence", "attribute", "state", "number", "action", "relation"),
+}
+DIMENSIONS = {  # by `type` in annotations.json
+    "generative": ("generative",),
+    "discriminative-hallucination": ("discriminative", "existence"),
+    "discriminative-attribute-state": ("discriminative", "attribute", "state"),
+    "discriminative-attribute-number": ("discriminative", "attribute", "number"),
+    "discriminative-attribute-action": ("discriminative", "attribute", "action"),
+}
+OTHERWISE = ("discriminative", "relation")  # for every other type, as in the script
+
+# The script reads AMBER's metrics.txt, where every denominator starts at 0.001; attribute is three of them together.
+# That keeps every share off the middle between two roundings, so the order in which floats are added does not matter.
+START = 0.001
+STARTS = {"attribute": 3 * START}
+F1_START = 0.0001
+F1_STARTS = {"existence": 0.001}  # perhaps a slip, but it changes digits
+DENOMINATORS: dict[PartName, Denominators] = {
+    "generative": {"CHAIR": ("mentions",), "Cover": ("truth",), "Hal": ("answers",), "Cog": ("hallu words",)},
+    "discriminative": {
+        "accuracy": ("answers",),
+        "precision": ("answered no",),
+        "recall": ("no",),
+        "F1": ("no", "answered no"),
+        "yes": ("answers",),
+        "neither": ("answers",),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """The ground truth of one query.
+
+    Attributes:
+        kind: its `type` in annotations.json, such as `generative` or `discriminative-attribute-state`.
+        truth: words for objects in the picture; for a question only `yes` or `no`.
+        hallu: words that models tend to hallucinate about the picture; empty for a question.
+    """
+
+    kind: str
+    truth: tuple[str, ...]
+    hallu: tuple[str, ...] = ()
+
+    @property
+    def part(self) -> PartName:
+        """Part of the query; every query but a caption is a question, as in the script."""
+        return "generative" if self.kind == "generative" else "discriminative"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that count an answer."""
+        return DIMENSIONS.get(self.kind, OTHERWISE)
+
+    def is_right(self, response: str) -> bool:
+        """Return whether an answer to a question is the true one; only `Yes` and `No` are answers."""
+        return response == ("Yes" if self.truth == ("yes",) else "No")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The objects that a caption mentions.
+
+    Attributes:
+        mentions: nouns of AMBER's vocabulary, in the caption's order, repeats included.
+        hallucinated: the mentions that are not in the picture.
+        covered: annotated words of the picture that are mentioned.
+        cognitive: mentioned words that are annotated as typical hallucinations.
+    """
+
+    mentions: tuple[str, ...]
+    hallucinated: tuple[str, ...]
+    covered: tuple[str, ...]
+    cognitive: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """AMBER's vocabulary.
+
+    Attributes:
+        relation: for each annotated word, other words that name the same thing.
+        safe: words that are never counted as hallucinated, whatever the picture shows.
+    """
+
+    relation: Mapping[str, tuple[str, ...]]
+    safe: frozenset[str]
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """All nouns that count; others are ignored."""
+        return frozenset(self.relation).union(*self.relation.values())
+
+    def judge(
+        self, nouns: Sequence[str], truth: Sequence[str], hallu: Sequence[str], similar: Callable[[str, str], bool]
+    ) -> Judged:
+        """Sort a caption's nouns into mentions, hallucinations and covered words.
+
+        Quirks of the script that change figures: a safe word stays among the mentions. If several words name the same
+        object, only the first is covered, so a word that is annotated twice is covered at most once. An annotated
+        hallucination can still be cleared by a similar word of the picture, but stays marked.
+        """
+
+        def listed(words: Sequence[str]) -> list[tuple[str, int]]:
+            """List all accepted names, each with the place of its word: related words first, as in the script."""
+            related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
+            return related + [(word, place) for place, word in enumerate(words)]
+
+        def first(names: list[tuple[str, int]], like: Callable[[str, str], bool]) -> int | None:
+            return next((place for word, place in names if like(noun, word)), None)
+
+        shown, made_up = listed(truth), listed(hallu)
+        mentions = tuple(noun for noun in nouns if noun in self.vocabulary)
+        hallucinated: list[str] = []
+        covered: set[int | None] = set()
+        cognitive: set[int | None] = set()
+        for noun in mentions:
+            if noun in self.safe:
+                continue
+            place = first(shown, operator.eq)
+            if place is None:
+                cognitive |= {first(made_up, operator.eq), first(made_up, similar)}
+                place = first(shown, similar)
+            if place is None:
+                hallucinated.append(noun)
+            else:
+                covered.add(place)
+        return Judged(
+            mentions,
+            tuple(hallucinated),
+            tuple(word for place, word in enumerate(truth) if place in covered),
+            tuple(word for place, word in enumerate(hallu) if place in cognitive),
+        )
+
+
+@dataclass(frozen=True)
+class Amber(Benchmark):
+    """AMBER's queries, annotations and rules.
+
+    Attributes:
+        parts: `generative` and `discriminative`, or one of them.
+        annotations: by ask.
+        lexicon: its vocabulary for captions.
+        reduced: whether answers from elsewhere are also reduced (see `reduce`).
+    """
+
+    name = "amber"
+    parts: tuple[Part, ...]
+    annotations: Mapping[str, Annotated]
+    lexicon: Lexicon
+    language: Language
+    similarity: Similarity
+    reduced: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        data: Path,
+        *,
+        language: Language,
+        similarity: Similarity,
+        parts: Sequence[PartName] = PARTS,
+        suffix: str = ONE_WORD,
+        prompt: str | None = None,
+        reduced: bool = False,
+    ) -> Amber:
+        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/."""
+        data = find_data(data)
+        lexicon = _read_lexicon(data)
+        annotations = _read_annotations(data / FILES[0], lexicon)
+
+        def part(name: PartName) -> Part:
+            asks = []
+            for where, row in _read_queries(data, name, annotations):
+                text = text_of(where, row, "query")
+                if name == "discriminative":
+                    text += suffix
+                elif prompt is not None:
+                    text = prompt
+                asks.append(Ask(str(row["id"]), text_of(where, row, "image"), text))
+            task: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
+            return Part(name, task, tuple(asks), GROUPS[name], {"max_new_tokens": MAX_NEW_TOKENS[name]})
+
+        return cls(tuple(map(part, parts)), annotations, lexicon, language, similarity, reduced)
+
+    def only(self, group: str) -> Amber:
+        """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups."""
+        parts = []
+        for part in self.parts:
+            asks = tuple(ask for ask in part.asks if group in self.annotations[ask.id].groups)
+            inside = {name for ask in asks for name in self.annotations[ask.id].groups} - {"discriminative"}
+            if asks:
+                parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
+        if not parts:
+            raise SettingsError(f"`task=` {group}: no such question in AMBER's folder")
+        return replace(self, parts=tuple(parts))
+
+    def picked(self, ids: Sequence[int]) -> Amber:
+        """Return the queries with some ids."""
+        wanted = {str(id_) for id_ in ids}
+        if unknown := next((id_ for id_ in wanted if id_ not in self.annotations), ""):
+            raise DataError(f"id {unknown} is not AMBER's: expected 1 to {len(self.annotations)}")
+        parts = (replace(part, asks=tuple(ask for ask in part.asks if ask.id in wanted)) for part in self.parts)
+        picked = replace(self, parts=tuple(part for part in parts if part.asks))
+        if not picked.parts:
+            raise SettingsError(f"`ids=`: no query of {' or '.join(part.name for part in self.parts)} among them")
+        return picked
+
+    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+        """Count answers by group; a question counts in its dimension and in `discriminative`."""
+        tallies = {group: Tally() for group in part.groups}
+        for ask in part.asks:
+            if (text := texts.get(ask.id)) is None:
+                continue
+            annotated = self.annotations[ask.id]
+            if part.name == "generative":
+                counts = self._caption_counts(annotated, text)
+                right = not counts["hallucinated mentions"]
+            else:
+                counts, right = _answer_counts(annotated, text), annotated.is_right(text)
+            for group in annotated.groups:
+                if group in tallies:
+                    tallies[group].add(ask.picture, ask.id, right, {name: float(one) for name, one in counts.items()})
+        return tallies
+
+    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Return the script's figures, rounded as it rounds, in percent.
+
+        Also, not rounded: for captions `words`, the mean length; for questions `yes` and `neither`, the shares of
+            answers that are exactly Yes, and of those that are neither Yes nor No.
+        """
+        return _figures(group, total, lambda percent: round(percent, 1))
+
+    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Return the same figures, not rounded."""
+        return _figures(group, total, lambda percent: percent)
+
+    def denominators(self, group: str) -> Denominators:
+        """Return the denominators of the script's figures, without the constants that it adds to them."""
+        return DENOMINATORS["generative" if group == "generative" else "discriminative"]
+
+    def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
+        """Read answers as the script does, with `id` and `response`; all files together.
+
+        Answers to other queries are ignored, and a part without any answers is left out.
+        """
+        given: dict[str, tuple[str, str]] = {}
+        for path in paths:
+            for where, row in read_answer_rows(path, FORM):
+                id_ = str(id_of(where, row, "id"))
+                if id_ not in self.annotations:
+                    raise DataError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
+                if id_ in given:
+                    raise DataError(f"{where}: id {id_} is answered already: {given[id_][0]}: keep one of the two")
+                given[id_] = where, row["text"]
+        files = some(paths, 3, 1_000)
+        answers = {}
+        for part in self.parts:
+            texts = {ask.id: given[ask.id][1] for ask in part.asks if ask.id in given}
+            missing = [ask.id for ask in part.asks if ask.id not in given]
+            if texts and missing:
+                raise DataError(
+                    f"{files}: id {missing[0]} is not answered: {len(missing)} of the {len(part.asks)} answers of "
+                    f"{part.name} are missing, and figures need all of them"
+                )
+            if texts:
+                reduced = {id_: self.reduce(part, text) for id_, text in texts.items()}
+                answers[part.name] = reduced if self.reduced else texts
+        if not answers:
+            names = " or ".join(part.name for part in self.parts)
+            raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
+        return answers
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """Yield how each answer was counted: a caption's words, or the expected answer of a question."""
+        for ask in part.asks:
+            if (text := texts.get(ask.id)) is None:
+                continue
+            annotated, row = self.annotations[ask.id], {"id": ask.id, "image": ask.picture}
+            if part.name == "generative":
+                judged = self._judged(annotated, text)
+                yield {**row, "response": text, **{name: list(words) for name, words in vars(judged).items()}}
+            else:
+                right = annotated.is_right(text)
+                yield {**row, "query": ask.prompt, "truth": annotated.truth[0], "response": text, "right": right}
+
+    def reduce(self, part: Part, text: str) -> str:
+        """Return the first word of an answer to a question, if it is yes or no: only `Yes` and `No` count."""
+        words = text.split(maxsplit=1)
+        bare = words[0].rstrip(".,!").capitalize() if words and part.name == "discriminative" else ""
+        return bare if bare in ("Yes", "No") else text
+
+    def stand_ins(self) -> dict[str, str]:
+        """Return the replacements of official parts for captions; questions need no language."""
+        used = [] if self.language.official else ["nouns without NLTK's data"]
+        used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
+        return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
+
+    def facts(self) -> dict[str, Any]:
+        """Return how captions are read; questions need no language."""
+        captions = any(part.name == "generative" for part in self.parts)
+        facts = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
+        return facts | ({"reduced": "answers from elsewhere to their first word"} if self.reduced else {})
+
+    def _judged(self, annotated: Annotated, text: str) -> Judged:
+        nouns = self.language.nouns(text)
+        return self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self.similarity.above)
+
+    def _caption_counts(self, annotated: Annotated, text: str) -> Counts:
+        judged = self._judged(annotated, text)
+        return {
+            "answers": 1,
+            "clean answers": int(not judged.hallucinated),
+            "mentions": len(judged.mentions),
+            "hallucinated mentions": len(judged.hallucinated),
+            "truth": len(annotated.truth),
+            "covered truth": len(judged.covered),
+            "hallu words": len(annotated.hallu),
+            "marked hallu words": len(judged.cognitive),
+            "words": len(text.split()),
+        }
+
+
+def _answer_counts(annotated: Annotated, response: str) -> Counts:
+    """Return the counts of an answer to a question; the positive class is `no`."""
+    no = annotated.truth == ("no",)
+    return {
+        "answers": 1,
+        "right": int(annotated.is_right(response)),
+        "no": int(no),
+        "answered no": int(response == "No"),
+        "rightly no": int(no and response == "No"),
+        "answered yes": int(response == "Yes"),
+        "neither": int(response not in ("Yes", "No")),
+    }
+
+
+def _figures(group: str, total: Mapping[str, float], rounded: Callable[[float], float]) -> dict[str, float]:
+    """Make the figures of a group from sums of counts."""
+    # plain floats: numpy's round differently; missing counts are 0
+    counts = defaultdict(float, {name: float(count) for name, count in total.items()})
+
+    def percent(count: str, of: str, start: float = 0.0) -> float:
+        return counts[count] / (start + counts[of]) * 100 if start + counts[of] else 0.0
+
+    if group == "generative":
+        return {
+            "CHAIR": rounded(percent("hallucinated mentions", "mentions", START)),
+            "Cover": rounded(percent("covered truth", "truth", START)),
+            "Hal": rounded(100 - percent("clean answers", "answers", START)),
+            "Cog": rounded(percent("marked hallu words", "hallu words", START)),
+            "words": counts["words"] / counts["answers"] if counts["answers"] else 0.0,
+        }
+    start = STARTS.get(group, START)
+    precision = rounded(percent("rightly no", "answered no", start))
+    recall = rounded(percent("rightly no", "no", start))
+    p, r = precision / 100, recall / 100  # rounded before they become F1
+    return {
+        "accuracy": rounded(percent("right", "answers", start)),
+        "precision": precision,
+        "recall": recall,
+        "F1": rounded(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100),
+        "yes": percent("answered yes", "answers"),
+        "neither": percent("neither", "answers"),
+    }
+
+
+# AMBER's own files.
+
+
+def find_data(folder: Path) -> Path:
+    """Return AMBER's folder `data`, from it or from AMBER's repository."""
+    if not folder.is_dir():
+        raise SettingsError(f"{folder}: is not a folder: expected AMBER's, with {', '.join(FILES)}")
+    data = folder / "data" if not (folder / FILES[0]).exists() and (folder / "data").is_dir() else folder
+    for name in FILES:
+        if not (data / name).exists():
+            raise SettingsError(f"{data}: has no {name}: get AMBER's files from {URL}")
+    return data
+
+
+def read_numbers(path: Path) -> list[int]:
+    """Read a list of ids of queries: one per line, or a JSON array."""
+    ids = [id_of(where, {"id": entry}, "id") for where, entry in entries(path)]
+    if not ids:
+        raise DataError(f"{path}: holds no ids")
+    return ids
+
+
+def _read_lexicon(data: Path) -> Lexicon:
+    path = data / "relation.json"
+    relation = read_json(path)
+    if not isinstance(relation, dict):
+        raise DataError(f"{path}: expected a JSON object of words, each with a list of related words")
+    for word, related in relation.items():
+        if not _is_words(related):
+            raise DataError(f"{path}: {some([word])}: expected a list of related words, got {brief(related)}")
+    safe = frozenset(read_text(data / "safe_words.txt").split("\n"))
+    return Lexicon({word: tuple(related) for word, related in relation.items()}, safe)
+
+
+def _read_annotations(path: Path, lexicon: Lexicon) -> dict[str, Annotated]:
+    annotations = {}
+    for number, (where, row) in enumerate(read_rows(path), start=1):
+        # the script takes the annotation of id N from place N
+        if id_of(where, row, "id") != number:
+            raise DataError(f"{where}: expected id {number}, got {brief(row['id'])}: ids must be 1, 2, 3, ... in order")
+        annotations[str(number)] = _annotated(where, row, lexicon)
+    return annotations
+
+
+def _annotated(where: str, row: dict[str, Any], lexicon: Lexicon) -> Annotated:
+    kind = text_of(where, row, "type")
+    if kind != "generative":
+        truth = text_of(where, row, "truth")
+        if truth not in ("yes", "no"):
+            raise DataError(f"{where}: truth must be yes or no, got {brief(truth)}")
+        return Annotated(kind, (truth,))
+    for name in ("truth", "hallu"):
+        if not _is_words(row.get(name)):
+            raise DataError(f"{where}: {name}: expected a list of words, got {brief(row.get(name))}")
+        if unknown := [word for word in row[name] if word not in lexicon.relation]:
+            raise DataError(f"{where}: {name}: {brief(unknown[0])} is not in relation.json: the two files do not match")
+    return Annotated(kind, tuple(row["truth"]), tuple(row["hallu"]))
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _read_queries(
+    data: Path, part: PartName, annotations: Mapping[str, Annotated]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the queries of a part from its own file, or from query_all.json if it has none.
+
+    In AMBER's data the two differ: they ask different questions under id 13193.
+    """
+    own, everything = (data / "query" / f"query_{name}.json" for name in (part, "all"))
+    path = own if own.exists() or not everything.exists() else everything
+    seen, queries = set(), 0
+    for where, row in read_rows(path):
+        id_ = str(id_of(where, row, "id"))
+        if id_ not in annotations:
+            raise DataError(f"{where}: id {id_} is not in {data / FILES[0]}")
+        if id_ in seen:
+            raise DataError(f"{where}: id {id_} is there already: each query needs an id of its own")
+        seen.add(id_)
+        if annotations[id_].part == part:
+            queries += 1
+            yield where, {**row, "id": id_}
+        elif path == own:
+            raise DataError(f"{where}: id {id_} is annotated as {annotations[id_].kind}, expected {part}")
+    if not queries:
+        raise DataError(f"{path}: holds no queries of {part}")

@@ -1,0 +1,363 @@
+"""The answers of methods: from records of sira, or from files of other tools.
+
+Other tools' rows have the form that a benchmark's official script reads, or are samples of lmms-eval. It writes
+(`--log_samples`) `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`, the prompt in
+`input`, and ids inside the metrics. POPE's splits are all in one file.
+"""
+
+from __future__ import annotations
+
+import glob
+import os.path
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark, Part
+from sira_cli.eval.settings import SAME, settings_in
+from sira_cli.pictures.rows import brief, read_rows, some, text_of
+
+SAMPLE = "filtered_resps"  # the field that only lmms-eval's samples have
+ABOUT = ("question_id", "image_id", "question", "category")  # fields of a sample that are read besides its answer
+
+Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
+
+
+@dataclass(frozen=True)
+class FailedAnswer:
+    """A picture about which a method gave no answer, and the reason."""
+
+    method: str
+    part: str
+    picture: str
+    error: str
+
+
+@dataclass
+class Answers:
+    """One method's answers.
+
+    Attributes:
+        name: of the method, or a label.
+        texts: by part and ask; those that failed are missing.
+        failures: the asks that failed.
+        settings: settings that decided the answers, as far as they are known.
+        taken_from: the method whose answers were reused, because this one cannot differ.
+    """
+
+    name: str
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    failures: list[FailedAnswer] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    taken_from: str = ""
+
+    def under(self, name: str) -> Answers:
+        """Return the same answers as another method's."""
+        failures = [replace(failure, method=name) for failure in self.failures]
+        settings = {**self.settings, "method": name}
+        return replace(self, name=name, failures=failures, settings=settings, taken_from=self.name)
+
+    def add(self, benchmark: Benchmark, part: Part, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give every ask of a part the part of its unit's text that counts, or the failure of its unit's record."""
+        texts = self.texts[part.name] = {}
+        failed: dict[str, str] = {}
+        for ask in part.asks:
+            if (record := records.get(ask.unit)) is None:
+                continue
+            if record["status"] == "ok":
+                texts[ask.id] = benchmark.reduce(part, record["text"])
+            else:
+                failed[ask.picture] = record["error"]
+        self.failures += [FailedAnswer(self.name, part.name, picture, error) for picture, error in failed.items()]
+
+
+# Files.
+
+
+def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
+    """Return the files that `--answers` names, by method."""
+    own: dict[str, list[Path]] = {}
+    labelled: dict[str, list[Path]] = {}
+    rest: list[Path] = []
+    for text in given:
+        label, equals, path = text.partition("=")
+        if not equals or os.path.lexists(text):
+            label, path = "", text
+        for place in expand("answers", path):
+            for file in [place] if place.is_file() else _records(place):
+                if (method := _method(file)) is not None:
+                    own.setdefault(label or method, []).append(file)
+                elif label:
+                    labelled.setdefault(label, []).append(file)
+                else:
+                    rest.append(file)
+    whole = [path for path in rest if len(questions) > 1 and holds_splits(path)]  # each answers all questions
+    rest = [path for path in rest if path not in whole]
+    if questions and len(rest) % len(questions):
+        raise SettingsError(
+            f"`answers=` {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
+            "give one for each, in the same order"
+        )
+    methods = [*_by_method(rest, questions), *((path,) for path in whole)]
+    sources = [AnswerFiles(label, tuple(paths), True) for label, paths in own.items()]
+    sources += [AnswerFiles(label, tuple(paths), False) for label, paths in labelled.items()]
+    sources += [AnswerFiles(name, paths, False) for name, paths in zip(_labels(methods), methods, strict=True)]
+    names = [source.label for source in sources]
+    for source in sources:
+        if names.count(source.label) > 1:
+            raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
+    return sorted(sources, key=lambda source: source.label != "greedy")  # greedy first: others are compared with it
+
+
+def expand(parameter: str, path: str) -> list[Path]:
+    """Return a file or folder, or the files that fit a pattern; after `LABEL=` a shell does not expand it."""
+    paths = [path] if os.path.lexists(path) else sorted(glob.glob(path))  # noqa: PTH207 (a Path takes no absolute one)
+    if not paths:
+        raise SettingsError(f"`{parameter}=` {path}: no such file")
+    return [Path(path) for path in paths]
+
+
+def _records(folder: Path) -> list[Path]:
+    """Return the files in a folder that hold records of sira."""
+    files = [file for file in sorted(folder.glob("*.jsonl")) if _method(file) is not None]
+    if not files:
+        raise SettingsError(f"`answers=` {folder}: no file in this folder holds records of sira: name the files")
+    return files
+
+
+def _method(path: Path) -> str | None:
+    """Return the method of a file of sira's records, `sira+guide` with a second look; None for other files."""
+    _, row = next(read_rows(path), ("", {}))
+    if not str(row.get("schema", "")).startswith("sira."):
+        return None
+    mode = (row.get("verify") or {}).get("mode", "flag")
+    return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}"
+
+
+def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
+    """Return the only file of questions whose name occurs in a file name of answers; None unless there is exactly one.
+
+    Only words that differ between files of questions count: `random` and `popular` in `coco_pope_random.json` and
+    `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
+    the first.
+    """
+    words = {path: {*_words(path)} for path in questions}
+    shared = set.intersection(*words.values()) if words else set()
+    found = [path for path in questions if words[path] - shared and words[path] - shared <= {*_words(answers)}]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Group files of answers by method: in each group, one file per file of questions.
+
+    If all names contain the name of their questions, the rest of the name and the folder identify the method.
+    Otherwise consecutive files belong to one method. Without questions every file is a method of its own.
+    """
+    named: dict[tuple[Path, frozenset[str]], dict[Path | None, Path]] = {}
+    for path in answers:
+        asked = named_after(path, questions)
+        rest = frozenset(_words(path)) - frozenset(_words(asked) if asked else ())
+        named.setdefault((path.parent, rest), {})[asked] = path
+    complete = all(files.keys() == {*questions} for files in named.values())
+    if complete and sum(map(len, named.values())) == len(answers):
+        return [tuple(files[asked] for asked in questions) for files in named.values()]
+    size = len(questions) or 1
+    return [tuple(answers[start : start + size]) for start in range(0, len(answers), size)]
+
+
+def _labels(methods: Sequence[tuple[Path, ...]]) -> list[str]:
+    """Name methods by the words that all their files share, and by the folder if these are not enough."""
+    names = []
+    for first, *others in methods:
+        shared = [word for word in _words(first) if all(word in _words(other) for other in others)]
+        names.append(("_".join(shared) or "answers") if others else first.stem)
+    return [
+        name if names.count(name) == 1 else f"{paths[0].parent.name}-{name}"
+        for name, paths in zip(names, methods, strict=True)
+    ]
+
+
+def _words(path: Path) -> list[str]:
+    return re.findall(r"[^\W_]+", path.stem.lower())
+
+
+# Records of sira.
+
+
+def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bool = True) -> list[Answers]:
+    """Read each method's answers; greedy's also stand for those of greedy+apc, where these cannot differ."""
+    first, *others = [read_answers(benchmark, source) for source in sources]
+    decoded = tuple(first.settings.get(name) for name in ("method", "temperature", "num_beams"))
+    apc = controls and first.name == "greedy" and decoded == ("greedy", 0, 1)
+    stand_in = [first.under("greedy+apc")] if apc and "greedy+apc" not in (one.name for one in others) else []
+    return [first, *stand_in, *others]
+
+
+def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
+    """Read one method's answers."""
+    if not source.own:
+        return Answers(source.label, benchmark.read(source.paths))
+    unit_of = _Units(benchmark)
+    records: dict[tuple[str, str], dict[str, str]] = {}  # by part and unit
+    places: dict[tuple[str, str], tuple[Path, str]] = {}
+    answers = Answers(source.label)
+    for path in source.paths:
+        for where, row in read_rows(path):
+            settings = settings_in(row)
+            answers.settings = answers.settings or settings
+            other = next((name for name in SAME if settings[name] != answers.settings[name]), None)
+            if other is not None:
+                here, before = brief(settings[other]), brief(answers.settings[other])
+                raise DataError(
+                    f"{where}: {other} is {here} here and {before} before: label the files to compare: LABEL=FILE"
+                )
+            if (key := unit_of(row)) is None:
+                continue  # it answers other question files
+            status = row.get("status", "ok")
+            text = text_of(where, row, "text" if status == "ok" else "error")
+            earlier = records.get(key, {"status": status, "text": text})
+            if status == earlier["status"] == "ok" and text != earlier["text"]:
+                raise DataError(
+                    f"{where}: {brief(key[1], 120)} has another answer in {places[key][1]}: "
+                    "keep one of the two, or finish the run"
+                )
+            if status == "ok" or places.get(key, (path, ""))[0] == path:  # a failure replaces no other file's answer
+                places[key], records[key] = (path, where), {"status": status, "text": text, "error": text}
+    for part in benchmark.parts:
+        own = {unit: record for (name, unit), record in records.items() if name == part.name}
+        missing = [ask for ask in part.asks if ask.unit not in own]
+        if own and missing:
+            raise DataError(
+                f"{source.paths[0]}: no answer to {brief(missing[0].unit, 120)} and {len(missing) - 1} more of "
+                f"{len(part.asks)}: is it finished, and are all shards given?"
+            )
+        if own:
+            answers.add(benchmark, part, own)
+    if not answers.texts:
+        files = some(source.paths, 3, 1_000)
+        raise DataError(f"{files}: no record answers a question of {benchmark.name}")
+    return answers
+
+
+class _Units:
+    """Tells which part and unit a record belongs to."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
+        # The part that takes answers made with any settings, such as captions of any length.
+        self._any = next((part.name for part in benchmark.parts if not part.settings), "")
+        self._about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+        for part in benchmark.parts:
+            for ask in part.asks:
+                known = self._about.setdefault((part.task, Path(ask.picture).name), [])
+                known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
+
+    def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
+        """Look up a record by its id, or, as in records of `sira caption`, by picture and prompt."""
+        if "id" in row:
+            part = str(row.get("part"))
+            part = part if part in self._units else self._any
+            return (part, str(row["id"])) if str(row["id"]) in self._units.get(part, ()) else None
+        task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
+        about = self._about.get((task, Path(str(row.get("file_name"))).name), [])
+        if task == "ask":
+            about = [known for known in about if known[0] in str(row.get("prompt"))]
+        _, part, unit = max(about, key=lambda known: len(known[0]), default=("", "", ""))
+        return (part, unit) if unit else None
+
+
+# Rows of other tools.
+
+
+@dataclass(frozen=True)
+class Form:
+    """A row of an official script's file. Rows with other fields are refused: the answer could be the label.
+
+    Attributes:
+        answer: the field with the model's answer.
+        needed: further fields of every row.
+        more: fields that a row may also have.
+    """
+
+    answer: str
+    needed: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row has this form."""
+        needed = {self.answer, *self.needed}
+        return needed <= row.keys() <= needed | {*self.more}
+
+    def __str__(self) -> str:
+        return f"{' and '.join((*self.needed, self.answer))}{f' (and {some(self.more)})' * bool(self.more)}"
+
+
+def read_answer_rows(path: Path, *forms: Form) -> Iterator[Placed]:
+    """Yield the place and the content of every row of a file of answers, with the model's answer in `text`.
+
+    Samples of lmms-eval hold only `text` and, as far as they are known, ABOUT.
+    """
+    for where, row in read_rows(path):
+        if SAMPLE in row:
+            yield where, _sample(where, row)
+            continue
+        form = next((form for form in forms if form.fits(row)), None)
+        if form is None:
+            expected = ", or ".join(map(str, forms))
+            raise DataError(f"{where}: expected an answer with {expected}, found {some(row, 6, 30) or 'nothing'}")
+        yield where, {**row, "text": text_of(where, row, form.answer)}
+
+
+def _sample(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    answer = row[SAMPLE]
+    while isinstance(answer, list):
+        if len(answer) != 1:
+            raise DataError(f"{where}: {SAMPLE}: expected one answer, got {len(answer)}: {brief(answer)}")
+        answer = answer[0]
+    about: dict[str, Any] = {}
+    for inside in row.values():
+        about |= {name: inside[name] for name in ABOUT if name in inside} if isinstance(inside, dict) else {}
+    asked = {"question": row["input"]} if isinstance(row.get("input"), str) else {}
+    return about | asked | {"text": text_of(where, {SAMPLE: answer}, SAMPLE)}
+
+
+def holds_samples(path: Path) -> bool:
+    """Return whether lmms-eval wrote a file."""
+    _, first = next(read_rows(path), ("", {}))
+    return SAMPLE in first
+
+
+def holds_splits(path: Path) -> bool:
+    """Return whether a file of lmms-eval answers several files of questions."""
+    if not holds_samples(path):
+        return False
+    rows = [row for _, row in read_answer_rows(path)]
+    ids = [row["question_id"] for row in rows if "question_id" in row]
+    return len({*ids}) < len(ids) or len({row["category"] for row in rows if "category" in row}) > 1
+
+
+def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -> list[Placed]:
+    """Return the samples that answer the questions of a split.
+
+    If samples name several categories, these are the ones whose category is a word of the split's name. If ids start
+    again, the samples form blocks, and these are the block with the split's questions.
+    """
+    if len({row["category"] for _, row in rows if "category" in row}) > 1:
+        return [placed for placed in rows if placed[1].get("category") in split.split()]
+    blocks: list[list[Placed]] = [[]]
+    seen: set[str] = set()
+    for where, row in rows:
+        if (id_ := str(row.get("question_id"))) in seen:
+            blocks.append([])
+            seen.clear()
+        seen.add(id_)
+        blocks[-1].append((where, row))
+
+    def asks(row: Mapping[str, Any]) -> bool:
+        return questions.get(str(row.get("question_id")), "\0") in str(row.get("question", ""))
+
+    fitting = (block for block in blocks if all(asks(row) for _, row in block))
+    return next(fitting, blocks[0])  # of a block that does not fit, the reader names the first row

@@ -1,1 +1,0 @@
-"""Answers of methods, from files of sira or from elsewhere."""

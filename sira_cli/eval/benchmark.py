@@ -1,0 +1,235 @@
+"""The interface of a benchmark: its questions and how answers are counted, and its card before files are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:  # the cards are read whenever the command line starts, and statistics need numpy
+    from sira_cli.eval.statistics import Denominators, Tally
+
+MEAN = "mean"  # the name of a mean over groups; others begin with it
+ONE_WORD = " Please answer this question with one word."  # as in VCD's setting of POPE
+
+Texts = Mapping[str, str]  # answers, by the id of the ask
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question or a request about a picture.
+
+    Attributes:
+        id: unique within its part.
+        picture: file name in the folder of images.
+        prompt: the question or the request, before the preset's template.
+        unit: asks of the same unit are decoded once and have the same answer. Default: a unit of its own.
+    """
+
+    id: str
+    picture: str
+    prompt: str
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.unit:
+            object.__setattr__(self, "unit", self.id)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Asks under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions.
+
+    Attributes:
+        name: unique within the benchmark; part of file names.
+        task: `ask` puts the prompt into the preset's template of questions.
+        asks: in the order of the benchmark's files.
+        groups: groups with their own figures: POPE's splits, the dimensions of AMBER's questions.
+        settings: generation settings that replace the preset's, such as max_new_tokens.
+    """
+
+    name: str
+    task: Literal["caption", "ask"]
+    asks: tuple[Ask, ...]
+    groups: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def of_first_pictures(self, count: int | None) -> Part:
+        """Return the asks about the first pictures."""
+        first = {*list(dict.fromkeys(ask.picture for ask in self.asks))[:count]}
+        return replace(self, asks=tuple(ask for ask in self.asks if ask.picture in first))
+
+
+class Benchmark(ABC):
+    """A benchmark with its questions and its ground truth read.
+
+    Attributes:
+        name: as in `sira eval NAME`.
+        parts: the asks, by settings.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @abstractmethod
+    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+        """Count answers, by group.
+
+        Args:
+            part: one of `parts`.
+            texts: by ask; asks whose picture failed are missing, and left out of every count.
+        """
+
+    @abstractmethod
+    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Make the figures of a group from sums of counts, as the official script does; shares are in percent.
+
+        A ratio with a zero denominator is 0.
+        """
+
+    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Make the same figures without rounding, from which intervals are made."""
+        return self.figures(group, total)
+
+    def means(self, part: Part) -> dict[str, tuple[str, ...]]:
+        """Return the meaningful means over groups: the groups of each mean, by its name."""
+        return {}
+
+    def denominators(self, group: str) -> Denominators:
+        """Return the figures of a group that are shares in percent, each with the counts in its denominator."""
+        return {}
+
+    @abstractmethod
+    def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
+        """Read one method's answers from files of the official script, or of lmms-eval, by part and ask.
+
+        Raises:
+            DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message
+                names file and row.
+        """
+
+    def reduce(self, part: Part, text: str) -> str:
+        """Return the part of sira's answer that counts; users of the script clean answers before scoring."""
+        return text
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """Yield how each answer was counted, one JSON object each."""
+        yield from ()
+
+    def stand_ins(self) -> dict[str, str]:
+        """Return by part why figures differ from those of a published script; parts with equal figures are left out."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the other inputs of the figures: the rule, versions of language data."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`.
+
+    Attributes:
+        name: as in `--option NAME=VALUE`.
+        help: its meaning, in one line.
+        choices: the values that it takes; empty: any text.
+        default: the value without it, as it is shown.
+        asks: whether it changes the questions, so that it cannot apply to answers in files.
+    """
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    asks: bool = False
+
+
+@dataclass(frozen=True)
+class AnswerFiles:
+    """Files with one method's answers; `own`: they are records that sira wrote."""
+
+    label: str
+    paths: tuple[Path, ...]
+    own: bool
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a benchmark is asked.
+
+    Attributes:
+        limit: maximum number of questions per file (POPE), or of pictures.
+        options: the benchmark's own options, by name.
+        sources: files of answers to score; empty if a model is asked.
+        max_new_tokens: length limit of a run's texts in tokens, if given.
+    """
+
+    limit: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[AnswerFiles] = ()
+    max_new_tokens: int | None = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return those of some options that are given; a benchmark has the defaults."""
+        return {name: self.options[name] for name in names if name in self.options}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A benchmark before its files are read. Its texts are shown as they are.
+
+    Attributes:
+        name: as in `sira eval NAME`.
+        title: one line, without a full stop.
+        source: authors and year.
+        figures: the figures' names.
+        files: the data in words.
+        size: of the download: files, and pictures.
+        licence: of the files.
+        url: where the files are.
+        answers: fields of a row in the official script's file of answers.
+        read: makes the benchmark from the data folder, or from the list of files (`several`).
+        several: its data are files, such as one per split, instead of a folder.
+        options: its settings.
+        folder: the data folder in a folder of benchmarks.
+        note: a further remark.
+    """
+
+    name: str
+    title: str
+    source: str
+    figures: str
+    files: str
+    size: str
+    licence: str
+    url: str
+    answers: str
+    read: Callable[[Any, Asking], Benchmark]
+    several: bool = False
+    options: tuple[Option, ...] = ()
+    folder: str = ""
+    note: str = ""
+
+    def files_in(self, paths: Sequence[Path]) -> list[Path]:
+        """Return the data of a benchmark with several files: a folder stands for its .json files."""
+        if not self.several:
+            if len(paths) != 1:
+                raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
+            return list(paths)
+        files = []
+        for path in paths:
+            inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+            if not inside:
+                raise SettingsError(f"{path}: holds no .json file: expected {self.files}")
+            files += inside
+        if not files:
+            raise SettingsError(f"{self.name}: PATH is missing: give {self.files}")
+        return files
+
+    def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
+        """Read the benchmark's files."""
+        return self.read(paths if self.several else paths[0], asking)

@@ -1,0 +1,233 @@
+"""CHAIR (Rohrbach et al. 2018): objects in captions of COCO's images that are not in them, as OPERA's chair.py."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.eval.answers import Form, read_answer_rows
+from sira_cli.eval.benchmark import AnswerFiles, Ask, Benchmark, Part, Texts
+from sira_cli.eval.coco import find_truth, image_of, mentions
+from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
+from sira_cli.eval.statistics import Denominators, Tally, ratio
+from sira_cli.language.language import Need, find_language
+from sira_cli.pictures.rows import brief, entries, read_rows, some
+
+PROMPT = "Please describe this image in detail."
+RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs
+ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
+FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
+
+
+class Chair(Benchmark):
+    """CHAIR over some images of COCO.
+
+    Attributes:
+        truth: the objects in the images.
+    """
+
+    name = "chair"
+
+    def __init__(
+        self,
+        annotations: Path,
+        *,
+        ids: Sequence[int],
+        rule: str = "lemma",
+        language: str = "auto",
+        lengths: Sequence[int] = (),
+        prompt: str = PROMPT,
+    ) -> None:
+        """Read the objects in some images, with the language that `find_language` finds.
+
+        Args:
+            annotations: COCO's folder, its subfolder `annotations`, or a table of ground truth that is ready.
+            ids: numbers of the images.
+            rule: how words are compared, `lemma` or `singular`.
+            language: as for `find_language`.
+            lengths: in tokens, one part for each; none for captions from elsewhere.
+            prompt: the request for a caption.
+
+        Raises:
+            SettingsError: no such rule or language.
+            DataError: a file cannot be read, or lacks an image.
+        """
+        if rule not in RULES:
+            raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
+        self._rule, self._language = rule, find_language(language, (RULES[rule],))
+        words: Callable[[str], list[str]] = getattr(self._language, RULES[rule])
+        self._mentions = functools.cache(lambda text: mentions(words(text)))  # both counts and details ask for it
+        self.truth = find_truth(annotations, ids, words, rule=rule, **self._language.facts())
+        asks = tuple(Ask(str(image), self.truth.names[image], prompt) for image in ids)
+        self.parts = tuple(
+            Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
+        ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
+
+    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+        """Count by image, in the part's only group.
+
+        If an image has several captions, all count, as the official script counts rows; the paired test takes the
+        first.
+        """
+        tally = Tally()
+        for ask, text in _given(part, texts):
+            read, truth = self._mentions(text), self.truth.objects[int(ask.id)]
+            counts = mention_counts(read.heads, truth) | {"tokens": len(read.tokens)}
+            tally.add(ask.picture, ask.id, truth.issuperset(read.heads), counts)
+        return {part.groups[0]: tally}
+
+    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+        """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens.
+
+        The steps follow the official script, so that floats are equal to the last digit: its Len is in hundreds of
+        tokens, and everything is multiplied by 100 when printed.
+        """
+        return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
+
+    def denominators(self, group: str) -> Denominators:
+        """Return the denominators of `chair_figures`."""
+        return CHAIR_DENOMINATORS
+
+    def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
+        """Read captions of one method and one length, from all files together.
+
+        Captions of other images are left out. The second caption of an image gets the id of the ask followed by `#2`,
+        and so on.
+        """
+        (part,) = self.parts
+        captions = read_captions(paths)
+        asked = {int(ask.id) for ask in part.asks}
+        if missing := [image for image in sorted(asked) if image not in captions]:
+            files = some(paths, 3, 1_000)
+            raise DataError(f"{files}: no caption of image {missing[0]} ({len(missing)} of {len(asked)} are missing)")
+        several = ((ask.id, enumerate(captions[int(ask.id)], start=1)) for ask in part.asks)
+        return {part.name: {_numbered(id_, number): text for id_, given in several for number, (text, _) in given}}
+
+    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
+        """Yield the official script's record of every caption, under its names; Len is 0, as in the script."""
+        for ask, text in _given(part, texts):
+            read, truth = self._mentions(text), self.truth.objects[int(ask.id)]
+            every = zip(read.words, read.heads, read.places, strict=True)
+            wrong = [mention for mention in every if mention[1] not in truth]
+            yield {
+                "image_id": int(ask.id),
+                "caption": text,
+                "mscoco_hallucinated_words": [[word, head] for word, head, _ in wrong],
+                "mscoco_gt_words": sorted(truth),
+                "mscoco_generated_words": list(read.heads),
+                "hallucination_idxs": [place for _, _, place in wrong],
+                "words": list(read.tokens),
+                "metrics": {
+                    "CHAIRs": int(bool(wrong)),
+                    "CHAIRi": ratio(len(wrong), len(read.words)),
+                    "Recall": ratio(len(truth.intersection(read.heads)), len(truth)),
+                    "Len": 0.0,
+                },
+            }
+
+    def stand_ins(self) -> dict[str, str]:
+        """Return the replacements of missing NLTK data, and of COCO's annotations."""
+        used = [] if self._language.official else ["words without NLTK's data"]
+        used += ["ground truth from a table"] if self.truth.ready else []
+        return {part.name: ", ".join(used) for part in self.parts if used}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rule, the language with its versions, and the annotation files."""
+        return {"rule": self._rule, **self._language.facts(), "annotations": [str(path) for path in self.truth.files]}
+
+
+def _numbered(ask: str, number: int) -> str:
+    return ask if number == 1 else f"{ask}#{number}"
+
+
+def _given(part: Part, texts: Texts) -> Iterator[tuple[Ask, str]]:
+    """Yield all captions of all images."""
+    for ask in part.asks:
+        for number in itertools.count(1):
+            if (text := texts.get(_numbered(ask.id, number))) is None:
+                break
+            yield ask, text
+
+
+def read_captions(paths: Sequence[Path]) -> dict[int, list[tuple[str, str]]]:
+    """Read captions by image, each with its file and row: one or several per image, the same number for all.
+
+    Rows have `image_id` (the number of the image, or its digits) and `caption`, or are samples of lmms-eval. An empty
+    caption counts as one without mentions.
+    """
+    captions: dict[int, list[tuple[str, str]]] = {}
+    for path in paths:
+        where = ""
+        for where, row in read_answer_rows(path, FORM):
+            captions.setdefault(_image_of_row(where, row, "image_id"), []).append((row["text"], where))
+        if not where:
+            raise DataError(f"{path}: holds no captions")
+    most = max(captions, key=lambda image: len(captions[image]))
+    for image, given in captions.items():
+        if len(given) < len(captions[most]):
+            places = " and ".join(where for _, where in captions[most][:2])
+            raise DataError(
+                f"image {most} has {len(captions[most])} captions ({places}), image {image} has {len(given)} "
+                f"({given[0][1]}): give one per image, or the same number"
+            )
+    return captions
+
+
+def answered(
+    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None
+) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless given."""
+    places: dict[int, str] = {}
+    recorded: list[set[int]] = []
+    for source in sources:
+        recorded.append(set())
+        if not source.own:
+            if images is None:
+                places |= {image: given[0][1] for image, given in read_captions(source.paths).items()}
+            continue
+        for where, row in (row for path in source.paths for row in read_rows(path)):
+            if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
+                raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
+            if images is None:
+                places[_image_of_row(where, row, "id", "file_name")] = where
+            recorded[-1] |= {int(row["part"])} if "part" in row else set()
+    if len(lengths) > 1 and not all(recorded):
+        raise SettingsError("`lengths=`: only captions of sira eval chair have several lengths: give one, or none")
+    every = set[int]().union(*recorded)
+    if not lengths and all(recorded) and (max(map(len, recorded)) > 1 or len(every) == 1):
+        lengths = tuple(sorted(every))
+    if not lengths and any(len(one) > 1 for one in recorded):
+        raise SettingsError("`answers=`: some files hold captions of several lengths: score each file by itself")
+    return lengths, places if images is None else images
+
+
+def read_ids(path: Path) -> dict[int, str]:
+    """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names."""
+    places: dict[int, str] = {}
+    for where, entry in entries(path):
+        if (image := _image(entry)) is None:
+            raise DataError(f"{where}: expected an image's number or its file name in COCO, got {brief(entry)}")
+        if image in places:
+            raise DataError(f"{where}: image {image} is also in {places[image]}")
+        places[image] = where
+    if not places:
+        raise DataError(f"{path}: holds no images")
+    return places
+
+
+def _image_of_row(where: str, row: dict[str, Any], *names: str) -> int:
+    """Return the image that the first of some fields names."""
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
+    if (image := _image(row[name])) is None:
+        raise DataError(f"{where}: {name} is not an image of COCO: {brief(row[name])}")
+    return image
+
+
+def _image(value: Any) -> int | None:
+    return value if type(value) is int else image_of(value) if isinstance(value, str) else None

@@ -1,1 +1,0 @@
-"""CHAIR: objects in captions that are not in the picture."""
