@@ -59,12 +59,14 @@ class Targets:
         """Return the remarks on the text files for the summary of a run."""
         if self._sidecars is None:
             return []
-        joined, apart = self._sidecars.joined, self._sidecars.apart
-        example = next((place.name for place in apart.values()), "")
-        return [
-            *([f"{joined} texts of several lines are one line (setting `text.lines`: keep)"] if joined else []),
-            *([f"{len(apart)} text files are named like {example}, next to another picture's"] if apart else []),
-        ]
+        joined, apart, found = self._sidecars.joined, self._sidecars.apart, []
+        if joined:
+            number = f"{joined} text of several lines is" if joined == 1 else f"{joined} texts of several lines are"
+            found.append(f"{number} one line (setting `text.lines`: keep)")
+        if apart:
+            number = "1 text file is" if len(apart) == 1 else f"{len(apart)} text files are"
+            found.append(f"{number} named like {next(iter(apart.values())).name}, next to another picture's")
+        return found
 
     @property
     def _report(self) -> Path | None:

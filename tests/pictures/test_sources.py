@@ -185,6 +185,16 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
         find_pictures(["gopher://example.org/a.png"])
 
 
+def test_folders_of_systems_and_excluded_ones_are_left_out_of_a_store_too(tmp_path):
+    for name in ("a.png", "@eaDir/a.png", "sub/@eaDir/b.png", "sub/#recycle/c.png", "sub/d.png", "old/e.png"):
+        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        tmp_path.joinpath(name).touch()
+    for place in (str(tmp_path), tmp_path.as_uri()):
+        found = find_pictures([place], recursive=True, exclude=["old"])
+        assert [picture.relative for picture in found] == ["a.png", "sub/d.png"]
+        assert found.left_out == {"@eaDir/": 2, "#recycle/": 1}
+
+
 def test_credentials_are_not_shown():
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
     assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"

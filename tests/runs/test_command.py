@@ -384,7 +384,7 @@ def test_a_pair_of_one_name_has_two_text_files(sira, folder):
     lvlm = load("demo", max_new_tokens=6)
     for text, picture in (("001.txt", "001.jpg"), ("001.png.txt", "001.png"), ("002.txt", "002.png")):
         assert (folder / text).read_text() == lvlm.caption(folder / picture).text + "\n"
-    assert (code, "1 text files are named like 001.png.txt, next to another picture's" in err) == (3, True)
+    assert (code, "1 text file is named like 001.png.txt, next to another picture's" in err) == (3, True)
     assert [one.text for one in find_captions(folder / "001.png").pictures] == [lvlm.caption(folder / "001.png").text]
     for name in ("x", "y"):
         make_folder(folder / name, 1)
