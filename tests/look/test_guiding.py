@@ -44,6 +44,20 @@ def lvlm(request):
     return load("demo", method=request.param)
 
 
+@pytest.fixture(scope="module")
+def greedy():
+    return load("demo", method="greedy")
+
+
+@pytest.fixture(scope="module")
+def rules(greedy):
+    return GuideRules(greedy.parser, shipped(), greedy.ends.ids, 64)
+
+
+def tokens_of(lvlm, text):
+    return lvlm.processor.tokenizer(text, add_special_tokens=False).input_ids
+
+
 def byte_level():
     """BPE over bytes, as Qwen's and GPT-2's."""
     tokenizer = Tokenizer(models.BPE())
@@ -155,6 +169,21 @@ def test_a_method_without_a_divisible_cache_has_as_many_captions():
     assert named == {claim["thing"] for claim in result.candidates} - {*result.forbidden}
 
 
+@pytest.mark.parametrize("name", ["traffic light", "lamp"])
+def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, name):
+    guide, text = Guide(rules, frozenset({name})), f"There is a {name}. The {name} is red. There is a"
+    assert guide.first(f"{text} {name}.", ended=True) == (len(text) + 1, len(text) + 1 + len(name))
+    assert guide.first(f"{text} ball.", ended=True)[0] == len(text) + 1
+    assert guide.first(text, ended=False) is None
+
+
+def test_own_words_are_the_only_ones(greedy):
+    look = Verify(mode="guide", words=WordList.of(["book, volume"], "mine"), min_support=0.5)
+    result = greedy.caption(render(held_out(SCENES[0]))[0], verify=look)
+    assert [claim["thing"] for claim in result.candidates] == ["book"]
+    assert result.text.count("book") == 1
+
+
 def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvlm):
     for seed in SCENES:
         result = lvlm.caption(render(held_out(seed))[0], verify="guide")
@@ -182,49 +211,37 @@ def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvl
         ("There is a dog on the left.", {"dog", "cat"}, 8, False),  # has no room left
     ],
 )
-def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(text, supported, limit, held):
-    lvlm = load("demo", method="greedy")
-    tokens = lvlm.processor.tokenizer(text, add_special_tokens=False).input_ids
-    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, limit)
-    choice = Guide(rules, frozenset(supported)).next(tokens)
-    assert {*lvlm.ends.ids}.issubset(choice.ruled_out.tolist()) == held
-
-
-@pytest.mark.parametrize("name", ["traffic light", "lamp"])
-def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(name):
-    lvlm = load("demo", method="greedy")
-    guide = Guide(GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64), frozenset({name}))
-    text = f"There is a {name}. The {name} is red. There is a"
-    assert guide.first(f"{text} {name}.", ended=True) == (len(text) + 1, len(text) + 1 + len(name))
-    assert guide.first(f"{text} ball.", ended=True)[0] == len(text) + 1
-    assert guide.first(text, ended=False) is None
+def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(greedy, text, supported, limit, held):
+    rules = GuideRules(greedy.parser, shipped(), greedy.ends.ids, limit)
+    choice = Guide(rules, frozenset(supported)).next(tokens_of(greedy, text))
+    assert {*greedy.ends.ids}.issubset(choice.ruled_out.tolist()) == held
 
 
 @pytest.mark.parametrize(("logit", "ends"), [(12.0, False), (3.0, True)])
-def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(logit, ends):
-    lvlm = load("demo", method="greedy")
-    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64)
-    tokens = lvlm.processor.tokenizer("There is a dog on the left.", add_special_tokens=False).input_ids
-    (there,) = lvlm.processor.tokenizer(" There", add_special_tokens=False).input_ids[-1:]
-    scores = torch.zeros(1, len(lvlm.processor.tokenizer))
-    scores[0, [*lvlm.ends.ids]], scores[0, there] = 20.0, logit
+def test_a_text_that_would_end_goes_on_only_where_it_is_clear_how(greedy, rules, logit, ends):
+    tokens, there = tokens_of(greedy, "There is a dog on the left."), tokens_of(greedy, " There")[-1]
+    scores = torch.zeros(1, len(greedy.processor.tokenizer))
+    scores[0, [*greedy.ends.ids]], scores[0, there] = 20.0, logit
     mask = GuideMask([Guide(rules, frozenset({"dog", "cat"}))], lambda ids: [tokens], [0])
     picked = int(mask(torch.empty(1, 0, dtype=torch.long), scores).argmax())
-    assert picked in lvlm.ends.ids if ends else picked == there
+    assert picked in greedy.ends.ids if ends else picked == there
 
 
-def test_a_contrast_does_not_draw_a_text_away_from_a_name(lvlm):
-    rules = GuideRules(lvlm.parser, shipped(), lvlm.ends.ids, 64)
-    tokens = lvlm.processor.tokenizer("There is a", add_special_tokens=False).input_ids
-    cat, red = (lvlm.processor.tokenizer(word, add_special_tokens=False).input_ids[-1] for word in (" cat", " red"))
-    z = torch.zeros(1, len(lvlm.processor.tokenizer))
+@pytest.mark.parametrize("banned", [False, True])
+def test_a_contrast_does_not_draw_a_text_away_from_a_name_unless_it_is_banned(greedy, rules, banned):
+    tokens = tokens_of(greedy, "There is a")
+    cat, red = (tokens_of(greedy, word)[-1] for word in (" cat", " red"))
+    z = torch.zeros(1, len(greedy.processor.tokenizer))
     z[0, cat], z[0, red] = 9.0, 8.0
     scores = z.clone()
     scores[0, red] = 10.0
-    mask = GuideMask([Guide(rules, frozenset({"cat"}))], lambda ids: [tokens], [0])
+    guide = Guide(rules, frozenset({"cat"}))
+    if banned:
+        assert [guide.ban([*tokens, cat]), guide.ban([*tokens, cat])] == [True, False]
     with cut_offs_kept():
+        mask = GuideMask([guide], lambda ids: [tokens], [0])
         picked = int(mask(torch.empty(1, 0, dtype=torch.long), plausible(scores, z, 0.2)).argmax())
-    assert picked == cat
+    assert (picked == cat) != banned
 
 
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one():
@@ -256,14 +273,6 @@ def test_sampled_captions_keep_to_it_too(lvlm):
     assert len(named) == len({*named})
 
 
-def test_own_words_are_the_only_ones():
-    lvlm = load("demo", method="greedy")
-    words = WordList.of(["book, volume"], "mine")
-    result = lvlm.caption(render(held_out(SCENES[0]))[0], verify=Verify(mode="guide", words=words, min_support=0.5))
-    assert [claim["thing"] for claim in result.candidates] == ["book"]
-    assert result.text.count("book") == 1
-
-
 def test_a_cut_off_gives_way_to_what_may_be_named():
     """With beta only tokens near the best one are left; none of them may be one that is ruled out."""
     lvlm = load("demo", method="sira", beta=0.5)
@@ -285,9 +294,9 @@ def test_what_is_ruled_out_leaves_the_methods_own_cut_off_as_it_is():
         assert torch.equal(uncut(scores), 2 * z)
 
 
-def test_a_sentence_that_the_model_does_not_finish_is_left_out():
+def test_a_sentence_that_the_model_does_not_finish_is_left_out(greedy):
     """With a flower and an apple ruled out, greedy goes on with "There is a No" in this scene, and ends."""
-    result = load("demo", method="greedy").caption(render(held_out(7_700_009))[0], verify="guide")
+    result = greedy.caption(render(held_out(7_700_009))[0], verify="guide")
     assert result.text.endswith("There is a bird on the right, which is yellow.")
     assert (result.finish_reason, is_broken(result.text)) == ("cut", False)
     assert {claim["thing"] for claim in result.objects} == {"lamp", "cow", "bird"}
