@@ -27,7 +27,6 @@ class RecordFile:
     """Records of runs; a torn last line, of a run that was killed, is left out."""
 
     def __init__(self, path: Path, schemas: tuple[str, ...] = SCHEMAS) -> None:
-        """Scan the file."""
         self.path = path
         try:
             self._file = _seekable(path)
@@ -35,24 +34,29 @@ class RecordFile:
             raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
         weakref.finalize(self, self._file.close)
         self._index, start = RecordIndex("path"), 0
-        folder = path.parent.resolve()
+        *first, last = (f"sira {schema.removeprefix('sira.').rstrip('/')}" for schema in schemas)
+        commands, folder = f"{', '.join(first)} or {last}", path.parent.resolve()
         for number, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
                 break
             try:
-                record = _record(line, schemas)
+                record = _parsed(line)
+                if not record["schema"].startswith(schemas) or not isinstance(record["text"], str):
+                    raise ValueError
+                if not record.keys() >= REQUIRED:
+                    raise KeyError
                 name, image = name_of(record), record["image_sha256"]
                 place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
                 self._index.add(start, hash(name), hash(image or name), hash(place))
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(f"{path}: line {number} is not a record of {_commands(schemas)}") from None
+                raise DataError(f"{path}: line {number} is not a record of {commands}") from None
             start += len(line)
         if not len(self._index):
-            raise DataError(f"{path}: holds no records: expected a file that {_commands(schemas)} wrote with -o")
+            raise DataError(f"{path}: holds no records: expected a file that {commands} wrote with -o")
 
     def __getitem__(self, number: int) -> Record:
         """Read a record."""
-        return _whole(_parsed(self.line(number)))
+        return _parsed(self.line(number))
 
     def line(self, number: int) -> bytes:
         """Read the line of a record."""
@@ -73,27 +77,8 @@ def name_of(record: Record) -> str:
     return str(record.get("id") or record["file_name"])
 
 
-def _commands(schemas: tuple[str, ...]) -> str:
-    """Return the commands that write records, such as `sira caption or sira ask`."""
-    *first, last = (f"sira {schema.removeprefix('sira.').rstrip('/')}" for schema in schemas)
-    return f"{', '.join(first)} or {last}"
-
-
-def _record(line: bytes, schemas: tuple[str, ...]) -> Record:
-    """Return the record in a line."""
-    record = _parsed(line)
-    if not record["schema"].startswith(schemas) or not isinstance(record["text"], str):
-        raise ValueError
-    if not record.keys() >= REQUIRED:
-        raise KeyError
-    return _whole(record)
-
-
-def _parsed(line: bytes) -> Any:
-    return json.loads(line.decode(errors="surrogatepass").removeprefix("\ufeff"))  # bytes take json a third longer
-
-
-def _whole(record: dict[str, Any]) -> Record:
+def _parsed(line: bytes) -> dict[str, Any]:
+    record = json.loads(line.decode(errors="surrogatepass").removeprefix("\ufeff"))  # bytes take json a third longer
     return {"finish_reason": "", "error": "", "image_sha256": "", **record}
 
 

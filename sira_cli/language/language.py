@@ -78,7 +78,10 @@ class Nltk(Language):
     def __init__(self, needs: Collection[Need]) -> None:
         versions = {"nltk": _nltk_version()}
         if "singulars" in needs:
-            versions["textblob"] = _textblob_version()
+            try:
+                versions["textblob"] = metadata.version("textblob")
+            except metadata.PackageNotFoundError as error:
+                raise SettingsError(f"textblob is not installed, which the rule singular needs: {GET}") from error
         for package in _PACKAGES if set(_TAGGED) & set(needs) else ("punkt_tab",):
             versions[package] = _digest(package)
         self._facts = {"versions": versions}
@@ -86,7 +89,8 @@ class Nltk(Language):
             for need in needs:
                 getattr(self, need)("a")  # reads the rest of the data, where something may still be missing
         except (LookupError, OSError) as error:
-            line = next((line for line in map(_stripped, str(error).splitlines()) if line), type(error).__name__)
+            lines = [line.strip(" *") for line in str(error).splitlines()]
+            line = next(filter(None, lines), type(error).__name__)
             raise SettingsError(f"NLTK's data is incomplete: {line}: {GET}") from error
 
     def lemmas(self, text: str) -> list[str]:
@@ -116,10 +120,6 @@ def find_language(choice: str = "auto", needs: Collection[Need] = _TAGGED) -> La
         return Language(str(error).removesuffix(f": {GET}"))
 
 
-def _stripped(line: str) -> str:
-    return line.strip(" *")
-
-
 def _nltk_version() -> str:
     try:
         import nltk
@@ -129,13 +129,6 @@ def _nltk_version() -> str:
     if not found or (int(found[1]), int(found[2])) < OLDEST:
         raise SettingsError(f"NLTK {nltk.__version__} is too old, 3.9 is the first that loads no pickles: {GET}")
     return str(nltk.__version__)
-
-
-def _textblob_version() -> str:
-    try:
-        return metadata.version("textblob")
-    except metadata.PackageNotFoundError as error:
-        raise SettingsError(f"textblob is not installed, which the rule singular needs: {GET}") from error
 
 
 def _digest(package: str) -> str:

@@ -72,10 +72,10 @@ class Place:
     def at_the_end(cls, text: str, introduction: Introduction | None = None) -> Place:
         """Return the end of a text, after its introducing word."""
         begins = not text or not (text[-1].isalnum() or text[-1] in "_-'\N{RIGHT SINGLE QUOTATION MARK}")
-        place = cls(" ".join(re.findall(r"\w+", text[-_NEAR:].lower())[-2:]), begins)
+        before = " ".join(re.findall(r"\w+", text[-_NEAR:].lower())[-2:])
         if introduction is None:
-            return place
-        return replace(place, introduced=introduction.direct, article=introduction.article, plural=introduction.plural)
+            return cls(before, begins)
+        return cls(before, begins, introduction.direct, introduction.article, introduction.plural)
 
 
 class NameTokens:
