@@ -15,7 +15,7 @@ import functools
 import hashlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,29 +31,24 @@ class EncodedPictures:
     """Image features by the encoder's input. They stay on the model's device."""
 
     def __init__(self) -> None:
-        """Begin empty."""
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._cache: OrderedDict[str, Any] = OrderedDict()
 
     @contextmanager
     def used_by(self, model: Any, pictures: int) -> Iterator[None]:
-        """Inside this context, `model` uses stored features instead of encoding a picture again.
-
-        Nothing is kept for types outside `TESTED`.
-        """
-        body = model.base_model
-        kind = model.config.model_type
-        parted = any(family.model_type == kind for family in FAMILIES)
+        """Inside this context, `model` (of `TESTED`) uses stored features instead of encoding a picture again."""
+        body, kind = model.base_model, model.config.model_type
         if kind not in TESTED or "get_image_features" in vars(body) or not hasattr(body, "get_image_features"):
             yield
             return
         encode = body.get_image_features
         signature = inspect.signature(encode)
+        encoded = self._in_parts if any(family.model_type == kind for family in FAMILIES) else self._whole
 
         @functools.wraps(encode)  # `generate` reads the names of the arguments
         def features(*args: Any, **kwargs: Any) -> Any:
             given = dict(signature.bind(*args, **kwargs).arguments)
             given |= given.pop("kwargs", {})
-            return self._features(encode, given, pictures) if parted else self._whole(encode, given, pictures)
+            return encoded(encode, given, pictures)
 
         body.get_image_features = features
         try:
@@ -62,45 +57,34 @@ class EncodedPictures:
             del body.get_image_features
 
     def _whole(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
-        """Keep an encoder's whole output for its whole input."""
+        """Store an encoder's whole output for its whole input."""
         plain = all(value is None or isinstance(value, Tensor | bool | int | float | str) for value in given.values())
         if pictures > 1 or not plain:
             return encode(**given)
-        name = _digest(given)
-        if name not in self._kept:
-            self._keep(name, encode(**given))
-        return copy.deepcopy(self._get(name))  # a model may change it
+        return copy.deepcopy(self._get(_digest(given), lambda: encode(**given)))  # a model may change it
 
-    def _features(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
+    def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
+        """Store an encoder's output for each part of its input that is one picture."""
         if not isinstance(given.get("pixel_values"), Tensor):
             return encode(**given)
-        whole = _digest(given)
-        if whole in self._kept:
-            return _joined([self._get(whole)])
-        parts = _parts(given)
+        whole, parts = _digest(given), _parts(given)
+        if whole in self._cache or pictures == 1 or len(parts) < 2:
+            return _joined([self._get(whole, lambda: _joined([encode(**given)]))])
         names = [_digest(part) for part in parts]
-        if pictures == 1 or len(parts) < 2:
-            return _joined([self._encoded(encode, whole, given)])
-        if len(set(names)) == len(names) and not self._kept.keys() & set(names):
+        if len(set(names)) == len(names) and not self._cache.keys() & set(names):
             return encode(**given)  # all are new: encoding them together is faster
         found: dict[str, Any] = {}
         for name, part in zip(names, parts, strict=True):
-            found[name] = found.get(name) or self._encoded(encode, name, part)
+            found[name] = found.get(name) or self._get(name, lambda part=part: _joined([encode(**part)]))  # type: ignore[misc]
         return _joined([found[name] for name in names])
 
-    def _encoded(self, encode: Any, name: str, given: Mapping[str, Any]) -> Any:
-        if name not in self._kept:
-            self._keep(name, _joined([encode(**given)]))
-        return self._get(name)
-
-    def _keep(self, name: str, features: Any) -> None:
-        self._kept[name] = features
-        if len(self._kept) > MOST:
-            self._kept.popitem(last=False)
-
-    def _get(self, name: str) -> Any:
-        self._kept.move_to_end(name)
-        return self._kept[name]
+    def _get(self, name: str, encode: Callable[[], Any]) -> Any:
+        if name not in self._cache:
+            self._cache[name] = encode()
+            if len(self._cache) > MOST:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(name)
+        return self._cache[name]
 
 
 def _digest(given: Mapping[str, Any]) -> str:

@@ -90,9 +90,8 @@ def find_checkpoint(
             return Checkpoint(cached, cached.name)
     size = f" (about {expected_gb:g} GB)" if expected_gb else ""
     with _hub_errors(model, revision, size, offline):
-        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
-        wanted = list(filter_repo_objects(info.siblings or [], key=lambda file: file.rfilename, **patterns))
-        _check_listed(model, revision, info)
+        found = _listed(model, revision).siblings or []
+        wanted = list(filter_repo_objects(found, key=lambda file: file.rfilename, **patterns))
         if not any(is_weights(file.rfilename) for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
         judge(Path(hf_hub_download(model, "config.json", revision=revision)).parent)
@@ -126,7 +125,7 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
         _check_folder(cached, model)
         return cached
     with _hub_errors(model, revision, "", offline):
-        _check_listed(model, revision, HfApi().model_info(model, revision=revision, timeout=TIMEOUT))
+        _listed(model, revision)
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent
 
 
@@ -148,20 +147,15 @@ def _as_folder(model: str) -> Path | None:
 
 
 def _check_folder(folder: Path, model: str) -> None:
-    check_usable(model, [path.name for path in folder.iterdir()], lambda name: _read_json(folder / name))
+    check_usable(model, [path.name for path in folder.iterdir()], lambda name: folder / name)
 
 
-def _check_listed(model: str, revision: str, info: ModelInfo) -> None:
+def _listed(model: str, revision: str) -> ModelInfo:
+    """Return what the hub says about a usable repository."""
+    info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
     names = [file.rfilename for file in info.siblings or []]
-    check_usable(model, names, lambda name: _read_json(hf_hub_download(model, name, revision=revision)))
-
-
-def _read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file; None if it is damaged, which is reported elsewhere."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return None
+    check_usable(model, names, lambda name: hf_hub_download(model, name, revision=revision))
+    return info
 
 
 @contextlib.contextmanager
@@ -241,11 +235,19 @@ MODEL_TYPES = {
 }
 
 
-def check_usable(model: str, files: Collection[str], read: Callable[[str], Any]) -> None:
-    """Check that a repository or folder is not known to be unusable."""
+def check_usable(model: str, files: Collection[str], path_of: Callable[[str], str | Path]) -> None:
+    """Check that a repository or folder with these files is not known to be unusable."""
+
+    def read(name: str) -> dict[str, Any]:
+        try:
+            content = json.loads(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else {}
+        except (ValueError, RecursionError):  # damaged, which is reported elsewhere
+            content = {}
+        return content if isinstance(content, dict) else {}
+
     if not any(map(is_weights, files)):
         if "adapter_config.json" in files:
-            base = _value(read("adapter_config.json"), "base_model_name_or_path") or "its base model"
+            base = read("adapter_config.json").get("base_model_name_or_path") or "its base model"
             raise UnsupportedModelError(
                 f"{model} is an adapter (LoRA) of {base}, not a model: load {base} and the adapter with peft, "
                 "`merge_and_unload()`, save the result and the processor to a folder, and give that folder"
@@ -254,11 +256,12 @@ def check_usable(model: str, files: Collection[str], read: Callable[[str], Any])
             raise UnsupportedModelError(
                 f"{model} is a GGUF conversion, for llama.cpp: take the original model, with safetensors weights"
             )
-    config = read("config.json") if "config.json" in files else None
-    reason = MODEL_TYPES.get(str(_value(config, "model_type")))
-    if _value(config, "mm_vision_tower"):
+    config = read("config.json")
+    reason = MODEL_TYPES.get(str(config.get("model_type")))
+    if config.get("mm_vision_tower"):
         reason = AUTHORS_LLAVA
-    if _value(config, "quantization") and not _value(_value(config, "quantization_config"), "quant_method"):
+    quantized = config.get("quantization_config")
+    if config.get("quantization") and not (isinstance(quantized, dict) and quantized.get("quant_method")):
         reason = "it is an MLX conversion, for Apple's MLX: take the original model"
     if reason is not None:
         raise UnsupportedModelError(f"{model} cannot be used: {reason.format(model=model.rstrip('/'))}")
@@ -267,8 +270,3 @@ def check_usable(model: str, files: Collection[str], read: Callable[[str], Any])
 def is_weights(name: str) -> bool:
     """Return whether a file of a repository contains weights of the model, by its name."""
     return name.endswith(".safetensors") and not name.startswith("adapter_") and "/" not in name
-
-
-def _value(content: Any, name: str) -> Any:
-    """Return the value of a JSON object by name; None if it has none, or `content` is not an object."""
-    return content.get(name) if isinstance(content, dict) else None
