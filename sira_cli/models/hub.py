@@ -151,7 +151,7 @@ def _check_folder(folder: Path, model: str) -> None:
 
 
 def _listed(model: str, revision: str) -> ModelInfo:
-    """Return what the hub says about a usable repository."""
+    """Return the hub's facts about a repository, and refuse an unusable one."""
     info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
     names = [file.rfilename for file in info.siblings or []]
     check_usable(model, names, lambda name: hf_hub_download(model, name, revision=revision))

@@ -64,10 +64,12 @@ class Schema:
                 raise ValueError("`x-prompt` is not a text")
             if most is not None:
                 _tags(value)["maxItems"] = most
-            if tags and not _holds_strings(value):
+            if tags and not (_tags(value) is value and dict(value.get("items") or {}).get("type") == "string"):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
-            schema._try_out()
+            _bytes()
+            if reason := reason_against(schema.grammar, json.dumps(schema._constraints)):
+                raise ValueError(f"cannot be followed{reason}")
         except OSError as error:
             known = ", ".join(built_in())
             raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
@@ -78,12 +80,6 @@ class Schema:
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{shown}: {error}") from error
         return schema
-
-    def _try_out(self) -> None:
-        """Check that it can be followed."""
-        _bytes()
-        if reason := reason_against(self.grammar, json.dumps(self._constraints)):
-            raise ValueError(f"cannot be followed{reason}")
 
     @property
     def label(self) -> str:
@@ -195,11 +191,6 @@ def _tags(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(part, dict) and part.get("type") == "array":
             return part
     raise ValueError("has no list of tags")
-
-
-def _holds_strings(schema: dict[str, Any]) -> bool:
-    items = _tags(schema).get("items")
-    return _tags(schema) is schema and isinstance(items, dict) and items.get("type") == "string"
 
 
 def _depth(value: Any) -> int:
@@ -318,18 +309,15 @@ def without_notes(schema: Any) -> Any:
     """Return a schema without titles, descriptions and comments, its own and those of the schemas inside."""
     if not isinstance(schema, dict):
         return schema
-    return {name: _inside(name, value) for name, value in schema.items() if not _is_note(name, value)}
-
-
-def _inside(name: str, value: Any) -> Any:
-    if name in _INSIDE:
-        return without_notes(value)
-    if name in _LISTED and isinstance(value, list):
-        return [without_notes(each) for each in value]
-    if name in _NAMED and isinstance(value, dict):
-        return {key: without_notes(each) for key, each in value.items()}
-    return value
-
-
-def _is_note(name: str, value: Any) -> bool:
-    return name in _NOTES and isinstance(value, str)
+    plain = {}
+    for name, value in schema.items():
+        if name in _NOTES and isinstance(value, str):
+            continue
+        if name in _INSIDE:
+            value = without_notes(value)
+        elif name in _LISTED and isinstance(value, list):
+            value = [without_notes(each) for each in value]
+        elif name in _NAMED and isinstance(value, dict):
+            value = {key: without_notes(each) for key, each in value.items()}
+        plain[name] = value
+    return plain

@@ -228,11 +228,14 @@ def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, llava_folde
     assert len(first) > 50  # transformers' default would leave the 50 likeliest
 
 
-def test_llavas_prompt_without_a_template(llava, llava_folder, photos, tmp_path):
+@pytest.mark.parametrize(("family", "template"), [("llava", "chat_template.jinja"), ("qwen", "chat_template.json")])
+def test_a_template_of_its_own_file_is_not_needed(family, template, request, photos, tmp_path):
+    """LLaVA's prompt is known without one; Qwen's tokenizer config has it too."""
     folder = tmp_path / "bare"
-    shutil.copytree(llava_folder, folder)
-    (folder / "chat_template.jinja").unlink()
-    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == llava.caption(photos["coffee"]).text
+    shutil.copytree(request.getfixturevalue(f"{family}_folder"), folder)
+    (folder / template).unlink()
+    expected = request.getfixturevalue(family).caption(photos["coffee"]).text
+    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == expected
 
 
 def test_no_template_at_all_is_refused(qwen_folder, photos, tmp_path):
@@ -366,28 +369,11 @@ def test_public_names():
         "load run_pictures"
     )
     assert sira_cli.__all__ == names.split()
+    assert dir(sira_cli) == sorted(sira_cli.__all__)
     for name in sira_cli.__all__:
         assert getattr(sira_cli, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sira_cli.nothing  # noqa: B018
-
-
-def test_all_methods_of_a_model_share_the_lock_of_its_tokenizer():
-    """One thread prepares prompts while another reads the texts of another method."""
-    demo = load("demo")
-    other = demo.under(demo.decoder)
-    assert other.vocabulary is other.parser.vocabulary is demo.vocabulary
-
-
-def test_a_template_in_the_tokenizer_config_is_enough(qwen, qwen_folder, photos, tmp_path):
-    folder = tmp_path / "tokenizer-template"
-    shutil.copytree(qwen_folder, folder)
-    (folder / "chat_template.json").unlink()
-    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == qwen.caption(photos["coffee"]).text
-
-
-def test_an_empty_prompt_is_a_prompt(llava, photos):
-    assert llava.caption(photos["coffee"], prompt="").prompt == ""
 
 
 def test_a_method_is_given_by_its_name(photos):

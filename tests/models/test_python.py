@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-import sira_cli
 from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
 from sira_cli.pictures.sources import as_picture, open_picture
@@ -151,7 +150,3 @@ def test_on_step_sees_both_streams_of_greedy(demo, prepared):
         demo.model.generate(**prepared, max_new_tokens=2, do_sample=False)
     assert torch.equal(steps[0].contrast, steps[0].full)
     assert not torch.equal(steps[0].cf, steps[0].full)
-
-
-def test_public_names_are_listed():
-    assert dir(sira_cli) == sorted(sira_cli.__all__)
