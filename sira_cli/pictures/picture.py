@@ -158,7 +158,7 @@ class Picture:
     number: int = 1
     id: str = ""
     fault: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    fields: Mapping[str, Any] | None = field(default=None, compare=False)
     reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)
 
     def asking(self, prompt: str, number: str | int, reads: Cache[bytes]) -> Picture:
@@ -223,7 +223,7 @@ class Picture:
         if self.prompt is not None or self.caption is not None:
             return {}
         self._check()
-        return self.fields if self.together else self.sources[0].columns()
+        return (self.fields or {}) if self.together else self.sources[0].columns()
 
     def is_missing(self) -> bool:
         """Return whether one of its pictures is known to be missing, without reading it."""
@@ -326,7 +326,7 @@ def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = Non
     sources = tuple(source for picture in pictures for source in picture.sources)
     if not sources:
         raise PictureError("a group of pictures is empty: expected one picture or more")
-    return Picture(sources, together=True, fields=fields or {})
+    return Picture(sources, together=True, fields=fields)
 
 
 def digest_of(hashes: Sequence[str]) -> str:

@@ -112,7 +112,8 @@ class StoreSource(Source):
     def read(self) -> bytes:
         """Fetch the object."""
         try:
-            return stores.read(self.location)
+            with stores.opened(self.location) as file:
+                return file.read()
         except FileNotFoundError:
             raise PictureError(f"{self.shown}: no such file") from None
         except (OSError, ValueError) as error:

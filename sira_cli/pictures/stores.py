@@ -32,12 +32,6 @@ def without_password(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def read(uri: str) -> bytes:
-    """Return all bytes of an object."""
-    with opened(uri) as file:
-        return file.read()
-
-
 @contextmanager
 def opened(uri: str) -> Iterator[BinaryIO]:
     """Open an object, or a local path, for random access."""

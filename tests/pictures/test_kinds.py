@@ -14,7 +14,7 @@ from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.picture import Picture, Source
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, MemorySource, StdinSource, StoreSource, as_picture
 
 
@@ -100,18 +100,3 @@ def test_what_a_program_holds_in_memory(photo):
     assert held.open().sha256 == hashlib.sha256(image.tobytes()).hexdigest()
     assert streamed.open().sha256 == hashlib.sha256(photo.read_bytes()).hexdigest()
     assert as_picture(held) is held
-
-
-def test_another_kind_needs_no_more_than_a_way_to_read(photo):
-    """A new place where pictures live: nobody asks what kind it is."""
-
-    class Vault(Source):
-        def read(self) -> bytes:
-            return photo.read_bytes()
-
-    picture = Picture((Vault("vault://7", "vault/7.jpg"),))
-    assert as_picture(picture) is picture
-    assert picture.open().sha256 == as_picture(photo).open().sha256
-    assert (picture.name_in(None), picture.shown, picture.identity) == ("vault://7", "vault://7", "vault://7")
-    assert picture.mirrored(".txt") == Path("vault/7.txt")
-    assert (picture.is_here(), picture.is_missing()) == (False, False)

@@ -99,21 +99,16 @@ def test_grey(photo, tmp_path):
     assert red.tobytes() == green.tobytes() == blue.tobytes()
 
 
-def test_one_bit(tmp_path):
-    assert open_picture(save(Image.new("1", (4, 4), 1), tmp_path / "fax.tiff")).image.getpixel((0, 0)) == WHITE
-
-
-@pytest.mark.parametrize("suffix", ["png", "tiff"])
-def test_16_bit_grey_keeps_its_brightness(tmp_path, suffix):
-    ramp = np.linspace(0, 65535, 256, dtype=np.uint16).reshape(16, 16)
+@pytest.mark.parametrize(
+    ("kind", "white", "suffix"),
+    [
+        *((np.uint16, 65535, suffix) for suffix in ("png", "tiff")),
+        *((np.float32, white, "tiff") for white in (1.0, 255.0, 65535.0)),
+    ],
+)
+def test_deep_samples_keep_their_brightness(tmp_path, kind, white, suffix):
+    ramp = np.linspace(0, white, 256, dtype=kind).reshape(16, 16)
     image = open_picture(save(Image.fromarray(ramp), tmp_path / f"deep.{suffix}")).image
-    assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
-
-
-@pytest.mark.parametrize("white", [1.0, 255.0, 65535.0])
-def test_floats(tmp_path, white):
-    ramp = np.linspace(0, white, 256, dtype=np.float32).reshape(16, 16)
-    image = open_picture(save(Image.fromarray(ramp), tmp_path / "float.tiff")).image
     assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
 
 
@@ -153,21 +148,18 @@ def test_truncated(photo, tmp_path, suffix):
     assert error(path).startswith(f"{path}: is damaged: ")
 
 
-def test_empty(tmp_path):
-    path = tmp_path / "empty.jpg"
-    path.touch()
-    assert error(path) == f"{path}: is empty (0 bytes)"
-
-
-def test_not_a_picture(tmp_path):
-    path = tmp_path / "notes.jpg"
-    path.write_text("not a picture")
-    assert "is not a picture that Pillow can read" in error(path)
-
-
-def test_postscript_is_not_handed_to_an_interpreter(tmp_path):
-    path = save(Image.new("RGB", (8, 8)), tmp_path / "drawing.eps")
-    assert "is not a picture that Pillow can read" in error(path)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jpg", b"", "is empty (0 bytes)"),
+        ("notes.jpg", b"not a picture", "is not a picture that Pillow can read; convert it to PNG or JPEG"),
+        ("drawing.eps", b"%!PS-Adobe-3.0 EPSF-3.0", "is not a picture that Pillow can read; convert it to PNG or JPEG"),
+    ],
+)
+def test_files_that_are_no_pictures(tmp_path, name, content, message):
+    """PostScript is not handed to an interpreter."""
+    (tmp_path / name).write_bytes(content)
+    assert error(tmp_path / name) == f"{tmp_path / name}: {message}"
 
 
 def test_a_decompression_bomb(tmp_path):
