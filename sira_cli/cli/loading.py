@@ -89,10 +89,16 @@ def loading(model: ResearchModelOptions, method: str | Method) -> dict[str, Any]
 
 
 def engines_of(model: ResearchModelOptions, engine: EngineOptions) -> Engines:
-    """Return the engines that the options choose: the model on this machine, or Ray's workers."""
+    """Return the engines that the options choose: the model on this machine, in vLLM, or Ray's workers."""
     from sira_cli.run.engines import Engines
 
     def load(job: Job) -> Lvlm:
+        if engine.on_vllm:
+            with waiting("starting vLLM"):
+                from sira_cli.vllm import engine as vllm
+
+                at_once = engine.batch_size if isinstance(engine.batch_size, int) else None
+                return vllm.load(job.preset, job.method, job.request, at_once=at_once, offline=model.offline)
         return load_model(job.preset, model, job.method, job.pictures)
 
     def start(job: Job) -> Engine:

@@ -65,6 +65,7 @@ def run_pictures(
         choices=choices,
         verify=options.verify.read(first),
         schema=options.schema.read(),
+        engine="vllm" * engine.on_vllm,
         **output.targets,
     ) as jobs:
         note_idle(decoding, first)

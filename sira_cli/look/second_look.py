@@ -107,9 +107,13 @@ class SecondLook:
             lvlm.check_prompt(prompt)
         except SettingsError as error:
             raise PictureSettingsError(str(error)) from None
+        return lvlm.vocabulary.text(self._decoded(image, prompt))
+
+    def _decoded(self, image: Image.Image, prompt: str) -> list[int]:
         inputs = self._inputs(image, [prompt])
-        output = lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
-        return lvlm.vocabulary.text(output[0, inputs["input_ids"].shape[1] :].tolist())
+        output = self._lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
+        tokens: list[int] = output[0, inputs["input_ids"].shape[1] :].tolist()
+        return tokens
 
     def _inputs(self, image: Image.Image, prompts: Sequence[str]) -> Any:
         with self._lvlm.vocabulary.lock:

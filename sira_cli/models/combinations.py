@@ -11,6 +11,8 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.schema import Schema
 
+_REPETITION = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}
+
 
 class Row(NamedTuple):
     """Two features, and the message that refuses them; `{feature}` stands for its name in `check`."""
@@ -43,6 +45,24 @@ ROWS = (
     Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
     Row("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
     Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
+    Row("engine", "other_method", "{engine} decodes with sira and greedy only: leave it out for {other_method}"),
+    Row(
+        "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
+    ),
+    Row("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: leave one of them out"),
+    Row("engine", "beams", "{engine} follows one text per picture: leave out {beams}"),
+    Row("engine", "repetition", "{engine} has no {repetition}: leave one of them out"),
+    Row("engine", "loading", "{engine} loads models itself, without {loading}: leave one of them out"),
+    Row(
+        "engine",
+        "thoughts",
+        "{engine} rules tokens out from the first one on, also in {thoughts}: leave one of them out",
+    ),
+    Row(
+        "engine",
+        "cut",
+        "{engine} rules tokens out after the cut-off `beta=`, which may leave none: leave one of them out",
+    ),
     Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (sira doctor)"),
 )
 
@@ -57,6 +77,7 @@ def check(
     verify: str | None = None,
     schema: Schema | None = None,
     streams: str = "",
+    engine: str = "",
 ) -> None:
     """Check that the features of a run can be combined; `verify`: the mode of the second look."""
     generation, named = preset.generation, f"method {method.name}"
@@ -81,6 +102,12 @@ def check(
         "lists": ("`tags=`" if tags else "`schema=`") * (schema is not None and schema.has_lists),
         "demo": preset.name * (preset.name == "demo"),
         "streams": streams,
+        "engine": f"`engine=` {engine}" * bool(engine),
+        "other_method": named * (method.name not in ("sira", "greedy")),
+        "repetition": next((f"`{name}=`" for name, off in _REPETITION.items() if getattr(generation, name) != off), ""),
+        "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
+        "thoughts": "`think=`" * bool(generation.think and schema is not None),
+        "cut": "`beta=`" * (preset.sira_config.beta is not None and schema is not None),
     }
     for row in ROWS:
         if features[row.one] and features[row.other]:

@@ -62,8 +62,9 @@ def chat_inputs(
     system: str = "",
     think: bool = False,
     at_once: bool = False,
+    as_text: bool = False,
 ) -> Any:
-    """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format."""
+    """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format, or to texts of it."""
     seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
     template = template_of(processor)
@@ -75,23 +76,25 @@ def chat_inputs(
         for prompt in prompts:
             check_chat(processor, prompt, system)
         words = [turns_of(prompt)[0].text for prompt in prompts]
-        said = [f"{system} {text}" if system else text for text in words]
+        whole = [f"{system} {text}" if system else text for text in words]
         before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
         texts = [
-            f"{before}{each * len(own)}{after.format(prompt=prompt)}" for prompt, own in zip(said, seen, strict=True)
+            f"{before}{each * len(own)}{after.format(prompt=prompt)}" for prompt, own in zip(whole, seen, strict=True)
         ]
-        return processor(images=seen, text=texts, padding=True, return_tensors="pt")
+        return texts if as_text else processor(images=seen, text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
+    said = [chats.chat(prompt, shown) for prompt, shown in zip(prompts, seen, strict=True)]
+    how = {"chat_template": chats.template, "add_generation_prompt": True, **chats.switches}
+    if as_text:
+        return processor.apply_chat_template(said, tokenize=False, **how)
     images_apart = {"images": seen} if chats.plain else {}
     return processor.apply_chat_template(
-        [chats.chat(prompt, shown) for prompt, shown in zip(prompts, seen, strict=True)],
-        chat_template=chats.template,
-        add_generation_prompt=True,
+        said,
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
         processor_kwargs={"padding": True, **images_apart},
-        **chats.switches,
+        **how,
     )
 
 

@@ -49,18 +49,28 @@ class RowSampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores `[B, V]`, -inf except at the picked tokens, by inverting each row's cumulative sum."""
-        exact = torch.float64 if scores.device.type in ("cpu", "cuda") else torch.float32  # others may lack float64
         uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
-        sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
-        total = sums[:, -1:]
-        drawn = torch.stack(uniform).to(scores.device, exact) * total  # [B, 1]
-        drawn = drawn.minimum(total.nextafter(torch.zeros_like(total)))  # rounding must not pass the last token
-        picked = torch.searchsorted(sums, drawn, right=True)  # [B, 1]: the first token whose sum is larger
-        return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
+        return pick(scores, torch.stack(uniform))
+
+
+def pick(scores: Tensor, uniform: Tensor) -> Tensor:
+    """Return scores `[B, V]`, -inf except at the tokens that numbers `[B, 1]` from 0 to 1 draw."""
+    exact = torch.float64 if scores.device.type in ("cpu", "cuda") else torch.float32  # others may lack float64
+    sums = scores.softmax(dim=-1, dtype=exact).cumsum(dim=-1)  # [B, V]
+    total = sums[:, -1:]
+    drawn = uniform.to(scores.device, exact) * total  # [B, 1]
+    drawn = drawn.minimum(total.nextafter(torch.zeros_like(total)))  # rounding must not pass the last token
+    picked = torch.searchsorted(sums, drawn, right=True)  # [B, 1]: the first token whose sum is larger
+    return torch.full_like(scores, -torch.inf).scatter(1, picked, 0.0)
 
 
 def sampler(seeds: Sequence[int], settings: Generation, drawn: int = 0) -> LogitsProcessorList:
-    """Return processors that sample B rows with these seeds, in the order of transformers; `drawn` as `RowSampler`."""
+    """Return processors that sample B rows with these seeds; `drawn` as `RowSampler`."""
+    return LogitsProcessorList([*warpers(settings), RowSampler(seeds, drawn)])
+
+
+def warpers(settings: Generation) -> LogitsProcessorList:
+    """Return the processors of the distribution that tokens are drawn from, in the order of transformers."""
     processors = LogitsProcessorList([TemperatureLogitsWarper(max(settings.temperature, _COLDEST))])
     if settings.top_k:
         processors.append(TopKLogitsWarper(settings.top_k))
@@ -68,7 +78,6 @@ def sampler(seeds: Sequence[int], settings: Generation, drawn: int = 0) -> Logit
         processors.append(TopPLogitsWarper(settings.top_p))
     if settings.min_p:
         processors.append(MinPLogitsWarper(settings.min_p))
-    processors.append(RowSampler(seeds, drawn))
     return processors
 
 

@@ -40,7 +40,7 @@ class CheckRequest(Request):
         """Return the request for these pictures; each is asked about by itself."""
         return replace(super().about(pictures), together=1)
 
-    def check(self, preset: Preset, method: Method) -> None:
+    def check(self, preset: Preset, method: Method, engine: str = "") -> None:
         """Check nothing: whatever the method and the settings, the unchanged model is asked."""
 
     def settings(self, preset: Preset, method: Method) -> dict[str, Any]:

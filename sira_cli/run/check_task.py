@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.look.second_look import SecondLook
 from sira_cli.models.processor import check_pictures
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture
@@ -30,7 +29,7 @@ class CheckTask(PictureTask):
         super().__init__(lvlm, request, done)
         self.streams = False
         self._how = request.how.settings(lvlm.preset)
-        self._look = SecondLook(lvlm, request.how)
+        self._look = lvlm.look(request.how)
 
     def _final_answers(self) -> FinalAnswers:
         return FinalAnswers(self.lvlm)  # the captions exist already

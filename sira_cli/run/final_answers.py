@@ -9,10 +9,9 @@ from sira_cli.look.guiding import GuidedCaptions
 from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.verify import Verify
 from sira_cli.models import combinations
-from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Trail
 from sira_cli.models.schema import Schema
-from sira_cli.models.texts import Answer
+from sira_cli.models.texts import Answer, TextSettings
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -25,7 +24,7 @@ class FinalAnswers:
         settings: settings of the second look, as in records; empty without one.
     """
 
-    def __init__(self, lvlm: LoadedModel, verify: Verify | None = None, *, words: bool = False) -> None:
+    def __init__(self, lvlm: Any, verify: Verify | None = None, *, words: bool = False) -> None:
         """Prepare to answer."""
         self._lvlm, self.settings = lvlm, dict[str, Any]()
         self._guided: GuidedCaptions | None = None
@@ -36,7 +35,7 @@ class FinalAnswers:
         combinations.check(lvlm.preset, lvlm.decoder, words=words, verify=verify.mode)
         self.settings = verify.settings(lvlm.preset)
         self._guided = GuidedCaptions(lvlm, verify) if verify.guides else None
-        self._look = SecondLook(lvlm, verify) if self._guided is None else self._guided.look
+        self._look = lvlm.look(verify) if self._guided is None else self._guided.look
 
     @property
     def guides(self) -> bool:
@@ -73,11 +72,12 @@ class FinalAnswers:
     def finished(self, answer: Answer, image: Callable[[], Shown], schema: Schema | None = None) -> Answer:
         """Return a decoded answer in its final form, without decoding again."""
         if self._look is None:
-            return self._lvlm.preset.text.finished(answer)
+            text: TextSettings = self._lvlm.preset.text
+            return text.finished(answer)
         return self._seen(PictureLook(self._look, image()), answer, schema)
 
     def _seen(self, look: PictureLook, answer: Answer, schema: Schema | None) -> Answer:
-        text = self._lvlm.preset.text
+        text: TextSettings = self._lvlm.preset.text
         if schema is not None:
             return look.check_values(answer, schema, self.settings, text)
         answer = text.finished(answer)

@@ -16,7 +16,6 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.picture_task import PictureTask
 from sira_cli.run.records import Result
 from sira_cli.run.request import Request
-from sira_cli.run.runner import Runner
 
 TASKS: dict[str, Callable[..., PictureTask]] = {"caption": PictureTask, "ask": PictureTask, "check": CheckTask}
 
@@ -35,7 +34,7 @@ class LocalRun:
     ) -> None:
         """Prepare a run."""
         self._task = TASKS[request.task](lvlm, request, done)
-        self._runner = Runner(self._task, batch_size, on_text)
+        self._runner = lvlm.runner(self._task, batch_size, on_text)
 
     @property
     def batch_size(self) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.claims import Check
@@ -24,8 +24,9 @@ from sira_cli.models.processor import refusing
 from sira_cli.models.schema import SchemaSource
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.names import as_text
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
-from sira_cli.run.batch import Batch, Item
+from sira_cli.run.batch import Batch, BatchSize, Item
 from sira_cli.run.keys import Asked, Keys
 from sira_cli.run.picture_task import PictureTask
 from sira_cli.run.records import Result
@@ -42,7 +43,7 @@ class Lvlm(LoadedModel):
         place = f"{self.dtype} on {self.device}"
         return f"<Lvlm {self.preset.name or self.preset.model}: {self.method}{fork}{alpha}, {place}>"
 
-    def under(self, method: str | Method, preset: Preset | None = None, **settings: Any) -> Lvlm:
+    def under(self, method: str | Method, preset: Preset | None = None, **settings: Any) -> Self:
         """Return the same loaded model under another method, or with another preset; this one is unchanged.
 
         Args:
@@ -55,7 +56,20 @@ class Lvlm(LoadedModel):
         """
         preset = preset or self.preset
         decoder = preset.method(method).with_values(**settings)
-        return Lvlm(self.model, self.processor, preset, decoder, self.revision, self.vocabulary)
+        return type(self)(self.model, self.processor, preset, decoder, self.revision, self.vocabulary)
+
+    def look(self, verify: Verify | None = None) -> SecondLook:
+        """Return a second look by this model."""
+        return SecondLook(self, verify)
+
+    def runner(
+        self,
+        task: PictureTask,
+        batch_size: BatchSize | None = None,
+        on_text: Callable[[Picture, str], None] | None = None,
+    ) -> Runner[Result]:
+        """Return the runner of pictures through this model."""
+        return Runner(task, batch_size, on_text)
 
     @functools.cached_property
     def keys(self) -> Keys:
@@ -156,7 +170,7 @@ class Lvlm(LoadedModel):
             PictureError: the picture cannot be opened or processed.
             UnsupportedModelError: the tokenizer has no token for yes or no.
         """
-        look = SecondLook(self, Verify(words=words))
+        look = self.look(Verify(words=words))
         source = as_picture(picture)
         image = source.open().shown
         with refusing(source.shown):
@@ -180,7 +194,7 @@ class Lvlm(LoadedModel):
             raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
         task = PictureTask(self, Request.of(self.preset, "caption", prompt), lambda name: "")
         sources = (as_picture(source) for source in pictures)
-        items = Runner(task, batch_size).run(task.item(source, source.name_in(None)) for source in sources)
+        items = self.runner(task, batch_size).run(task.item(source, source.name_in(None)) for source in sources)
         with closing(items):
             yield from (item.result for item in items if isinstance(item, Item) and item.result is not None)
 

@@ -38,6 +38,7 @@ def opened_jobs(
     choices: Sequence[str] = (),
     verify: Verify | None = None,
     schema: SchemaSource | None = None,
+    engine: str = "",
     **targets: Any,
 ) -> Iterator[list[Job]]:
     """Find the pictures, and open a job for each method: everything is checked before a model is loaded."""
@@ -46,7 +47,7 @@ def opened_jobs(
     requests = {}
     for name, (preset, method) in chosen.items():
         requests[name] = Request.of(preset, task, prompt, questions=selection.questions is not None, **asked)
-        requests[name].check(preset, method)  # before pictures are looked for
+        requests[name].check(preset, method, engine)  # before pictures are looked for
     first, _ = next(iter(chosen.values()))
     pictures = selection.pictures(first.prompts.asking)
     jobs = []

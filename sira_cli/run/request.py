@@ -77,8 +77,8 @@ class Request:
         prompt = picture.asked(self.prompt)
         return filled(prompt, picture) if self.fills else prompt
 
-    def check(self, preset: Preset, method: Method) -> None:
-        """Check that the settings and the method support the request, before the model is loaded."""
+    def check(self, preset: Preset, method: Method, engine: str = "") -> None:
+        """Check that the settings, the method and the engine support the request, before the model is loaded."""
         choices = self.choices
         combinations.check(
             preset,
@@ -88,6 +88,7 @@ class Request:
             choices=choices,
             verify=None if self.verify is None else self.verify.mode,
             schema=self.schema,
+            engine=engine,
         )
         if not choices:
             return

@@ -13,6 +13,7 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.models import presets
 
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
+DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 WORKERS = {
@@ -78,7 +79,7 @@ def prepare(args: Any) -> None:
         from vllm.config import CUDAGraphMode
 
         args.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-    processor = "sira_cli.vllm.requests:AlphaOfRequest"
+    processor = "sira_cli.vllm.requests:RequestRows"
     if processor not in (args.logits_processors or ()):
         args.logits_processors = [*(args.logits_processors or ()), processor]
 

@@ -1,4 +1,4 @@
-"""alpha of each request: `extra_args={"sira": {"alpha": 0}}`."""
+"""What single requests ask of SIRA: `extra_args={"sira": {"alpha": 0}}`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 from contextlib import suppress
 from typing import Any
 
+import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
-from sira_cli.vllm.plugin import KEY
+from sira_cli.models.preset import Generation
+from sira_cli.models.sampling import pick, warpers
+from sira_cli.vllm.plugin import DRAW, KEY
+
+OWN = {"alpha", "view", "forced", "draw"}  # all but the first are for `engine`, and cannot come over HTTP
+_NO_IDS: Any = None  # the warpers do not look at the text
+VIEWS = {"full": 0.0, "cf": -1.0, "contrast": None}  # alpha that leaves one stream alone
 
 
-def alpha_of(params: Any) -> float | None:
-    """Return the alpha that a request asks for; None: the server's.
+def asked_of(params: Any) -> dict[str, Any]:
+    """Return the wishes of a request; empty: it has none.
 
     vLLM's HTTP interface (`vllm_xargs`) takes no nested values: there the same mapping is a text of JSON.
 
@@ -24,40 +31,91 @@ def alpha_of(params: Any) -> float | None:
     """
     given = (params.extra_args or {}).get(KEY)
     if given is None:
-        return None
+        return {}
+    known = OWN
     if isinstance(given, str):
+        known = {"alpha"}
         with suppress(ValueError):
             given = json.loads(given)
-    if not isinstance(given, dict) or set(given) != {"alpha"}:
+    if not isinstance(given, dict) or not given or not given.keys() <= known:
         raise SettingsError(f'"{KEY}" of a request takes {{"alpha": NUMBER}} and nothing else; got {given!r}')
-    return float(SiraConfig(alpha=given["alpha"]).alpha)
+    if "alpha" in given:
+        given = {**given, "alpha": float(SiraConfig(alpha=given["alpha"]).alpha)}
+    return given
 
 
-class AlphaOfRequest(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Changes no logits: vLLM tells it before each forward which request is in which row.
+class Row:
+    """One request in a batch.
 
     Attributes:
-        of_row: alpha of the rows whose request gives one.
+        alpha: its own; None: the server's.
+        whole: whether a cut-off by beta is left out.
+    """
+
+    def __init__(self, asked: dict[str, Any], text: list[int]) -> None:
+        self.alpha: float | None = asked.get("alpha")
+        self.whole = "view" in asked
+        if self.whole:
+            self.alpha = VIEWS[asked["view"]]
+        self._forced, self._draw, self._text = asked.get("forced"), asked.get("draw"), text
+        if self._draw:
+            self._random = torch.Generator().manual_seed(self._draw["seed"])
+            self._warpers = warpers(Generation(**{name: self._draw[name] for name in DRAW}))
+            self._drawn: list[torch.Tensor] = []
+
+    @property
+    def picks(self) -> bool:
+        """Whether it leaves one token only."""
+        return bool(self._forced or self._draw)
+
+    def picked(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return logits `[1, V]` that leave the next token only: a given one, or one drawn by the text's next number.
+
+        A step may be computed twice, or its token be thrown away: the number is that of the token's place.
+        """
+        place = len(self._text)
+        if self._forced:
+            forced = torch.full_like(logits, -torch.inf)
+            forced[:, self._forced[min(place, len(self._forced) - 1)]] = 0
+            return forced
+        while len(self._drawn) <= place:
+            self._drawn.append(torch.rand((1,), generator=self._random, dtype=torch.float64))
+        return pick(self._warpers(_NO_IDS, logits.float()), self._drawn[place][None]).to(logits.dtype)
+
+
+class RequestRows(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    """vLLM tells it before each forward which request is in which row.
+
+    Attributes:
+        rows: the rows of requests that ask for something.
     """
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
-        self.of_row: dict[int, float] = {}
+        self.rows: dict[int, Row] = {}
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Refuse a request with a sentence, which is a 400 over HTTP."""
-        alpha_of(sampling_params)
-        if sampling_params.prompt_logprobs is not None:
+        asked_of(sampling_params)
+        if sampling_params.prompt_logprobs is not None or sampling_params.prompt_logprob_token_ids is not None:
             raise SettingsError("prompt_logprobs are not defined under SIRA: leave them out")
 
     def is_argmax_invariant(self) -> bool:
-        """Return True: `apply` changes nothing."""
-        return True
+        """Return False: `apply` may leave one token."""
+        return False
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that came, moved and went."""
-        process_dict_updates(self.of_row, batch_update, lambda params, prompt, output: alpha_of(params))
 
-    def apply(self, logits: Any) -> Any:
-        """Return the logits; `compute_logits` has contrasted them."""
+        def row(params: Any, prompt: Any, output: list[int]) -> Row | None:
+            asked = asked_of(params)
+            return Row(asked, output) if asked else None
+
+        process_dict_updates(self.rows, batch_update, row)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Pick tokens; `compute_logits` has contrasted the logits `[R, V]`."""
+        for index, row in self.rows.items():
+            if row.picks and index < len(logits):
+                logits[index : index + 1] = row.picked(logits[index : index + 1])
         return logits

@@ -27,6 +27,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.vllm.plugin import CACHES
+from sira_cli.vllm.requests import Row
 
 Metadata = Any  # of one of vLLM's attention backends
 FIELDS = ("num_actual_tokens", "query_start_loc", "seq_lens", "block_table", "slot_mapping")  # that are read here
@@ -41,7 +42,7 @@ class Streams:
         full: layer name of late attention in the full stream.
         contrast: layer names of late attention in the contrast stream.
         builder: makes the metadata of the contrast stream's attention; None until the cache is there.
-        alphas: alpha of rows whose request gives one.
+        requests: the rows whose requests ask for something of their own.
         image: which rows of the next forward are image tokens `[N]`.
         n: rows of the full stream.
         rows: the text rows among them `[M]`, which the contrast stream also has.
@@ -50,15 +51,15 @@ class Streams:
     def __init__(self, config: SiraConfig, budget: int, full: str, contrast: list[str]) -> None:
         self.config, self.budget, self.full, self.contrast = config, budget, full, contrast
         self.builder: Any = None
-        self.alphas: dict[int, float] = {}
+        self.requests: dict[int, Row] = {}
         self.image: Tensor | None = None
         self.n = 0
         self.rows = torch.zeros(0, dtype=torch.long)
         self._text_rows = torch.zeros(0, dtype=torch.long)  # of each running request, at its first block
 
-    def ready(self, builder: Any, blocks: int, device: torch.device, alphas: dict[int, float]) -> None:
+    def ready(self, builder: Any, blocks: int, device: torch.device, requests: dict[int, Row]) -> None:
         """Take what is known once vLLM has made its cache."""
-        self.builder, self.alphas = builder, alphas
+        self.builder, self.requests = builder, requests
         self._text_rows = torch.zeros(blocks, dtype=torch.long, device=device)
 
     def begin(self, n: int, device: torch.device) -> None:
@@ -205,13 +206,14 @@ class TwoStreamModel:
         z_full, z_cf = z_full.float(), z_cf.float()
         config = self.sira.config
         alpha: Any = torch.full((len(z_full), 1), float(config.alpha))
-        for row, value in self.sira.alphas.items():
-            if row < len(alpha):  # vLLM warms up with fewer
-                alpha[row] = value
+        whole = torch.zeros(len(z_full), 1, dtype=torch.bool)
+        for index, row in self.sira.requests.items():
+            if index < len(alpha):  # vLLM warms up with fewer
+                alpha[index], whole[index] = config.alpha if row.alpha is None else row.alpha, row.whole
         alpha = alpha.to(z_full.device)  # [R, 1]
         z_cd = contrast(z_full, z_cf, alpha)
         if config.beta is not None:
-            z_cd = plausible(z_cd, z_full, config.beta)
+            z_cd = torch.where(whole.to(z_cd.device), z_cd, plausible(z_cd, z_full, config.beta))
         decoded: Tensor = torch.where(alpha == 0, z_full, z_cd)
         return decoded
 

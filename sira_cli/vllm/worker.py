@@ -13,7 +13,7 @@ from vllm.v1.worker.gpu_worker import Worker as GPUWorker
 
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.vllm.plugin import KEY, SETTINGS, config_of
-from sira_cli.vllm.requests import AlphaOfRequest
+from sira_cli.vllm.requests import RequestRows
 from sira_cli.vllm.streams import FIELDS, Streams, TwoStreamModel, install
 
 _log = logging.getLogger("vllm.sira")  # vLLM shows it with its own
@@ -46,11 +46,11 @@ class _TwoStreamWorker:
             raise UnsupportedModelError("SIRA cannot decode exactly: the model's layers have caches of several kinds")
         theirs = groups[0].get_metadata_builder()
         builder = type(theirs)(theirs.kv_cache_spec, streams.contrast, self.vllm_config, self.device)
-        processors = [p for p in runner.input_batch.logitsprocs.all if isinstance(p, AlphaOfRequest)]
+        processors = [p for p in runner.input_batch.logitsprocs.all if isinstance(p, RequestRows)]
         cache = runner.kv_cache_config
         block = cache.kv_cache_groups[groups[0].kv_cache_group_id].kv_cache_spec.block_size
         blocks = cache.num_blocks * block // builder.kv_cache_spec.block_size  # attention may see smaller ones
-        streams.ready(builder, blocks, self.device, processors[0].of_row)
+        streams.ready(builder, blocks, self.device, processors[0].rows)
         check(runner, streams, theirs)
         _log.info("SIRA decodes: K = %d, alpha = %g", len(streams.contrast), streams.config.alpha)
         return result

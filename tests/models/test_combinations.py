@@ -17,6 +17,7 @@ from sira_cli.models.schema import Schema
 from sira_cli.run.request import Request
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+SCHEMA = ["--schema", "alt+description"]
 # Each feature: its options, the settings of a preset, and the arguments of a request.
 FEATURES: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "sampling": (["--temperature", "1"], {"temperature": 1.0}, {}),
@@ -33,20 +34,30 @@ FEATURES: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "choices": (["--choices", "Yes,No"], {}, {"task": "ask", "choices": ("Yes", "No")}),
     "verify": (["--verify", "flag"], {}, {"verify": Verify()}),
     "guide": (["--verify", "guide"], {}, {"verify": Verify(mode="guide")}),
-    "schema": (["--schema", "alt+description"], {}, {"schema": Schema.of("alt+description")}),
+    "schema": (SCHEMA, {}, {"schema": Schema.of("alt+description")}),
     "lists": (["--schema", "labels"], {}, {"schema": Schema.of("labels")}),
     "demo": ([], {}, {}),  # the preset of all of these
     "streams": ([], {}, {"streams": "sira trace"}),
+    "engine": (["--engine", "vllm"], {}, {"engine": "vllm"}),
+    "other_method": (["--method", "vcd"], {}, {"method": "vcd"}),
+    "repetition": (["--set", "repetition_penalty=1.2"], {"repetition_penalty": 1.2}, {}),
+    "loading": (["--quantization", "8bit"], {"quantization": "8bit"}, {}),
+    "thoughts": (["--think", *SCHEMA], {"think": True}, {"schema": Schema.of("alt+description")}),
+    "cut": (["--set", "beta=0.1", *SCHEMA], {"beta": 0.1}, {"schema": Schema.of("alt+description")}),
 }
 PAIRS = [(row.one, row.other) for row in ROWS]
 # No command has both: --words and --verify are of caption, --choices of ask.
 ONLY_PYTHON = {("choices", "words"), ("choices", "verify"), ("guide", "no_caption")}
 # What else is there where a feature is: other features of the same method, for example.
-OPERA = {"own_search", "no_beams", "no_rows", "one_stream", "draws_nothing"}
+OPERA = {"other_method", "own_search", "no_beams", "no_rows", "one_stream", "draws_nothing"}
+WITH_SCHEMA = {"schema", "lists", "thoughts", "cut"}
 IMPLIED = dict.fromkeys(("own_search", "no_rows", "draws_nothing"), OPERA)
 IMPLIED |= {
-    "no_beams": {"one_stream"},
-    "one_stream": {"no_beams"},
+    "no_beams": {"one_stream", "other_method"},
+    "one_stream": {"no_beams", "other_method"},
+    "other_method": {"no_beams", "one_stream"},
+    "thoughts": {"think", "schema"},
+    "cut": {"schema"},
     "choices": {"no_caption"},
     "guide": {"verify"},
     "lists": {"schema"},
@@ -87,14 +98,15 @@ def test_a_row_is_refused_in_python(pair):
     if "streams" not in pair:
         preset, asked = asked_of(*pair)
         method = find(asked.pop("method", "sira"))
+        engine = asked.pop("engine", "")
         request = Request.of(preset, asked.pop("task", "caption"), "What?", **asked)
         with pytest.raises(SettingsError):
-            request.check(preset, method)
+            request.check(preset, method, engine)
 
 
 def test_pairs_that_are_not_in_the_table_are_not_refused():
     for one, other in itertools.combinations(FEATURES, 2):
-        if {one, other} <= OPERA:
+        if {one, other} <= OPERA or {one, other} <= WITH_SCHEMA:
             continue
         there = {one, other, "demo"} | IMPLIED.get(one, set()) | IMPLIED.get(other, set())
         assert bool(refusal(one, other)) == any({*pair} <= there for pair in PAIRS), (one, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,47 @@ def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
     return found
 
 
+def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list[list[list[dict[str, Any]]]]:
+    """Of each run, the records of `--engine vllm`, and those of the engine in process."""
+    import functools
+
+    import vllm
+
+    from sira_cli.look.verify import Verify
+    from sira_cli.models import presets
+    from sira_cli.pictures.sources import located
+    from sira_cli.run.check_request import CheckRequest
+    from sira_cli.run.local_run import LocalRun
+    from sira_cli.run.lvlm import load
+    from sira_cli.run.request import Request
+    from sira_cli.vllm import engine
+
+    vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
+    plain = presets.resolve(model).with_settings(dtype="float32", max_new_tokens=16)
+    first = Request.of(plain, "caption", None)
+    there = engine.load(plain, plain.method("sira"), replace(first, together=2), at_once=8, offline=True)
+    here, found = load(plain), []
+    for run in runs:
+        preset = plain.with_settings(**run.get("settings", {}))
+        method = preset.method(run.get("method", "sira"))
+        verify = Verify(mode="flag") if run.get("verify") else None
+        more = {"choices": tuple(run.get("choices", ())), "verify": verify, "schema": run.get("schema")}
+        task = run.get("task", "caption")
+        if task == "check":
+            request, preset, method = CheckRequest.under(preset, Verify())
+        else:
+            request = Request.of(preset, task, run.get("prompt"), **more)
+        request.check(preset, method, "vllm")
+        both = []
+        for lvlm in (there, here):
+            shown = [replace(located(path), caption=run.get("caption")) for path in pictures]
+            events = LocalRun(lvlm.under(method, preset), request).events((each, each.name_in(None)) for each in shown)
+            both.append([asdict(event.record) for event in events])
+        found.append(both)
+    return found
+
+
 if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    result: Any = {"decode": decode, "refusals": refusals, "refused": refused}[job.pop("do")](**job)
+    result: Any = {"decode": decode, "refusals": refusals, "refused": refused, "records": records}[job.pop("do")](**job)
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")

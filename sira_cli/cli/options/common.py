@@ -277,19 +277,27 @@ class EngineOptions:
     title: ClassVar[str] = "Speed"
 
     batch_size: BatchSizeOption = None
-    engine: Annotated[str, typer.Option(metavar="local|ray[:N]", help="Decode here, or with N workers on Ray.")] = (
-        "local"
-    )
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="local|ray[:N]|vllm", help="Decode here, with N workers on Ray, or in vLLM (docs/vllm.md)."
+        ),
+    ] = "local"
 
     def __post_init__(self) -> None:
         name, _, workers = self.engine.partition(":")
-        if self.engine != "local" and (name != "ray" or (workers.strip("0") and not workers.isdecimal())):
-            raise SettingsError(f"--engine {self.engine}: expected local, ray, or ray:N for N workers")
+        if self.engine not in ("local", "vllm") and (name != "ray" or (workers.strip("0") and not workers.isdecimal())):
+            raise SettingsError(f"--engine {self.engine}: expected local, vllm, ray, or ray:N for N workers")
 
     @property
     def on_ray(self) -> bool:
         """Whether pictures are decoded on a Ray cluster."""
-        return self.engine != "local"
+        return self.engine.startswith("ray")
+
+    @property
+    def on_vllm(self) -> bool:
+        """Whether vLLM decodes."""
+        return self.engine == "vllm"
 
     @property
     def workers(self) -> int | None:

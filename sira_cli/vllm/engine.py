@@ -1,0 +1,360 @@
+"""`--engine vllm`: vLLM decodes, and everything else is as in process.
+
+    a thread per picture    reads it, makes its prompt, waits for the text, asks about its objects
+    one thread              hands all prompts to vLLM, and the finished texts back
+    this thread             yields the records in order
+
+The model here has its structure and no weights: K, the chat format, tokens that end a text and the keys of records come
+from it as ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from transformers import AutoModelForImageTextToText, GenerationConfig
+
+from sira_cli.core.forward_pass import VIEWS
+from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.verify import LIST_TOKENS, Verify
+from sira_cli.methods.base import Method
+from sira_cli.methods.prompts import Prompt, pictures_of
+from sira_cli.models import combinations, presets
+from sira_cli.models.hub import find_checkpoint
+from sira_cli.models.load import check_structure, read_config
+from sira_cli.models.preset import Preset
+from sira_cli.models.processor import chat_inputs, load_processor, pad_to_square
+from sira_cli.models.texts import Answer
+from sira_cli.run.batch import Batch, Item, ahead, is_final
+from sira_cli.run.events import Halved
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.request import Request
+from sira_cli.run.runner import Runner
+from sira_cli.vllm.plugin import DRAW, KEY
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.schema import Schema
+
+MOST_AT_ONCE = 64  # requests, without --batch-size
+AHEAD = 16  # pictures that are read while as many requests as fit are running
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def load(preset: Preset, method: Method, request: Request, *, at_once: int | None, offline: bool) -> VllmLvlm:
+    """Start vLLM with the model of a preset, for one kind of request.
+
+    Raises:
+        SettingsError: vLLM is not installed, or cannot do what is asked for.
+        UnsupportedModelError: SIRA cannot follow the model exactly, here or in vLLM.
+    """
+    combinations.check(preset, method, engine="vllm")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm
+    except ImportError as error:
+        raise SettingsError("--engine vllm needs vLLM: see docs/vllm.md for what to install") from error
+    name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
+    code = preset.load.trust_remote_code
+    checkpoint = find_checkpoint(
+        name,
+        preset.revision,
+        offline=offline,
+        code=code,
+        expected_gb=preset.download_gb,
+        judge=lambda folder: check_structure(folder, preset),
+    )
+    folder = checkpoint.folder
+    processor = load_processor(folder, image=preset.image, trust_remote_code=code)
+    config = read_config(folder, trust_remote_code=code)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config, trust_remote_code=code)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    lvlm = VllmLvlm(model.eval(), processor, preset, method, checkpoint.revision)
+    sira = {KEY: {"k": lvlm.both_streams.k or lvlm.k, "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
+    engine = vllm.LLM(
+        model=str(folder),
+        dtype=preset.load.dtype,
+        trust_remote_code=code,
+        max_num_seqs=at_once or MOST_AT_ONCE,
+        max_model_len=-1,  # as long as fits into memory
+        limit_mm_per_prompt={"image": max(1, request.together)},
+        mm_processor_kwargs=_limits(preset, processor),
+        generation_config="vllm",  # no settings of sampling from the checkpoint's files
+        logprobs_mode="raw_logprobs",
+        structured_outputs_config={"backend": "guidance"},
+        additional_config=sira,
+    ).llm_engine
+    lvlm.texts = Texts(engine)
+    return lvlm
+
+
+def _limits(preset: Preset, processor: Any) -> dict[str, Any] | None:
+    """Return a preset's limits of pictures, as they were set on the processor here."""
+    given, images = preset.image, processor.image_processor
+    limits: dict[str, Any] = {}
+    if (given.max_pixels, given.min_pixels, given.longest_edge) != (None, None, None):
+        limits["size"] = dict(images.size)
+    if given.max_tiles is not None:
+        limits["max_patches"] = given.max_tiles
+    if given.pan_and_scan is not None:
+        limits["do_pan_and_scan"] = given.pan_and_scan
+    return limits or None
+
+
+class Texts:
+    """vLLM's engine, which many threads ask for texts."""
+
+    def __init__(self, engine: Any) -> None:
+        """Take an engine that decodes with SIRA."""
+        self.engine = engine
+        self.at_once: int = engine.vllm_config.scheduler_config.max_num_seqs
+        self._asked: SimpleQueue[tuple[Any, Any, Future[Any]]] = SimpleQueue()
+        Thread(target=self._run, name="sira-vllm-engine", daemon=True).start()
+
+    def ask(self, prompt: Any, params: Any) -> Future[Any]:
+        """Return the output of a request, when it comes."""
+        future: Future[Any] = Future()
+        self._asked.put((prompt, params, future))
+        return future
+
+    def _run(self) -> None:
+        running: dict[str, Future[Any]] = {}
+        names = map(str, itertools.count())
+        while True:
+            try:
+                self._begin(running, names)
+                for output in self.engine.step():
+                    if output.finished:
+                        running.pop(output.request_id).set_result(output)
+            except Exception as error:  # the engine itself
+                for future in running.values():
+                    future.set_exception(SiraError(f"vLLM's engine has ended: {str(error) or type(error).__name__}"))
+                running.clear()
+
+    def _begin(self, running: dict[str, Future[Any]], names: Iterator[str]) -> None:
+        """Hand new requests to the engine; wait for one if it has none."""
+        while True:
+            try:
+                prompt, params, future = self._asked.get(block=not running)
+            except Empty:
+                return
+            try:
+                name = next(names)
+                self.engine.add_request(name, prompt, params)
+                running[name] = future
+            except Exception as error:
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                future.set_exception(PictureSettingsError(f"vLLM refused it: {reason}"))
+
+
+class VllmLook(SecondLook):
+    """A second look whose questions vLLM answers."""
+
+    _lvlm: VllmLvlm
+
+    def last_logits(self, image: Any, questions: Sequence[str], prefix: Any = None) -> torch.Tensor:
+        """Return the logarithms of probabilities of the first token of each answer, where it says yes or no."""
+        tokens = [*self._yes, *self._no]
+        prompts = self._inputs(image, questions)["prompts"]
+        outputs = self._lvlm.outputs(prompts, "full", max_tokens=1, logprob_token_ids=tokens)
+        found = torch.full((len(questions), len(self._lvlm.processor.tokenizer)), -math.inf)
+        for row, output in zip(found, outputs, strict=True):
+            scores = output.outputs[0].logprobs[0]
+            row[tokens] = torch.tensor([scores[token].logprob for token in tokens])
+            rest = next(token for token in itertools.count() if token not in tokens)  # all others together
+            row[rest] = math.log1p(-min(1 - 1e-9, float(row[tokens].exp().sum())))
+        return found
+
+    def _decoded(self, image: Any, prompt: str) -> list[int]:
+        prompts = self._inputs(image, [prompt])["prompts"]
+        (output,) = self._lvlm.outputs(prompts, "full", max_tokens=LIST_TOKENS)
+        return list(output.outputs[0].token_ids)
+
+
+class VllmLvlm(Lvlm):
+    """A model without weights here, whose texts come from vLLM.
+
+    Attributes:
+        texts: vLLM's engine.
+    """
+
+    texts: Texts
+
+    def under(self, method: str | Method, preset: Preset | None = None, **settings: Any) -> Self:
+        """Return the same model under another method that its engine can decode with."""
+        other = super().under(method, preset, **settings)
+        other.texts = self.texts
+        if other.both_streams.k != self.both_streams.k:
+            raise SettingsError("--engine vllm has one K for a whole run: give all methods the same")
+        return other
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights in vLLM."""
+        return str(self.texts.engine.model_config.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        """Device of vLLM."""
+        return f"vllm on {self.texts.engine.vllm_config.device_config.device_type}"
+
+    def look(self, verify: Verify | None = None) -> SecondLook:
+        """Return a second look whose questions vLLM answers."""
+        return VllmLook(self, verify)
+
+    def runner(self, task: Any, batch_size: Any = None, on_text: Any = None) -> Together:
+        """Return a runner that keeps vLLM busy."""
+        return Together(task, self.texts.at_once)
+
+    def chat_inputs(
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
+    ) -> Any:
+        """Return prompts for vLLM, which makes the tensors itself."""
+        if self.preset.image.pad_to_square:
+            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
+        texts = chat_inputs(
+            self.processor,
+            self.model.config.model_type,
+            images,
+            prompts,
+            system=system or self.preset.prompts.system,
+            think=self.preset.generation.think,
+            at_once=at_once,
+            as_text=True,
+        )
+        bos = self.processor.tokenizer.bos_token  # as in transformers' own `apply_chat_template`
+        ids = [
+            self.processor.tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
+            for text in texts
+        ]
+        made = [
+            {"prompt_token_ids": row, "multi_modal_data": {"image": list(pictures_of(shown))}}
+            for row, shown in zip(ids, images, strict=True)
+        ]
+        return {"input_ids": [torch.tensor(row) for row in ids], "prompts": made}
+
+    def to_device(self, inputs: Any) -> Any:
+        """Return the prompts: they go to vLLM."""
+        return inputs
+
+    def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
+        """Leave prompts that are too long to vLLM, which refuses them."""
+
+    def outputs(self, prompts: Sequence[Any], view: str = "", *, asked: Any = None, **params: Any) -> list[Any]:
+        """Return vLLM's outputs for prompts, all of which are there at once.
+
+        Args:
+            prompts: from `chat_inputs`.
+            view: one stream alone, without a cut-off; empty: the method.
+            asked: of each prompt, more for `requests.Row`.
+            **params: of `SamplingParams`.
+        """
+        from vllm import SamplingParams
+
+        alpha = {"alpha": self.alpha}  # 0 under greedy
+        waiting = []
+        for index, prompt in enumerate(prompts):
+            own = ({"view": view} if view else alpha) | (asked[index] if asked else {})
+            given = SamplingParams(
+                temperature=0,
+                detokenize=False,
+                ignore_eos=True,
+                stop_token_ids=list(self.ends.ids),
+                extra_args={KEY: own} if own else None,
+                **params,
+            )
+            waiting.append(self.texts.ask(prompt, given))
+        return [each.result() for each in waiting]
+
+    def answer(
+        self,
+        inputs: Any,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        schemas: Sequence[Schema | None] | None = None,
+        **unused: Any,
+    ) -> list[Answer]:
+        """Decode each prompt; what `unused` would ask for is refused before, by `models.combinations`."""
+        from vllm.sampling_params import StructuredOutputsParams
+
+        how, prompts = self.preset.generation, inputs["prompts"]
+        schema = schemas[0] if schemas else None
+        params: dict[str, Any] = {"max_tokens": how.max_new_tokens}
+        if schema is not None:
+            params["structured_outputs"] = StructuredOutputsParams(grammar=schema.grammar)
+        asked = None
+        if how.temperature > 0:
+            draw = {name: getattr(how, name) for name in DRAW}
+            asked = [{"draw": {"seed": seed, **draw}} for seed in seeds or [how.seed] * len(prompts)]
+        return [
+            self.answer_of(list(output.outputs[0].token_ids), *self._counts(output), schema)
+            for output in self.outputs(prompts, asked=asked, **params)
+        ]
+
+    def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
+        """Count image tokens and prompt tokens, after vLLM has seen the prompts."""
+        images, tokens = zip(*inputs["counts"], strict=True)
+        return list(images), list(tokens)
+
+    def _logprobs(self, inputs: Any, tokens: list[int]) -> torch.Tensor:
+        """Force a text after each of B prompts, once on each stream and once on the contrast: `[3, B]`."""
+        found = torch.zeros(len(VIEWS), len(inputs["prompts"]))
+        for place, view in enumerate(VIEWS):
+            stream = "full" if view == "contrast" and self.alpha == 0 else view
+            asked = [{"forced": tokens}] * len(inputs["prompts"])
+            outputs = self.outputs(inputs["prompts"], stream, asked=asked, max_tokens=len(tokens), logprobs=0)
+            for row, output in enumerate(outputs):
+                steps = zip(output.outputs[0].logprobs, tokens, strict=True)
+                found[place, row] = sum(step[token].logprob for step, token in steps)
+            inputs["counts"] = [self._counts(output) for output in outputs]
+        return found
+
+    def _counts(self, output: Any) -> tuple[int, int]:
+        """Return the number of image tokens and of all tokens in a prompt."""
+        ids = torch.tensor([output.prompt_token_ids])
+        return int(self.find_image(ids).sum()), ids.shape[1]
+
+
+class Together(Runner[Any]):
+    """Pictures through vLLM, as many at once as it takes, a thread for each; otherwise as `Runner`."""
+
+    def run(self, todo: Iterable[Item[Any]]) -> Generator[Item[Any] | Halved, None, None]:
+        """Work on items, and yield each when it is settled, in order."""
+        size = self.batch_size + AHEAD
+        pool = ThreadPoolExecutor(size, "sira-vllm")
+        try:
+            yield from ahead(pool, self._work, todo, size)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, item: Item[Any]) -> Item[Any]:
+        began = time.perf_counter()
+        self._task.read(item)
+        if item.settled:
+            return item
+        batch = self._task.prepare(Batch([item]))
+        if not batch.items:
+            return item
+        try:
+            (answer,) = self._task.answers(batch)
+        except Exception as error:
+            if is_final(error):
+                raise
+            self._task.fail(item, error)
+        else:
+            self._task.settle(item, answer, 1000 * (time.perf_counter() - began))
+        return item
