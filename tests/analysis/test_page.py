@@ -158,6 +158,9 @@ def test_the_words_to_doubt_stand_beside_the_picture(tmp_path):
     assert shown == ["0.10", "0.40", "0.90"]  # a probability has no sign
     strip = re.search(r'<div class="strip".*?</div>', html, re.DOTALL)[0]
     assert '</span> <span class="tok ' in strip
+    # Colour begins where doubt does, as on a terminal and in the server's page.
+    coloured = re.findall(r'<span class="tok [^"]*\bg[1-4]\b[^"]*"[^>]*>([^<]*)<', strip)
+    assert [word.strip(" .,") for word in coloured] == ["dog", "sofa"]
     assert not re.search(r'<span class="tok [^>]*> ', strip)  # no coloured space at the end of a line
 
 
