@@ -31,13 +31,7 @@ KINDS = {"JPEG": ".jpg", "PNG": ".png", "WebP": ".webp", "TIFF": ".tif", "AVIF":
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine.
-
-    Attributes:
-        device: the device that `--device auto` picks.
-        chip: its name.
-        memory: of the device, for models.
-    """
+    """The machine; `memory` is that of the device which `--device auto` picks."""
 
     system: str
     python: str
@@ -50,13 +44,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class PresetFit:
-    """A shipped preset on this machine.
-
-    Attributes:
-        needed: bytes, of one picture at a time.
-        fits: whether the memory suffices.
-        downloaded: whether its files are on this machine.
-    """
+    """A shipped preset on this machine; `needed` bytes are for one picture at a time."""
 
     preset: str
     needed: int

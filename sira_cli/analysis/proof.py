@@ -121,10 +121,7 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """`exact`: as Algorithm 1, up to rounding; `not exact`; or `not proven`: nothing was compared.
-
-        Nothing is compared if logits are not finite, or both streams are equal: late layers do not read the image.
-        """
+        """`exact`, `not exact`, or `not proven`: logits are not finite, or no late layer reads the image."""
         if not all(map(math.isfinite, (self.worst_full, self.worst_cf, self.limit, self.gap))):
             return "not proven"
         if not self.equal_tokens or max(self.worst_full, self.worst_cf) > self.limit:
@@ -145,14 +142,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Exact:
-    """The comparison with the real weights.
-
-    Attributes:
-        compared: SIRA's first tokens, compared with the reference.
-        text: text of the tokens about the picture.
-        device, dtype: device and precision of the model.
-        seconds_sira, seconds_greedy: seconds to decode these tokens, prompt included.
-    """
+    """The comparison of SIRA's first tokens, their text, and the seconds to decode them, prompt included."""
 
     compared: Compared
     text: str
@@ -164,16 +154,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Proof(Report):
-    """The facts about a model, and whether SIRA decodes it as in Algorithm 1.
-
-    Attributes:
-        model, revision: as the preset has them.
-        family: name of the family; for other types, whether they were compared with the reference.
-        layers, b, k: L, the layer before which the model forks, and K.
-        seen: the processor's inputs from a picture and the caption prompt.
-        abilities: abilities of the model under SIRA.
-        real: the comparison.
-    """
+    """The facts about a model, and whether SIRA decodes it as in Algorithm 1; `layers`, `b`, `k` are L, b and K."""
 
     schema = "sira.proof/1"
 

@@ -23,7 +23,7 @@ from sira_cli.analysis.bench.report import BenchReport, BenchRow, Sizes, Timing
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import presets
@@ -133,12 +133,6 @@ def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kin
     assert same[0] == same[1]
 
 
-@pytest.mark.parametrize("layers", [1, 43])
-def test_a_shape_has_not_more_layers_than_the_model(layers: int):
-    with pytest.raises(SettingsError, match=f"`layers={layers}`: this shape can have 2 to 42"):
-        shortened(random_models.read("gemma4-e4b"), layers)
-
-
 # --- one request
 
 
@@ -226,12 +220,6 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
         for cf in (0, prompt + 2, text):
             with pytest.raises(SiraError, match="method sira"):
                 check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, cf)] * 2)], 3)
-
-
-def test_the_size_of_a_cache_is_that_of_its_tensors(qwen: Lvlm):
-    cache = hf.DynamicCache()
-    cache.update(torch.zeros(2, 3, 5, 7, dtype=torch.bfloat16), torch.zeros(2, 3, 5, 7, dtype=torch.bfloat16), 0)
-    assert cache_bytes(cache)[0] == 2 * 2 * 3 * 5 * 7 * 2
 
 
 # --- figures

@@ -13,6 +13,7 @@ from sira_cli import load
 from sira_cli.analysis import doctor
 from sira_cli.analysis.bench.measure import bench
 from sira_cli.analysis.doctor import PresetFit, extras, recommend, vllm_state
+from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
 from sira_cli.models.sizes import check_default_fits, needed, size_of
@@ -215,3 +216,12 @@ def test_extras_name_what_is_missing(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "matplotlib" else version(name))
     assert [name for name, missing in extras().items() if missing] == ["plot"]
     assert extras()["plot"][0].startswith("matplotlib>=")
+
+
+def test_a_download_names_the_smallest_preset_that_fits(capsys, memory):
+    memory(16 * GB)
+    announce(hub.Download("owner/model", "main", 16.6, "/cache"))
+    assert "16.6 GB, to /cache (the smallest that fits here: --preset qwen3-vl-2b; " in capsys.readouterr().err
+    memory(4 * GB)
+    announce(hub.Download("owner/model", "main", 16.6, "/cache"))
+    assert "(--preset demo needs no download, but knows drawn scenes only)" in capsys.readouterr().err

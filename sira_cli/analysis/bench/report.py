@@ -69,12 +69,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of one method.
-
-    Attributes:
-        seconds: over the runs.
-        ratio: ratio to the baseline's run of the same round, so that a drifting machine favours no method.
-    """
+    """One figure of one method, and its ratio to greedy's in the same round: a drifting machine favours no method."""
 
     seconds: Spread
     ratio: Spread
@@ -104,7 +99,6 @@ class BenchRow:
     """A method at a batch size.
 
     Attributes:
-        method: its name.
         batch, prompt_tokens, image_tokens: as in `Sizes`.
         prefill: from the image encoder to the first token; of a method with two passes, both.
         step: time between two tokens of a text, or two lengths of a search: the median of a run's steps. None: only one
@@ -155,17 +149,10 @@ class BenchReport(Report):
     """The measurements, with model and device.
 
     Attributes:
-        model: preset or model.
-        device: the chip.
-        torch, transformers: their versions.
-        k, layers, alpha: of SIRA.
         weights: random, or the model's.
-        parameters: number of weights.
         runs: measured rounds, after one that only warms up.
         rows: by batch size; greedy's come first.
         stand_ins: methods whose calibration had random values.
-        processor_time: whether times are the process's processor time instead of elapsed time.
-        quantization: of the weights; None: none.
     """
 
     schema = "sira.bench/1"

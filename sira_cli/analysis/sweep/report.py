@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.analysis.experiment import ModelReport, Table, Units
 from sira_cli.analysis.plots import STYLES, new_figure
-from sira_cli.analysis.sweep.questions import (
-    GREEDY,
-    Cell,
-    Grid,
-    Question,
-    QuestionSet,
-    answer_unit,
-    caption_unit,
-)
+from sira_cli.analysis.sweep.questions import GREEDY, Cell, Grid, Question, QuestionSet, answer_unit, caption_unit
 from sira_cli.errors import PictureError
 from sira_cli.eval.figures import (
     add_answer,
@@ -221,11 +213,9 @@ class SweepReport(ModelReport):
             return "none of these settings"
         row = next(row for row in self.rows if row.cell == self.best)
         apart = row.differences[self.by]
-        interval = f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
-        nothing = ", which holds 0: no difference to greedy is shown" * (apart.low <= 0 <= apart.high)
-        return f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, {interval}" + (
-            nothing
-        )
+        line = f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, "
+        line += f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
+        return line + ", which holds 0: no difference to greedy is shown" * (apart.low <= 0 <= apart.high)
 
     def draw(self) -> Plot:
         """Draw Figure 3: (a) the score over K at the best alpha, (b) over alpha, from greedy on, at the best K.
