@@ -13,17 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
 from skimage import data
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 
 from sira_cli import load
+from sira_cli.errors import HugePictureError
+from sira_cli.models import presets
 from sira_cli.models.processor import chat_inputs
-from tests.support.checkpoints_other import WRITERS
-from tests.support.helpers import mostly_slow
+from sira_cli.pictures.sources import open_picture
+from tests.support.checkpoints_other import WRITERS, write_gemma4
+from tests.support.helpers import SlowContrast, mostly_slow
+from tests.support.tiny import Tiny
 
 PROMPT = "Is there a cat on the table?"
 QUICK = ("LLaVA-NeXT", "Pixtral (LLaVA)", "InternVL", "Idefics3", "Gemma 3")
@@ -198,3 +204,91 @@ BY_HAND: dict[str, Callable[..., tuple[Any, str, str]]] = {
     "Pixtral (LLaVA)": _expand_pixtral,
     "Mistral 3": _expand_pixtral,
 }
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    return load(write_gemma4(tmp_path_factory.mktemp("gemma4") / "checkpoint"), max_new_tokens=6, dtype="float32")
+
+
+def test_the_prompt_has_the_picture_and_no_thought(gemma, photos):
+    inputs = gemma.prepare([open_picture(photos["tall"]).image], [PROMPT])
+    text = gemma.processor.tokenizer.decode(inputs["input_ids"][0])
+    assert re.sub(r"(<\|image\|>)+", "IMAGE", text) == (
+        f"<bos><|turn>user\n<|image>IMAGE<image|>{PROMPT}<turn|>\n<|turn>model\n"
+    )
+
+
+def test_pictures_have_as_many_tokens_as_their_patches_pool_to(gemma, photos):
+    for photo in photos.values():
+        with Image.open(photo) as image:
+            height, width = get_aspect_ratio_preserving_size(
+                image.height, image.width, patch_size=16, max_patches=70 * 9, pooling_kernel_size=3
+            )
+        assert gemma.ask(photo, PROMPT).image_tokens == height // 48 * (width // 48)
+
+
+def test_texts_are_those_of_the_reference(gemma, photos):
+    inputs = gemma.prepare([open_picture(photos["chelsea"]).image], [PROMPT])
+    case = Tiny(gemma.model, dict(inputs), {"mm_token_type_ids": 0})
+    slow = SlowContrast(case, gemma.k, gemma.alpha, image_token=gemma.model.config.image_token_id)
+    with torch.no_grad():
+        expected = gemma.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
+    answer = gemma.processor.tokenizer.decode(expected[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert gemma.ask(photos["chelsea"], PROMPT).text == answer.strip()
+
+
+def test_a_batch_of_different_sizes_gives_the_texts_of_single_runs(gemma, photos):
+    pictures = [photos["tall"], photos["chelsea"], photos["rocket"]]
+    single = [gemma.caption(picture).text for picture in pictures]
+    assert [result.text for result in gemma.caption_many(pictures, batch_size=3)] == single
+
+
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+    "and polite answers to the user's questions."
+)
+
+
+@pytest.fixture(scope="module")
+def original(layout):
+    """LLaVA-1.5 as its authors evaluate it."""
+    preset = presets.find("llava-1.5-7b-original")
+    return load(preset.model_copy(update={"model": str(layout("llava-1.5-7b"))}))
+
+
+@pytest.mark.parametrize("portrait", [False, True])
+def test_pictures_padded_to_a_square_are_those_of_llavas_authors(original, portrait):
+    """Its `expand2square`, restated: the middle of a square in 255 times CLIP's mean, rounded down."""
+    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
+    square = np.tile(np.uint8([122, 116, 104]), (640, 640, 1))
+    square[80:560] = pixels
+    if portrait:
+        pixels, square = pixels.transpose(1, 0, 2), square.transpose(1, 0, 2)
+    found = original.prepare([Image.fromarray(pixels)], ["What is this?"])["pixel_values"]
+    expected = original.processor.image_processor(Image.fromarray(square), return_tensors="pt")["pixel_values"]
+    assert torch.equal(found, expected)
+
+
+def test_the_hub_s_processor_does_not_see_the_sides(original):
+    """An object in the outer eighth of 640 x 480, of which the crop keeps the middle 480."""
+    without = Image.new("RGB", (640, 480), "grey")
+    picture = without.copy()
+    picture.paste("red", (0, 0, 70, 480))
+    hub = original.under(original.decoder, original.preset.with_values(pad_to_square=None))
+    for model, seen in ((hub, False), (original, True)):
+        one, two = (model.prepare([each], ["What is this?"])["pixel_values"] for each in (without, picture))
+        assert torch.equal(one, two) is not seen
+
+
+def test_the_prompt_of_llavas_authors(original):
+    ids = original.prepare([Image.new("RGB", (64, 48))], ["What is this?"])["input_ids"][0]
+    text = original.processor.tokenizer.decode(ids, skip_special_tokens=False).removeprefix("<s>").strip()
+    text = text.replace("<image>" * 576 + " ", "<image>")  # SentencePiece begins each piece of text with a space
+    assert text == f"{SYSTEM} USER: <image>\nWhat is this? ASSISTANT:"
+
+
+def test_a_strip_that_would_make_a_huge_square_is_refused(original, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    with pytest.raises(HugePictureError, match=r"400 x 2 would have 160,000 pixels; expected at most 100,000"):
+        original.caption(Image.new("RGB", (400, 2)))

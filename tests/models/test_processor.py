@@ -1,0 +1,260 @@
+"""A checkpoint's processor: older files completed, the size of pictures for a model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from transformers import AutoConfig
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+
+from sira_cli import load
+from sira_cli.core.image_tokens import ImageTokens
+from sira_cli.errors import SettingsError, UnsupportedModelError
+from sira_cli.models import presets
+from sira_cli.models import processor as loaded
+from sira_cli.models.preset import ImageSettings, Preset
+from sira_cli.models.processor import chat_inputs, check_picture_size, load_processor
+from tests.support import layouts
+from tests.support.checkpoints_all import ALL
+
+COUNTING = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
+
+
+def without(path: Path, *names: str) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: value for name, value in content.items() if name not in names}), encoding="utf-8")
+
+
+def without_file(folder: Path) -> None:
+    (folder / "processor_config.json").unlink()
+
+
+def without_values(folder: Path) -> None:
+    without(folder / "processor_config.json", *COUNTING)
+
+
+def without_class_token(folder: Path) -> None:
+    without(folder / "processor_config.json", "num_additional_image_tokens")
+
+
+def without_padding(folder: Path) -> None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            without(folder / name, "pad_token")
+
+
+@pytest.fixture
+def checkpoint(request, checkpoint_of: Callable[[str], Path]) -> Path:
+    """A family's, as it is today."""
+    return checkpoint_of(request.param)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "older"),
+    [
+        *itertools.product(("LLaVA-1.5", "LLaVA-NeXT"), (without_file, without_values, without_class_token)),
+        *(("LLaVA-1.5", without_padding), ("LLaVA-NeXT", without_padding), ("JoyCaption (LLaVA)", without_padding)),
+        ("JoyCaption (LLaVA)", without_values),  # its tower has no token of its own, and all of its tokens are kept
+    ],
+    indirect=["checkpoint"],
+)
+def test_an_older_folder_gives_the_same_texts(checkpoint: Path, tmp_path, photos, older: Callable[[Path], None]):
+    joycaption = json.loads((checkpoint / "config.json").read_text())["vision_config"]["model_type"].startswith(
+        "siglip"
+    )
+    settings: dict[str, Any] = {"system": "You are a helpful image captioner."} if joycaption else {}
+    folder = tmp_path / "older"
+    shutil.copytree(checkpoint, folder)
+    older(folder)
+    pictures = [photos["coffee"], photos["tall"]]  # of several lengths in LLaVA-NeXT, so that one is padded
+    now, then = (
+        list(load(place, max_new_tokens=4, **settings).caption_many(pictures)) for place in (checkpoint, folder)
+    )
+    assert [result.status for result in now] == ["ok", "ok"]
+    assert [(one.text, one.image_tokens) for one in then] == [(one.text, one.image_tokens) for one in now]
+
+
+def test_what_nothing_tells_is_refused_when_loading(llava_folder, tmp_path):
+    folder = tmp_path / "older"
+    shutil.copytree(llava_folder, folder)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            without(folder / name, "pad_token", "eos_token")
+    with pytest.raises(UnsupportedModelError, match="neither a padding token nor an end token"):
+        load(folder)
+
+
+def test_the_first_name_of_qwen_s_image_processor(qwen_folder, tmp_path, photos):
+    folder = tmp_path / "first upload"
+    shutil.copytree(qwen_folder, folder)
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings["image_processor_type"] = "Qwen2_5_VLImageProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    first, now = (load(place, max_new_tokens=4, max_pixels=40_000) for place in (folder, qwen_folder))
+    assert first.caption(photos["coffee"]).text == now.caption(photos["coffee"]).text
+    assert first.processor.image_processor.to_dict() == now.processor.image_processor.to_dict()
+
+
+QWEN = "Qwen/Qwen2.5-VL-7B-Instruct"
+LARGE = 4000, 3000
+
+
+@pytest.fixture
+def image_tokens(tmp_path):
+    """Count the image tokens of a picture of a size under a preset's model and settings."""
+
+    def count(name: str, size: tuple[int, int], image: ImageSettings) -> int:
+        folder = tmp_path / name
+        if not folder.exists():
+            layouts.write_files(name, folder)
+        config, processor = AutoConfig.from_pretrained(folder), load_processor(folder, image=image)
+        inputs = chat_inputs(processor, config.model_type, [Image.new("RGB", size)], ["What is this?"])
+        return int(ImageTokens().resolve(config).find(inputs["input_ids"]).sum())
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "settings", "expected"),
+    [
+        # As the issue has it: 28 x 28 pixels a token, 4:3 within 12,845,056 and within 1,003,520 pixels.
+        pytest.param("qwen2.5-vl-7b", LARGE, {}, 143 * 107, marks=pytest.mark.slow),
+        ("qwen2.5-vl-7b", LARGE, {"max_pixels": 1003520}, 41 * 30),
+        ("qwen2.5-vl-7b", (56, 56), {"min_pixels": 28 * 28 * 100}, 10 * 10),
+        ("qwen3-vl-8b", LARGE, {"max_pixels": 32 * 32 * 300, "min_pixels": 32 * 32}, 20 * 15),
+        ("qwen3-vl-8b", (32, 32), {"min_pixels": 32 * 32}, 1),
+        # Tiles of 448 x 448, as near to 4:3 as may be and rather more than fewer, and one of the whole picture.
+        ("internvl3-8b", LARGE, {}, (4 * 3 + 1) * 256),
+        ("internvl3-8b", LARGE, {"max_tiles": 4}, (2 * 2 + 1) * 256),
+        ("internvl3-8b", LARGE, {"max_tiles": 1}, 256),
+        ("smolvlm2-2.2b", LARGE, {}, 13 * 81),
+        ("smolvlm2-2.2b", LARGE, {"longest_edge": 768}, 5 * 81),
+        ("smolvlm2-2.2b", LARGE, {"longest_edge": 384}, 81),
+        ("gemma3-4b", (2000, 1000), {}, 256),
+        ("gemma3-4b", (2000, 1000), {"pan_and_scan": True}, 3 * 256),
+    ],
+)
+def test_limits_decide_how_many_image_tokens_there_are(image_tokens, name, size, settings, expected):
+    assert image_tokens(name, size, ImageSettings(**settings)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("qwen2.5-vl-7b", {"max_pixels": 3135}, r"image\.max_pixels: 3135 is below the processor's minimum of 3136"),
+        ("qwen2.5-vl-7b", {"min_pixels": 2000, "max_pixels": 1999}, r"max_pixels: 1999 is below .* 2000"),
+        ("qwen2.5-vl-7b", {"min_pixels": 12845057}, "12845057 is more than the 12845056 that .*: also give max_pixels"),
+        ("smolvlm2-2.2b", {"longest_edge": 383}, r"image\.longest_edge: 383 is below the processor's minimum of 384"),
+        ("llava-1.5-7b", {"min_pixels": 9}, r"image\.min_pixels: CLIPImageProcessor\w* has no such limit"),
+        ("internvl3-8b", {"pan_and_scan": True}, r"image\.pan_and_scan: .* has no such limit"),
+    ],
+)
+def test_what_a_processor_cannot_do_is_refused(image_tokens, name, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        image_tokens(name, (64, 64), ImageSettings(**settings))
+
+
+def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset():
+    assert presets.for_model(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
+    joycaption = presets.find("joycaption-beta-one")
+    preset = presets.resolve(joycaption.model)
+    assert preset.prompts.system == joycaption.prompts.system == "You are a helpful image captioner."
+    assert (preset.name, preset.sira.k) == ("", None)
+    assert presets.for_model("./folder") == Preset(model="./folder")
+
+
+def test_the_command_says_so(sira, photos):
+    code, _, err = sira("caption", photos["coffee"], "--model", QWEN, "--offline")
+    assert code == 1
+    assert f"--model {QWEN} takes image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n" in err
+    _, _, err = sira("caption", photos["coffee"], "--model", "nobody/nothing", "--offline")
+    assert "takes" not in err
+
+
+def test_options_of_the_command_line(sira, qwen_folder, photos):
+    """coffee.jpg has 600 x 400 pixels."""
+    command = ("caption", photos["coffee"], "--model", qwen_folder, "--max-new-tokens", 1, "--json")
+    code, out, _ = sira(*command, "--max-pixels", 28 * 28 * 6)
+    assert (code, json.loads(out)["image_tokens"]) == (0, 3 * 2)
+    code, out, err = sira(*command, "--max-pixels", 100)
+    assert (code, out) == (2, "")
+    assert "image.max_pixels: 100 is below the processor's minimum of 3136 pixels" in err
+
+
+def test_what_is_not_set_leaves_the_keys_of_records_as_they_were():
+    assert Preset(model="x").decisive()["image"] == {"max_pixels": None}
+    assert Preset(model="x", image=ImageSettings(min_pixels=9)).decisive()["image"] == {
+        "max_pixels": None,
+        "min_pixels": 9,
+    }
+
+
+# PaliGemma's processor hands torch tensors to numpy's array().
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+LOWERED = 2**18  # pixels; no processor here makes as many of any picture because its settings say so
+
+
+@pytest.fixture
+def resized(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The sizes that Pillow is asked for."""
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def note(image, size, *args, **more):
+        sizes.append(tuple(size))
+        if size[0] * size[1] > LOWERED:
+            raise AssertionError(f"a picture of {image.size} became a giant of {size}")
+        return resize(image, size, *args, **more)
+
+    monkeypatch.setattr(Image.Image, "resize", note)
+    return sizes
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch, resized):
+    monkeypatch.setattr(loaded, "MOST", LOWERED)
+    processor = load_processor(checkpoint_of(family))
+    for size in [(1, 60_000), (60_000, 1), (7, 1300), (1300, 7), (199, 1)]:
+        with suppress(ValueError):
+            chat_inputs(processor, "paligemma", [Image.new("RGB", size)], ["What is this?"])
+    chat_inputs(processor, "paligemma", [Image.new("RGB", (640, 480))], ["What is this?"])
+    assert resized
+
+
+@pytest.mark.parametrize(("width", "height"), [(3, 200), (200, 3)])
+def test_the_refusal_names_the_size_that_transformers_would_make(width, height, monkeypatch, resized):
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
+    processor(Image.new("RGB", (width, height)))
+    (made,) = resized
+    monkeypatch.setattr(loaded, "MOST", made[0] * made[1])
+    check_picture_size(processor, width, height)
+    monkeypatch.setattr(loaded, "MOST", made[0] * made[1] - 1)
+    with pytest.raises(ValueError, match=f"its {width} x {height} pixels would become {made[0]:,} x {made[1]:,}, and"):
+        check_picture_size(processor, width, height)
+
+
+def test_a_square_around_a_thin_picture(monkeypatch):
+    """LLaVA's own processor may put pictures into squares, before it resizes them."""
+    processor = LlavaImageProcessorPil(do_pad=True)
+    check_picture_size(processor, 9000, 6000)
+    with pytest.raises(ValueError, match=r"its 1 x 120,000 pixels would become 120,000 x 120,000, and 134,217,728 "):
+        check_picture_size(processor, 1, 120_000)
+    check_picture_size(LlavaImageProcessorPil(do_pad=False), 9000, 6000)
+    with pytest.raises(ValueError, match="224 x 26,880,000"):
+        check_picture_size(LlavaImageProcessorPil(do_pad=False), 1, 120_000)
+
+
+def test_ordinary_panoramas_are_taken():
+    clip = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+    check_picture_size(clip, 20_000, 200)
+    with pytest.raises(ValueError, match="336 x 1,680,000"):
+        check_picture_size(clip, 1, 5000)
