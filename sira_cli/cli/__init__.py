@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 from sira_cli import interrupts
 from sira_cli._version import __version__
 from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, export, presets, serve
-from sira_cli.cli.eval import command as evaluation
+from sira_cli.cli import eval as evaluation
 from sira_cli.cli.help import Command, Groups, Variadic, in_one_line
 from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
 from sira_cli.cli.terminal.console import say, verbosity

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
+from sira_cli.eval.answers import EvalSettings, settings_in
 from sira_cli.eval.benchmark import Ask, Part
-from sira_cli.eval.settings import EvalSettings, settings_in
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models.preset import Preset

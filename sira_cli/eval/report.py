@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sira_cli.eval.answers import Answers, FailedAnswer
+from sira_cli.eval.answers import Answers, FailedAnswer, label
 from sira_cli.eval.benchmark import MEAN, Benchmark, Part
 from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
-from sira_cli.eval.settings import label
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.run.report import Report
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
+FEW = 30  # pictures
+ONLY_SHOWN = ("p", "pictures")  # fields of a row that JSON has not: `tests` has p
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
 
 
@@ -37,6 +38,7 @@ class MethodRow:
         published: the figures that the model's authors print, if the paper's were asked for.
         label: the method's name in tables; it marks sampled answers.
         p: p value of McNemar's test against the first method; None if they were not compared.
+        pictures: their number; below FEW, tables show bounds instead of ±.
     """
 
     part: str
@@ -52,6 +54,12 @@ class MethodRow:
     paper_mark: str = ""
     published: dict[str, float] | None = None
     p: float | None = None
+    pictures: int = FEW
+
+    def text(self, figure: Figure | float, spec: str) -> str:
+        """Return a figure with ±, or with its bounds if pictures are few."""
+        few = self.pictures < FEW
+        return figure.bounds(spec) if few and isinstance(figure, Figure) else f"{figure:{spec}}"
 
     @property
     def printed(self) -> dict[str, dict[str, float]]:
@@ -124,6 +132,7 @@ class EvalReport(Report):
                         differences=compared.differences(name, first),
                         label=labels[name],
                         p=p.get(name),
+                        pictures=len(compared.pictures),
                         **_of_others(paper, benchmark.name, group, name),
                     )
                     for name in compared.estimates
@@ -161,7 +170,9 @@ class EvalReport(Report):
 
     def how(self) -> list[str]:
         """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
-        said = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}"]
+        few = any(row.pictures < FEW for row in self.rows)
+        bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
+        said = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
         if self.tests:
             which = f"on which answers only one of {self.labels[self.first]} and the method is right"
             said.append(f"p: McNemar's exact test, {which}, taken as independent")
@@ -202,8 +213,8 @@ class EvalReport(Report):
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
-        rows = [  # `tests` has p
-            {name: value for name, value in asdict(row).items() if name != "p" and (value or name not in IF_PRINTED)}
+        rows = [
+            {k: v for k, v in asdict(row).items() if k not in ONLY_SHOWN and (v or k not in IF_PRINTED)}
             for row in self.rows
         ]
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
@@ -241,6 +252,7 @@ def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first
             figures=compared.figures(name),
             differences=compared.differences(name, first),
             label=next(row.label for row in rows if row.method == name),
+            pictures=len(compared.pictures),
         )
         for name in compared.estimates
     ]

@@ -47,7 +47,7 @@ def loaded(lvlm, monkeypatch) -> Counter:
 
     monkeypatch.setattr(Lvlm, "answer", counted)
     monkeypatch.setattr(
-        "sira_cli.cli.eval.run.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
+        "sira_cli.cli.eval.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
     )
     return asked
 

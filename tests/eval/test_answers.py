@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers import FailedAnswer, find_files, named_after, read_answers
+from sira_cli.eval.answers import SAME, FailedAnswer, find_files, named_after, read_answers
 from sira_cli.eval.benchmark import AnswerFiles
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.settings import SAME
 from tests.support.eval.made import Made
 
 

@@ -13,6 +13,7 @@ def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sir
     for card in CARDS.values():
         for text in (card.name, card.title, card.size, card.licence, card.url, card.figures):
             assert text in out
+    assert out.endswith("try it:    sira demo --export scenes && sira eval pope,chair,amber scenes -p demo\n")
 
 
 @pytest.mark.parametrize("name", CARDS)

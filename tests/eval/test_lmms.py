@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.lmms.answers import answers, losses, prepared
-from sira_cli.eval.lmms.requests import Wanted, plain_request, request_of, wanted_of
+from sira_cli.eval.lmms.requests import Wanted, answers, losses, plain_request, prepared, request_of, wanted_of
 from sira_cli.methods.prompts import Conversation, Turn
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -157,7 +156,7 @@ def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
     registry = importlib.import_module("lmms_eval.models.registry_v2").ModelRegistryV2()
     instances = importlib.import_module("lmms_eval.api.instance")
     instance, unwrapped = instances.Instance, instances.unwrap_generation_output  # what the evaluator does with outputs
-    registry.register_manifest(importlib.import_module("sira_cli.eval.lmms.entry").manifest())
+    registry.register_manifest(importlib.import_module("sira_cli.eval.lmms").manifest())
     monkeypatch.setattr("sira_cli.eval.lmms.model.load", lambda preset, **settings: lvlm)
     document = {"images": [images[0]]}
     for simple in (False, True):

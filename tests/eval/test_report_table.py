@@ -10,7 +10,7 @@ import re
 import pytest
 from rich.console import Console
 
-from sira_cli.cli.eval.table import print_report
+from sira_cli.cli.eval import print_report
 from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.statistics import Figure, McNemarTest
 from tests.support.eval.made import Made, said, share
@@ -89,7 +89,7 @@ def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
 
 def printed(report: EvalReport, monkeypatch, columns: int) -> str:
     console = Console(width=columns, file=io.StringIO(), highlight=False)
-    monkeypatch.setattr("sira_cli.cli.eval.table.table_console", lambda: console)
+    monkeypatch.setattr("sira_cli.cli.eval.table_console", lambda: console)
     print_report(report)
     return console.file.getvalue()
 
@@ -113,15 +113,16 @@ def test_the_table_has_p_values_and_says_what_is_not_official(capsys):
 
 def mean(report: EvalReport) -> str:
     """The last row's interval."""
-    return f"±{report.rows[-1].figures['share'].half:.1f}"
+    return report.rows[-1].text(report.rows[-1].figures["share"], ".1f").split()[1]
 
 
-@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 ±42.4"), (24, "50.0")])
+@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 (7.6..92.4)"), (24, "50.0")])
 def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
     out = printed(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
     row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
     assert row.split(maxsplit=1)[1].strip() == expected
     assert "…" not in out.split("in percent")[0]
+    assert "; (low..high): its bounds, below 30 pictures" in out
 
 
 def test_what_the_paper_lacks_is_named(monkeypatch):

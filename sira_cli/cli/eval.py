@@ -1,0 +1,487 @@
+"""`sira eval`: benchmarks, run and scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import typer
+
+from sira_cli.cli.loading import load_model
+from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
+from sira_cli.cli.options.common import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
+from sira_cli.cli.options.decoding import DecodingOptions, MethodsOptions
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.verifying import note_threshold
+from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity, spell, with_options_named
+from sira_cli.cli.terminal.output import check_file, new_table, save_report, table_console
+from sira_cli.cli.terminal.stages import show_stages
+from sira_cli.errors import SettingsError
+from sira_cli.eval.benchmark import Asking, Card
+from sira_cli.eval.cards import CARDS, find_cards, options_of_each
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sira_cli.eval.answers import Answers
+    from sira_cli.eval.benchmark import AnswerFiles, Benchmark
+    from sira_cli.eval.report import EvalReport, MethodRow
+    from sira_cli.eval.statistics import Figure
+    from sira_cli.look.verify import Verify
+    from sira_cli.methods.base import Method
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.run.lvlm import Lvlm
+
+EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
+EXAMPLES = """
+sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
+sira eval chair annotations/ --answers captions.jsonl
+sira eval pope,chair,amber benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/
+"""
+Look = Literal["guide"]  # the second look that changes captions
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Sources of answers, and output of figures."""
+
+    title: ClassVar[str] = "Answers and figures"
+
+    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Ask about the pictures in this folder.")] = None
+    answers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers, sira's own or others."),
+    ] = None
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd."),
+    ] = None
+    verify: Annotated[
+        Look | None, typer.Option(help="Also caption under each --method with a second look (CHAIR, AMBER).")
+    ] = None
+    batch_size: BatchSizeOption = None
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures."),
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Ask only part I of N; score all with --answers."),
+    ] = None
+    no_controls: Annotated[
+        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            help="Keep answers here, to resume a stopped run, and report.json.",
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
+    retry_errors: RetryErrors = False
+    details: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted.")] = (
+        None
+    )
+    paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per benchmark.")] = False
+    quiet: Quiet = False
+    verbose: Verbose = 0
+
+
+@with_options()
+def evaluate(
+    names: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME,...", help=f"{', '.join(CARDS)}.", show_default=False),
+    ] = None,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="The benchmark's files or folder.", show_default=False),
+    ] = None,
+    *,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: MethodsOptions,
+) -> None:
+    """Run and score POPE, CHAIR and AMBER as their official scripts do.
+
+    Give one benchmark's files with --images to ask the model, or with --answers to score answers. Several names, or one
+    without either option: PATH is a folder that holds pope/, coco/ or amber/, and the pictures in images/.
+    """
+    set_verbosity(options.quiet, options.verbose)
+    cards = [] if names is None else find_cards([name.strip() for name in names.split(",")])
+    if not paths and options.images is None and not options.answers:
+        _list(cards)
+        return
+    spell({option.name: "--option" for card in cards for option in card.options})
+    given = options_of_each(cards, options.option or (), answered=bool(options.answers))
+    if len(cards) == 1 and (options.images is not None or options.answers):
+        (card,) = cards
+        files = card.files_in(paths or [])
+        sources = check(options, model, decoding, files if card.several else ())
+        asking = Asking(options.limit, given[card.name], sources, decoding.max_new_tokens)
+        benchmark = card.open(files, asking)
+        if options.images is not None:
+            _ask([Asked(benchmark, options.images, options.output)], options, model, decoding)
+            return
+        _check_report(benchmark, options.output, options.overwrite)
+        answers, paper = _read(benchmark, sources, options, model)
+        _end([_show(benchmark, answers, paper, options.output, options)])
+        return
+    folder = check_folder(paths or [], options)
+    _ask([_in_folder(card, folder, given[card.name], options, decoding) for card in cards], options, model, decoding)
+
+
+def _list(cards: list[Card]) -> None:
+    """Print all benchmarks, or the named ones with their options."""
+    for card in cards or CARDS.values():
+        print(f"{card.name}: {card.title} ({card.source})")
+        data = "coco_pope_*.json" if card.several else f"{card.folder}/"
+        for name, value in (
+            ("command", f"sira eval {card.name} {data} --images PICTURES/"),
+            ("figures", card.figures),
+            ("files", card.files),
+            ("size", card.size),
+            ("licence", card.licence),
+            ("from", card.url),
+        ):
+            print(f"  {name:8} {value}")
+        if not cards:
+            continue
+        print(f"  answers  {card.answers}; sira's own; or lmms-eval's samples")
+        if card.note:
+            print(f"  note     {card.note}")
+        for option in card.options:
+            values = "|".join(option.choices) or "TEXT"
+            default = f" (default: {option.default.strip()})" if option.default else ""
+            print(f"  --option {option.name}={values}\n           {option.help}{default}")
+    names = ",".join(card.name for card in cards or CARDS.values())
+    print(f"try it:    sira demo --export scenes && sira eval {names} scenes -p demo")
+
+
+def check(
+    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
+) -> Sequence[AnswerFiles]:
+    """Check the options for one benchmark, and return the files to score; empty if the model is to be asked."""
+    if options.images is not None and options.answers:
+        raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
+    if options.answers and (idle := _of_runs(options, model, decoding)):
+        raise SettingsError(f"{idle[0]} is for runs: leave it out, or give --images instead of --answers")
+    _check(options)
+    if not options.answers:
+        return ()
+    from sira_cli.eval.answers import find_files
+
+    return find_files(options.answers, questions)
+
+
+def check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
+    """Check the options for a folder of benchmarks, and return it."""
+    if len(paths) != 1:
+        raise SettingsError(
+            "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
+            f"or one PATH, a folder of benchmarks: got {len(paths)}"
+        )
+    single = ("images", "answers", "shard", "details")
+    if given := [name for name in single if getattr(options, name)]:
+        raise SettingsError(
+            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
+        )
+    _check(options)
+    if not paths[0].is_dir():
+        raise SettingsError(f"{paths[0]}: is not a folder")
+    return paths[0]
+
+
+def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
+    """Return the given options that have no effect on answers from files. (--paper needs the model's name.)"""
+    names = ["verify", "batch_size", "shard", "overwrite", "retry_errors"]
+    idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
+    idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
+    idle += [(decoding, field) for field in fields(decoding)]
+    given = [field.name for group, field in idle if getattr(group, field.name) != field.default]
+    return ["--set" if name == "settings" else f"--{name.replace('_', '-')}" for name in given]
+
+
+def _check(options: EvalOptions) -> None:
+    if options.shard is not None:
+        from sira_cli.pictures.find import Shard
+
+        Shard.parse(options.shard)
+    if options.details is not None:
+        _check_details(options.details, options.output)
+    if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
+        raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
+    if options.shard is not None and options.output is None:
+        raise SettingsError("--shard needs --output FOLDER")
+
+
+def _check_details(path: Path, output: Path | None) -> None:
+    """Check that --details replaces only earlier details, not answers or a benchmark's files."""
+    if path.parent != output or path.is_dir():  # the output folder itself is created if needed
+        check_file("--details", path)
+    if path.suffix != ".jsonl":
+        raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
+    if path.exists():
+        from sira_cli.pictures.rows import read_rows
+
+        _, row = next(read_rows(path), ("", {"method": "", "part": ""}))
+        if not {"method", "part"} <= row.keys() or "schema" in row:
+            raise SettingsError(f"--details {path}: holds something other than details of sira eval: give another")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A benchmark to ask a model, the folder of its pictures, and that of its answers."""
+
+    benchmark: Benchmark
+    images: Path
+    output: Path | None
+
+
+def _in_folder(
+    card: Card, folder: Path, given: Mapping[str, str], options: EvalOptions, decoding: DecodingOptions
+) -> Asked:
+    """Return a benchmark in a folder of benchmarks: `pope/`, `coco/`, `amber/`, with the pictures in `images/`."""
+    data = folder / card.folder
+    if not data.is_dir():
+        raise SettingsError(
+            f"{folder}: has no folder {card.folder} with {card.files}; to give {card.name}'s files themselves, add "
+            "`images=` FOLDER to ask the model, or `answers=` FILE to score answers"
+        )
+    settings = {"similarity": "auto", **given} if card.name == "amber" else given
+    benchmark = card.open(card.files_in([data]), Asking(options.limit, settings, (), decoding.max_new_tokens))
+    return Asked(benchmark, folder / "images", None if options.output is None else options.output / card.name)
+
+
+def _check_report(benchmark: Benchmark, output: Path | None, overwrite: bool) -> None:
+    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
+    if output is None or overwrite or not (path := output / "report.json").exists():
+        return
+    try:
+        there = json.loads(path.read_bytes())["benchmark"]
+    except (OSError, ValueError, KeyError, TypeError):
+        there = "something else"
+    if there != benchmark.name:
+        raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
+
+
+def _read(
+    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
+) -> tuple[list[Answers], str]:
+    """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
+    from sira_cli.eval.answers import read_each
+    from sira_cli.eval.paper import find_model
+
+    answers = read_each(benchmark, sources, not options.no_controls)
+    if not options.paper:
+        return answers, ""
+    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
+    if model.preset is not None or model.model is not None:
+        preset = choose_preset(model)
+        known = {(preset.name, preset.model)}
+    if len(known) != 1:
+        raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
+    return answers, find_model(known.pop())
+
+
+def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
+    """Ask one model all questions of some benchmarks, and show the figures of each."""
+    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
+    from sira_cli.eval.paper import find_model
+    from sira_cli.pictures.find import Shard
+
+    for one in asked:
+        _check_report(one.benchmark, one.output, options.overwrite)
+    pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
+    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
+    looked = looks(options, decoding, methods)
+    evaluations = [
+        Evaluation(
+            one.benchmark,
+            one.images,
+            methods,
+            output=one.output,
+            overwrite=options.overwrite,
+            retry_errors=options.retry_errors,
+            batch_size=options.batch_size,
+            shard=None if options.shard is None else Shard.parse(options.shard),
+            settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
+            looks=looked if len(asked) == 1 or has_captions(one.benchmark) else {},
+        )
+        for one in asked
+    ]
+    preset = evaluations[0].preset
+    paper = find_model((preset.name, preset.model)) if options.paper else ""
+    reports = []
+    for one, evaluation in zip(asked, evaluations, strict=True):
+        with resumable(one.output is not None, options.overwrite), evaluation.opened() as files:
+            for path in files:
+                if options.details is not None and options.details.resolve() == path.resolve():
+                    raise SettingsError(f"--details {path}: answers are kept in this file: give another")
+            if lvlm is None and not evaluation.nothing_left():
+                first, method = evaluation.first
+                lvlm = load_model(first, model, method, pictures=evaluation.pictures)
+            show_stages(evaluation.events(lvlm))
+        if options.shard is not None:
+            note(f"shard {options.shard} is done: when all are, score them: --answers {one.output}")
+            if any(answers.failures for answers in evaluation.answers):
+                raise typer.Exit(3)
+            return
+        if len(asked) > 1 and not options.json:
+            table_console().print(one.benchmark.name.upper(), style="bold")
+        reports.append(_show(one.benchmark, evaluation.answers, paper, one.output, options))
+    _end(reports)
+
+
+def choose_methods(
+    model: ModelOptions, decoding: DecodingOptions, controls: bool, pictures: Sequence[Picture]
+) -> tuple[dict[str, tuple[Preset, Method]], Lvlm | None]:
+    """Return the methods to be asked, the controls first, each with its preset.
+
+    With --method all, these are the methods that the model can run; to find them, it is loaded, and also returned.
+    """
+    from sira_cli.eval.evaluation import with_controls
+
+    chosen = choose_each(with_controls(method_names(decoding.method), controls), model, decoding)
+    note_idle(decoding, next(iter(chosen.values()))[0])
+    if decoding.method.strip() != ALL:
+        return chosen, None
+    preset, greedy = chosen["greedy"]
+    lvlm = load_model(preset, model, greedy, pictures=pictures)
+    return able(lvlm, chosen), lvlm
+
+
+def looks(
+    options: EvalOptions, decoding: DecodingOptions, methods: Mapping[str, tuple[Preset, Method]]
+) -> dict[str, Verify]:
+    """Return the second look of --verify for each of the methods that --method names; none without the option."""
+    if options.verify is None:
+        return {}
+    from sira_cli.look.verify import Verify
+    from sira_cli.models import combinations
+
+    look, found = Verify(mode=options.verify), {}
+    named = [name for name in method_names(decoding.method) if name in methods]
+    note_threshold(look, methods[named[0]][0])
+    for name in named:
+        preset, method = methods[name]
+        try:
+            combinations.check(preset, method, verify=look.mode)
+        except SettingsError as error:
+            if decoding.method.strip() != ALL:
+                raise
+            note(f"{name} has no second look: {error}")
+            continue
+        found[name] = look
+    return found
+
+
+def _show(
+    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, options: EvalOptions
+) -> EvalReport:
+    """Write report.json and the details of counting, and print the figures."""
+    from sira_cli.eval.report import EvalReport
+    from sira_cli.files import make_folder, replacing
+
+    report = EvalReport.of(benchmark, answers, paper)
+    if output is not None:
+        make_folder(output)
+        save_report(report, output / "report.json")
+    if options.details is not None:
+        with replacing(options.details) as file:
+            for one in answers:
+                for part in benchmark.parts:
+                    for row in benchmark.details(part, one.texts.get(part.name, {})):
+                        record = {"method": one.name, "part": part.name, **row}
+                        file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    if options.json:
+        print(report.to_json())
+    else:
+        print_report(report)
+    return report
+
+
+def _end(reports: Sequence[EvalReport]) -> None:
+    """Say how many pictures failed."""
+    failed = {failure.picture for report in reports for failure in report.failures}
+    if failed:
+        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
+        raise typer.Exit(3)
+
+
+def print_report(report: EvalReport) -> None:
+    """Print the report to stdout; in a file, nothing is wrapped."""
+    from rich.measure import Measurement
+
+    out = table_console()
+    for names, rows in _tables(report):
+        short = [name for name in names if name not in EXTRAS]
+        fewer = ((short[:count], False) for count in range(len(short), 0, -1))
+        for shown, intervals in ((names, True), (short, True), *fewer):
+            table = _table(report, rows, shown, intervals, out.width // 3)
+            if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
+                break
+        out.print(table)
+        if len(shown) < len(short):
+            out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", soft_wrap=True)
+        for part in dict.fromkeys(row.part for row in rows):
+            if part in report.stand_ins:
+                note = f"{part}: NOT the official figures: {report.stand_ins[part]}"
+                out.print(note, style="bold", soft_wrap=True)
+    for line in report.remarks():
+        out.print(with_options_named(line), soft_wrap=True)
+
+
+def _tables(report: EvalReport) -> list[tuple[list[str], list[MethodRow]]]:
+    """Group rows that have the same figures, with the figures' names."""
+    tables: dict[tuple[str, ...], list[MethodRow]] = {}
+    for row in report.rows:
+        tables.setdefault(tuple(row.figures), []).append(row)
+    return [(list(names), rows) for names, rows in tables.items()]
+
+
+def _table(report: EvalReport, rows: list[MethodRow], names: list[str], intervals: bool, widest: int) -> Table:
+    """Make a table of some figures; names of methods are wrapped at `widest` characters."""
+    from rich.text import Text
+
+    from sira_cli.eval.report import p_text
+
+    compared = ["p"] if report.tests else []
+    table = new_table("", figures=(*names, *compared), tight=True)
+    labels, *figures = table.columns
+    labels.overflow, labels.max_width = "fold", max(widest, 12)
+    for column in figures:
+        column.no_wrap = True
+
+    def add(
+        row: MethodRow,
+        label: str,
+        figures: Mapping[str, Figure | float],
+        sign: str = "",
+        p: str = "",
+        style: str = "dim",
+    ) -> None:
+        shown = [row.text(figures[name], sign + report.digits(name)) if name in figures else "" for name in names]
+        cells = shown if intervals else [cell.partition(" ")[0] for cell in shown]
+        table.add_row(Text(label), *cells, *(p for _ in compared), style=style)
+
+    for group, own in groupby(rows, key=attrgetter("group")):
+        table.add_section()
+        table.add_row(Text(group, "bold"))
+        for row in own:
+            add(row, f"  {row.label}", row.figures, p=p_text(row.p), style="")
+            if row.differences and row.method not in report.not_run:
+                add(row, f"    - {report.labels[report.first]}", row.differences, sign="+")
+            for source, printed in row.printed.items():
+                add(row, "    " + source.replace("paper", "in the paper"), printed)
+    return table

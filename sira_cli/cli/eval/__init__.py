@@ -1,1 +1,0 @@
-"""`sira eval`: benchmarks, run and scored."""
