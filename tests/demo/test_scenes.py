@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections import Counter
@@ -28,16 +29,15 @@ def test_a_seed_decides_everything():
     assert np.array_equal(seen, seen_again)
 
 
+def test_the_world_is_the_one_that_the_model_was_trained_on():
+    texts = (f"{of} {caption(of, np.random.default_rng(of.seed))}" for of in SCENES)
+    assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "5ec3a005feec1d84"
+    assert {name for place in PLACES.values() for name in place.objects} == {*OBJECTS}
+
+
 def test_the_ranges_of_seeds_never_meet():
     ranges = sorted((TRAINING_SEEDS, VALIDATION_SEEDS, TEST_SEEDS), key=lambda seeds: seeds.start)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(ranges))
-
-
-def test_the_world_is_as_varied_as_it_should_be():
-    assert 6 <= len(PLACES) <= 10
-    assert len(OBJECTS) >= 30
-    assert {name for place in PLACES.values() for name in place.objects} == set(OBJECTS)
-    assert all(set(kind.colors) <= set(COLORS) for kind in OBJECTS.values())
 
 
 def test_everything_that_is_said_to_be_there_is_seen():
@@ -53,36 +53,6 @@ def test_everything_that_is_said_to_be_there_is_seen():
             inside = seen[y0:y1, x0:x1] == index
             assert inside.sum() == (seen == index).sum()
             assert inside.mean() > 0.02, (of.seed, thing)
-
-
-def test_the_picture_shows_the_thing_where_the_map_says():
-    """Apart from noise, things of full strength differ from the background there, and only there."""
-    for of in SCENES[:40]:
-        picture, seen = render(of)
-        strong = [index for index, thing in enumerate(of.things, start=1) if thing.strength == 1]
-        if not strong:
-            continue
-        pixels = np.asarray(picture).astype(int)
-        background = np.median(pixels[seen == 0], axis=0)
-        there = np.abs(pixels[np.isin(seen, strong)] - background).max(axis=1)
-        assert (there > 30).mean() > 0.5
-
-
-def test_typical_objects_go_with_their_place_unless_co_occurrence_is_broken():
-    share = {}
-    for broken in (False, True):
-        sample = [make_scene(seed, broken) for seed in range(300)]
-        typical = [name in PLACES[of.place].objects for of in sample for name in of.objects]
-        share[broken] = np.mean(typical)
-    assert share[False] > 0.9
-    assert share[True] < 0.4
-
-
-def test_evidence_is_sometimes_weak():
-    strengths = [thing.strength for of in SCENES for thing in of.things]
-    assert 0.03 < np.mean(np.array(strengths) < 1) < 0.3
-    areas = [(t.box[2] - t.box[0]) / SIDE / OBJECTS[t.name].size[0] for of in SCENES for t in of.things]
-    assert 0.03 < np.mean(np.array(areas) < 0.6) < 0.3
 
 
 @pytest.mark.parametrize("of", SCENES[:60], ids=lambda of: str(of.seed))
@@ -101,16 +71,6 @@ def test_captions_name_what_is_there_and_nothing_else(of):
         if color := re.search(r", which (?:is|are) (\w+)", sentence):
             ((_, _, name),) = mentions(sentence)
             assert of.objects[name][0].color == color[1]
-
-
-@pytest.mark.parametrize("of", SCENES[:60], ids=lambda of: str(of.seed))
-def test_captions_begin_with_the_most_conspicuous(of):
-    def painted(name: str) -> float:
-        areas = [(t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) * t.strength for t in of.things if t.name == name]
-        return sum(areas)
-
-    named = [name for _, _, name in mentions(caption(of, np.random.default_rng(of.seed)))]
-    assert [painted(name) for name in named] == sorted(map(painted, of.objects), reverse=True)
 
 
 def test_answers_are_true():

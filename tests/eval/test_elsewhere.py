@@ -127,11 +127,3 @@ def test_a_glob_behind_a_label(sira, elsewhere):
     run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--json", "--answers")
     _, out, _ = sira(*run, f"mine={elsewhere}/bet*.jsonl")
     assert list(json.loads(out)["settings"]) == ["mine"]
-
-
-def test_records_of_two_settings_are_not_one_method(pope, tmp_path):
-    for alpha in (0.5, 3):
-        pope("-o", tmp_path / str(alpha), "--limit", 2, "--no-controls", "--alpha", alpha, splits=("random",))
-    files = [tmp_path / str(alpha) / "sira-pope.jsonl" for alpha in (0.5, 3)]
-    code, _, err = pope("--answers", *files, splits=("random",))
-    assert (code, "alpha is 3.0 here and 0.5 before: label the files to compare: LABEL=FILE" in err) == (2, True)

@@ -48,19 +48,6 @@ def test_the_table_says_that_answers_are_sampled(capsys):
     assert {(row["method"], row["label"]) for row in rows} == {("greedy", "sampling, T=1"), ("sira", "sira, T=1")}
 
 
-def test_figures_are_those_without_labels(capsys):
-    """Keys of the report are methods, sampled or not."""
-    sampled, plain = (json.loads(EvalReport.of(Made(), answers(temperature)).to_json()) for temperature in (1.0, 0.0))
-    assert [row["label"] for row in plain["rows"]] == [row["method"] for row in plain["rows"]]
-    for report in (sampled, plain):
-        for row in report["rows"]:
-            del row["label"]
-        del report["settings"]
-    assert sampled == plain
-    print_report(EvalReport.of(Made(), answers(0.0)))
-    assert "T:" not in capsys.readouterr().out
-
-
 def test_differences_to_the_first_method_are_shown(capsys):
     report = EvalReport.of(Made(), answers(0.0))
     row = next(row for row in report.rows if (row.group, row.method) == ("a", "sira"))

@@ -102,14 +102,6 @@ def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(file):
     assert tally.right == dict(zip(texts("", "", "", ""), (True, False, True, False), strict=True))
 
 
-def test_answers_that_are_missing_are_in_no_figure(file):
-    benchmark = Pope([file(rows("yes", "no", "yes"))])
-    answers = texts("Yes", "No", "No")
-    del answers["coco random/3"]
-    assert figures(benchmark, answers)["accuracy"] == 100
-    assert len(benchmark.score(benchmark.parts[0], answers)["coco random"].right) == 2
-
-
 def test_a_question_that_two_splits_share_is_asked_once(file):
     one, other = file(rows("yes", "no")), file(rows("yes", "yes"), "coco_pope_popular.json")
     asks = Pope([one, other], suffix=" One word.").parts[0].asks

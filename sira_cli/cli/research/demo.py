@@ -82,30 +82,33 @@ def demo(
         _show(methods, seed, limit or SHOWN, output_dir, as_json)
 
 
+def _scenes(seed: int, count: int) -> list[Scene]:
+    """Return some test scenes."""
+    from sira_cli.demo.questions import held_out
+    from sira_cli.demo.scenes import TEST_SEEDS
+
+    return [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
+
+
 def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
     """Write the files, and print next commands."""
     from sira_cli.demo.export import export
-    from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.eval.cards import CARDS
 
     with Progress.shown("scenes", count) as progress:
-        scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-        export(scenes, folder, progress.reach, overwrite=overwrite)
+        export(_scenes(seed, count), folder, progress.reach, overwrite=overwrite)
     note(f"{count} scenes are in {folder}; evaluate on them with")
     print(f"sira eval {','.join(CARDS)} {shlex.quote(str(folder))} -p demo")
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scenes import TEST_SEEDS, render
+    from sira_cli.demo.scenes import render
     from sira_cli.models import presets
 
     folder = output_dir or presets.cache() / "demo"
     out = table_console()
     paths = []
-    for number in range(1, count + 1):
-        scene = held_out(TEST_SEEDS[seed + number - 1])
+    for number, scene in enumerate(_scenes(seed, count), start=1):
         paths.append(folder / f"scene-{scene.seed}.png")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -158,8 +161,6 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
     """Print the model card's figures, a few measured now, their meaning, and next commands."""
     from sira_cli.demo.measure import SceneReport, measure
-    from sira_cli.demo.questions import held_out
-    from sira_cli.demo.scenes import TEST_SEEDS
     from sira_cli.models import presets
 
     out.print("[bold red]\\[word][/] is named, but not in the picture.\n", markup=True)
@@ -168,7 +169,7 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
     print(shipped.captions_table())
     out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
     with waiting(f"measuring on {MEASURED} scenes"):
-        report = measure(methods, [held_out(number) for number in TEST_SEEDS[seed : seed + MEASURED]])
+        report = measure(methods, _scenes(seed, MEASURED))
     out.print(f"The captions of {MEASURED} scenes, measured just now (few, so uncertain):\n")
     print(report.captions_table())
     real = presets.find("llava-1.5-7b")
@@ -190,10 +191,8 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
 
 def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
     from sira_cli.demo.measure import measure
-    from sira_cli.demo.questions import Questions, held_out
-    from sira_cli.demo.scenes import TEST_SEEDS
+    from sira_cli.demo.questions import Questions
 
-    scenes = [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
     with Progress.shown("scenes", count) as progress:
-        report = measure(methods, scenes, Questions(), progress.reach)
+        report = measure(methods, _scenes(seed, count), Questions(), progress.reach)
     print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())
