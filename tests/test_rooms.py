@@ -136,7 +136,7 @@ def test_there_are_no_circles():
 def test_the_core_has_no_files_and_no_tokenizers():
     allowed = {"torch", "transformers", "sira_cli", "__future__"}
     standard = {"collections", "contextlib", "copy", "dataclasses", "functools", "inspect", "math", "sys", "typing"}
-    standard |= {"threading", "warnings", "weakref"}
+    standard |= {"operator", "threading", "warnings", "weakref"}
     found = {
         name.split(".")[0] for module in INSIDE if module.startswith("sira_cli.core.") for name in imported(module)
     }

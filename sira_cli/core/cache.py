@@ -77,6 +77,7 @@ class LateLayer(LateRows, RoomyLayer):
         super().__init__()
         self.own, self.streams = own, streams
         self.cf = RoomyLayer()
+        self._both: dict[str, tuple[Tensor, Tensor, Tensor, int]] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append `[B, H, q + T, D]` rows, those of the full stream first.
@@ -93,10 +94,28 @@ class LateLayer(LateRows, RoomyLayer):
                 f"{key_states.shape[2]} rows arrived at a late layer's cache, not {new[0]} and {new[1]} of the two "
                 "streams: a cache filled inside `with attach(...)` cannot be used outside of it"
             )
+        if new == (1, 1) and self.is_initialized:  # a decoding step
+            self.keys, self.cf.keys = self._extended("keys", self.keys, self.cf.keys, key_states)
+            self.values, self.cf.values = self._extended("values", self.values, self.cf.values, value_states)
+            return self.keys, self.values
         full_keys, cf_keys = key_states.split_with_sizes(new, 2)
         full_values, cf_values = value_states.split_with_sizes(new, 2)
         self.cf.update(cf_keys, cf_values)
         return super().update(full_keys, full_values, *args, **kwargs)
+
+    def _extended(self, name: str, full: Any, cf: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a row to each stream, `[B, H, 2, D]`, with one copy: both are in one tensor, the CF stream last."""
+        column, cf_columns = full.shape[2], cf.shape[2]
+        used, cf_used, room, start = self._both.get(name, (None, None, rows, 0))  # start: first column of the CF stream
+        if used is not full or cf_used is not cf or column == start or start + cf_columns == room.shape[2]:
+            start = column + ROOM
+            room = rows.new_empty(*rows.shape[:2], start + cf_columns + ROOM, rows.shape[3])
+            room[:, :, :column], room[:, :, start : start + cf_columns] = full, cf
+        cf_column = start + cf_columns
+        room[:, :, column : cf_column + 1 : cf_column - column] = rows
+        used, cf_used = room[:, :, : column + 1], room[:, :, start : cf_column + 1]
+        self._both[name] = used, cf_used, room, start
+        return used, cf_used
 
     def cf_rows(self) -> tuple[Tensor, Tensor]:
         """Return keys and values of the CF stream so far, `[B, H, T + steps, D]` each."""

@@ -44,6 +44,7 @@ class Pass:
         recorded: whether the caller asked for hidden states or attention weights, which need all rows.
         whole: rows of the full stream before `keep_last` reduced them to one; None: not reduced.
         packed: the model's tensors (cosines and sines of positions, masks) with their packed versions.
+        calls: the arguments that late layers were called with, and the same for both streams: most layers share them.
     """
 
     q: int
@@ -54,6 +55,7 @@ class Pass:
     recorded: bool = False
     whole: int | None = None
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
+    calls: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
 
     def newest(self) -> Tensor:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
@@ -79,6 +81,7 @@ class Pass:
         """Continue as in a decoding step, with the newest row of each stream."""
         self.whole, self.q, self.cf_rows, self.live = self.q, 1, None, None
         self.packed.clear()
+        self.calls.clear()
 
     def last(self, rows: Any) -> Any:
         """Keep the last row of arguments with a row per prompt row; tensors and tuples as in `pack`."""
@@ -90,7 +93,8 @@ class Pass:
 
     def has_rows(self, rows: object) -> bool:
         """Return whether an argument of a layer has a row per token of the full stream, `[B or 1, q, ...]`."""
-        return has_rows(rows, len(self.newest()), self.q)
+        texts = len(self.streams.rows if self.cf_rows is None else self.cf_rows)  # B, without a tensor for it
+        return has_rows(rows, texts, self.q)
 
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.

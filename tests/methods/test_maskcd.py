@@ -15,7 +15,7 @@ from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
-from sira_cli.models.presets import SHIPPED
+from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.run.lvlm import load
 from tests.support import reference_methods as slow
 from tests.support import tiny
@@ -163,7 +163,7 @@ def test_a_stand_in_has_one_image_head_per_layer(tmp_path, name):
 
 
 def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
-    shipped = next((SHIPPED / "maskcd").glob("*.safetensors"))
+    shipped = next((SHIPPED_CALIBRATIONS / "maskcd").glob("*.safetensors"))
     lvlm = load("demo", method="maskcd", max_new_tokens=4)
     threshold = 2.5 * math.sqrt(3 / 31)
     held = lvlm.caption(EXAMPLE).method_settings
