@@ -8,8 +8,10 @@ from pathlib import Path
 from textwrap import fill
 
 from sira_cli.demo.measure import SceneReport, markdown
+from sira_cli.demo.questions import held_out
 from tools.comparison import Comparison
 from tools.docs import GPU_COSTS, bench_report
+from tools.grammar import is_right
 from tools.verified import VerifiedReport
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -17,16 +19,24 @@ STEPS = ("cpu-qwen2.5-vl-3b", "cpu-qwen2.5-vl-3b-step", "cpu-qwen2.5-vl-3b-batch
 FIGURES = ("CHAIRi", "coverage")
 
 
-def example(scene: int) -> str:
-    """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets."""
-    name = f"scene-{scene}.png"
+def example() -> str:
+    """Return a picture of `examples/` with both captions; words for absent objects are bold and in brackets.
+
+    The rule: the first one where greedy decoding names an absent object and SIRA's text is right throughout.
+
+    Raises:
+        LookupError: `examples/README.md` has no such scene.
+    """
     for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines():
-        if name in line:
+        if found := re.match(r"\| <img src=\"(scene-(\d+)\.png)", line):
             _, _, greedy, sira = (cell.strip() for cell in line.strip("|").split("|"))
-            picture = f'<img src="examples/{name}" width="200" alt="The picture: a drawn park">'
-            texts = (re.sub(r"\*\*(.+?)\*\*", r"**[\1]**", text) for text in (greedy, sira))
-            return "| picture | greedy decoding | SIRA |\n|---|---|---|\n| " + " | ".join([picture, *texts]) + " |"
-    raise LookupError(f"{name} is not in examples/README.md")
+            scene = held_out(int(found[2]))
+            if "**" in greedy and is_right(scene, sira):
+                alt = f"The picture: a drawn {scene.place}"
+                picture = f'<img src="examples/{found[1]}" width="200" alt="{alt}">'
+                texts = (re.sub(r"\*\*(.+?)\*\*", r"**[\1]**", text) for text in (greedy, sira))
+                return "| picture | greedy decoding | SIRA |\n|---|---|---|\n| " + " | ".join([picture, *texts]) + " |"
+    raise LookupError("examples/README.md has no scene where only SIRA's text is right")
 
 
 def effect() -> str:

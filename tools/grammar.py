@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from sira_cli.demo.questions import NUMBERS, article, mentions
-from sira_cli.demo.scenes import Scene
+from sira_cli.demo.scenes import SIDE, Scene
 from sira_cli.demo.world import COLORS, OBJECTS, PLACES
 
 
@@ -36,6 +36,8 @@ _OBJECTS = re.compile(
     rf"There (is|are) (?:also )?({_PHRASE}(?: and {_PHRASE})?)(?:, which (is|are) (?:{_any(COLORS)}))?\."
 )
 _NOUN = re.compile(rf"\b(an?|{_any(NUMBERS[2:])}) ({_any(_WORDS)})\b")
+_SIDES = {"": (0, 1), "on the left": (0, 0.5), "in the middle": (0.25, 0.75), "on the right": (0.5, 1)}  # of the width
+_THING = re.compile(_NOUN.pattern[:-2] + rf"(?: ({_any(_SIDES)[:-1]}))?(?:, which (?:is|are) (\w+))?")
 _SENTENCE = re.compile(r"[^.]*\.?")
 
 
@@ -60,6 +62,30 @@ def instances(scene: Scene, text: str) -> tuple[int, int]:
     there = {name: len(things) for name, things in scene.objects.items()}
     counts = {name: count for name, count in named.items() if name in there}
     return sum(counts.values()), sum(max(0, count - there[name]) for name, count in counts.items())
+
+
+def is_right(scene: Scene, text: str) -> bool:
+    """Return whether a caption is right throughout.
+
+    It names the place and each object once, no other object, in its number, in its colour, on its side of the picture.
+    """
+    place, *rest = [sentence.strip() for sentence in _SENTENCE.findall(text) if sentence.strip()]
+    if is_broken(text) or scene.place not in place:
+        return False
+    named = []
+    for word, noun, side, color in _THING.findall(" ".join(rest)):
+        ((_, _, name),) = mentions(noun)
+        things = scene.objects.get(name, [])
+        named.append(name)
+        if len(things) != (NUMBERS.index(word) if word in NUMBERS else 1) or (
+            color and {color} != {t.color for t in things}
+        ):
+            return False
+        if not all(
+            low <= (thing.box[0] + thing.box[2]) / 2 / SIDE <= high for thing in things for low, high in [_SIDES[side]]
+        ):
+            return False
+    return sorted(named) == sorted(scene.objects)
 
 
 def _is_place(sentence: str) -> bool:

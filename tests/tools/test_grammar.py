@@ -7,7 +7,7 @@ import pytest
 
 from sira_cli.demo.questions import caption, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject
-from tools.grammar import broken_sentences, instances, is_broken
+from tools.grammar import broken_sentences, instances, is_broken, is_right
 
 
 def test_every_caption_of_the_world_is_right_and_names_what_exists():
@@ -54,3 +54,21 @@ def test_instances_are_counted_by_kind():
     scene = Scene(1, "park", (SceneObject("dog", "red", box), SceneObject("dog", "red", box)))
     text = "There is a dog on the left and a puppy on the right. There are two dogs. There is a cat in the middle."
     assert instances(scene, text) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("There is a sofa on the right, which is gray. There is a ball on the left and an apple on the left.", True),
+        ("There is a sofa on the right, which is red. There is a ball on the left and an apple on the left.", False),
+        ("There is a sofa on the left. There is a ball on the left and an apple on the left.", False),
+        ("There is a sofa on the right. There is a ball on the left.", False),
+        ("There are two sofas on the right. There is a ball on the left and an apple on the left.", False),
+        ("There is a sofa on the right. There is a ball and a dog. There is an apple on the left.", False),
+        ("There is a sofa on the right and a sofa on the right. There is a ball and an apple.", False),
+        ("There is a sofa on the right. There is a ball and an apple", False),
+    ],
+)
+def test_a_caption_that_is_right_throughout(text, right):
+    """Scene 2,900,007: a gray sofa on the right, a yellow ball on the left, a red apple left of the middle."""
+    assert is_right(held_out(2_900_007), f"The image shows an office. {text}") is right
