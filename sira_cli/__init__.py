@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from sira_cli.methods.attaching import attach
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm, load
-    from sira_cli.run.pictures import run_pictures
     from sira_cli.run.records import Result
+    from sira_cli.run.run import run_pictures
 
 # Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
 _HOMES = {
@@ -81,7 +81,7 @@ _HOMES = {
     "UntestedModelWarning": "errors",
     "attach": "methods.attaching",
     "load": "run.lvlm",
-    "run_pictures": "run.pictures",
+    "run_pictures": "run.run",
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ from sira_cli.methods import find
 from sira_cli.models.presets import read as read_preset
 from sira_cli.models.presets import resolve
 from sira_cli.run.ledger import Ledger
-from sira_cli.run.request import Request
+from sira_cli.run.task import Caption
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -119,7 +119,7 @@ def test_the_library_names_parameters_and_the_command_line_options(sira):
         if not name.startswith("cli/") and name not in OF_THE_COMMAND_LINE:
             assert [text for text in strings(path) if re.search(r"--[a-z]", text)] == [], name
     with pytest.raises(SettingsError, match="leave out `num_beams=`"):
-        Request("caption", "", words=True).check(resolve("demo").with_settings(num_beams=2), find("sira"))
+        Caption.of(resolve("demo").with_settings(num_beams=2), find("sira"), words=True)
     picture = Path(__file__).parents[1] / "examples/scene-2900000.png"
     code, _, err = sira("caption", picture, "-p", "demo", "--words", "--set", "num_beams=2")
     assert (code, err) == (2, "sira: --words follows one text: leave out --set num_beams\n")

@@ -21,10 +21,10 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.core.forward_pass import Step
 from sira_cli.pictures.sources import located
-from sira_cli.run.events import Halved
-from sira_cli.run.local_run import LocalRun
+from sira_cli.run.events import Failed, Halved
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.request import Request
+from sira_cli.run.run import Local
+from sira_cli.run.task import Caption
 
 LINE = "figures: "  # begins the line that tells the result
 SKIPPED = 77  # exit status where a part cannot run; the last line is the reason
@@ -97,8 +97,9 @@ def auto(tiny: bool) -> dict[str, Any]:
     lvlm = _model(tiny)
     with tempfile.TemporaryDirectory() as folder:
         pictures = _pictures(lvlm, Path(folder), 4 if tiny else 96)
-        run = LocalRun(lvlm, Request("caption", "Describe this image."), batch_size="auto")
-        sizes = [event for event in run.events(pictures) if isinstance(event, Halved)]
+        run = Local(lvlm, "auto")
+        run.begin(Caption.of(lvlm.preset, lvlm.decoder, "Describe this image."))
+        sizes = [event for event in run.results(pictures) if isinstance(event, Halved)]
     facts = run.facts()
     found = {"batch_size": facts["batch_size"], "halved": len(sizes), "peak": facts["peak_memory_bytes"]}
     if not tiny:
@@ -122,10 +123,11 @@ def limit(tiny: bool) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + SPARE) / total)
     with tempfile.TemporaryDirectory() as folder:
         pictures = _pictures(lvlm, Path(folder), 64)
-        run = LocalRun(lvlm, Request("caption", "Describe this image."), batch_size=64)
-        events = list(run.events(pictures))
+        run = Local(lvlm, 64)
+        run.begin(Caption.of(lvlm.preset, lvlm.decoder, "Describe this image."))
+        events = list(run.results(pictures))
     halved = [event for event in events if isinstance(event, Halved)]
-    failed = [event.record.error for event in events if not isinstance(event, Halved) and event.record.status != "ok"]  # type: ignore[union-attr]
+    failed = [event.record.error for event in events if isinstance(event, Failed)]
     if failed or not halved:
         sys.exit(failed[0] if failed else "memory sufficed: nothing was tried")
     print(

@@ -1,10 +1,8 @@
 """Measure the cost of large files of records: `python -m tools.ledger --records 1000000 -o docs/bench/ledger.json`.
 
-The file is written as `sira caption -o` writes it, one picture in a hundred as failed. Then a fresh process treats
-the file like the same command with `--retry-errors`: it opens it, looks up every picture, writes records of the
-failed ones, and puts all in order. No picture is read and nothing is decoded: this is the file's part alone. Another
-fresh process compares the file with a second one, in which every other text is different, as `sira compare` does.
-Memory is read from /proc, so this needs Linux.
+The file is written as `sira caption -o` writes it, one picture in a hundred as failed. Fresh processes continue it, as
+the command does with `--retry-errors`, and compare it with a file in which every other text is different. No picture is
+read, and nothing is decoded. Memory is read from /proc, so this needs Linux.
 """
 
 from __future__ import annotations
@@ -115,9 +113,8 @@ def table(report: Record) -> str:
     rows = [
         [f"{report['records']:,} records of {report['file_bytes'] / report['records']:.0f} bytes", "seconds", "memory"]
     ]
-    rows += [
-        [each["name"], f"{each['seconds']:.1f}", f"{each['peak_bytes'] / 1e6:.0f} MB"] for each in report["phases"]
-    ]
+    for each in report["phases"]:
+        rows.append([each["name"], f"{each['seconds']:.1f}", f"{each['peak_bytes'] / 1e6:.0f} MB"])
     return f"{markdown(rows)}\n\nProcessor time on {report['device']}; most memory so far, on top of the program's own."
 
 

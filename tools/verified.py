@@ -26,9 +26,9 @@ from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
 from sira_cli.look.verify import Verify
 from sira_cli.models.preset import read_value
 from sira_cli.models.presets import find
-from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
+from sira_cli.run.task import Caption
 from tools.chosen import FOLDER
 from tools.cost import TIMED
 from tools.grammar import instances, is_broken
@@ -117,10 +117,11 @@ def measure_verified(
     names = [*methods, *(looked(*look) for look in looks)]
     tallies = {name: Tally() for name in names}
     removed = {looked(*look): 0 for look in looks}
-    answering = [(name, looked(name, verify), FinalAnswers(methods[name], verify)) for name, verify in looks]
+    under = {name: (lvlm.preset, lvlm.decoder) for name, lvlm in methods.items()}
+    answering = [(name, looked(name, verify), Caption.of(*under[name], verify=verify)) for name, verify in looks]
     for number, batch in enumerate(batches(scenes, BATCH)):
         for name, own, look in answering:
-            lvlm, digest = methods[name], hash_of(verify=look.settings)[:16]
+            lvlm, digest = methods[name], hash_of(verify=look.how)[:16]
             named = {scene: f"{unit(lvlm, scene, [])}, second look {digest}" for scene in batch}
             todo = [scene for scene in batch if named[scene] not in kept]
             kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, look, todo), strict=True)))
@@ -163,13 +164,13 @@ def _figures(total: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _texts(lvlm: Lvlm, look: FinalAnswers, scenes: Sequence[Scene]) -> list[list[str]]:
+def _texts(lvlm: Lvlm, look: Caption, scenes: Sequence[Scene]) -> list[list[str]]:
     """Return draft and text of each caption, and the removed objects."""
     found = []
     for part in batches(scenes, BATCH if lvlm.batches else 1):
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
         seeds = lvlm.text_seeds([str(scene.seed) for scene in part], prompts)
-        answers = look.answer(pictures, lvlm.prepare(pictures, prompts), seeds=seeds, task="caption")
+        answers = look.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
         found += [
             [
                 answer.text if answer.draft is None else answer.draft,

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 from sira_cli.look.verify import Verify
 from sira_cli.pictures.captions import Captions
 from sira_cli.run.batch import BatchSize
-from sira_cli.run.check_request import CheckRequest
+from sira_cli.run.check import Check
 from sira_cli.run.events import Event
-from sira_cli.run.local_run import LocalRun
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.run import Job, PictureRun
+from sira_cli.run.output import Files, Output
+from sira_cli.run.run import Local, run
 
 
 def check_captions(
@@ -29,7 +28,8 @@ def check_captions(
     batch_size: BatchSize | None = None,
     fail_fast: bool = False,
     output: str | Path | None = None,
-    **targets: Any,
+    overwrite: bool = False,
+    retry_errors: bool = False,
 ) -> Generator[Event, None, None]:
     """Ask about each object that captions name, and yield events. The same call goes on where a run stopped.
 
@@ -40,13 +40,13 @@ def check_captions(
         batch_size: pictures prepared together, as for `Runner`.
         fail_fast: stop at the first picture that fails.
         output: the file of records; None: events only.
-        **targets: of `Targets`: overwrite, retry_errors.
+        overwrite, retry_errors: as for `Files`.
 
     Raises:
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    request = CheckRequest.under(lvlm.preset, verify)
-    with Job.opened(captions.pictures, *request, output=output, **targets) as job:
-        engine = LocalRun(lvlm.under(job.method, job.preset), job.request, batch_size=batch_size, done=job.targets.done)
-        yield from PictureRun(job, engine, fail_fast=fail_fast).events()
+    task = Check.under(lvlm.preset, verify).about(captions.pictures)
+    files = Files(output, overwrite=overwrite, retry_errors=retry_errors)
+    with Output(task, captions.pictures, files) as written:
+        yield from run(task, captions.pictures, Local(lvlm, batch_size), written, fail_fast=fail_fast)

@@ -33,6 +33,7 @@ from sira_cli.core.rules import kl_divergence
 from sira_cli.errors import PictureSettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
@@ -117,7 +118,7 @@ def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
 
 
 def measure_drift(
-    lvlm: Lvlm, image: Image.Image, prompt: str, how: Perturbations | None = None
+    lvlm: LoadedModel, image: Image.Image, prompt: str, how: Perturbations | None = None
 ) -> dict[str, Divergence]:
     """Compare each of `REFERENCES` with the full stream, for one picture: three prefills."""
     require(lvlm.decoder, Ability.TRACES, "drift")
@@ -137,21 +138,20 @@ def measure_drift(
     return found
 
 
-class DriftTask(Task[dict[str, Divergence], dict[str, Divergence]]):
+@dataclass(frozen=True)
+class DriftTask(Task[dict[str, Divergence]]):
     """The divergences of each picture, one picture at a time."""
 
-    def __init__(self, lvlm: Lvlm, how: Perturbations) -> None:
-        super().__init__(lvlm)
-        self._lvlm, self._how = lvlm, how
+    how: Perturbations
 
-    def inputs(self, items: Sequence[Item[Any]], images: Sequence[Any]) -> Any:
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Any]], images: Sequence[Any]) -> Any:
         """Return the pictures' samples."""
         return images
 
-    def answers(self, batch: Batch[Any], on_text: Any = None) -> list[dict[str, Divergence]]:
+    def answers(self, lvlm: LoadedModel, batch: Batch[Any], on_text: Any = None) -> list[dict[str, Divergence]]:
         """Return the divergences of each picture."""
         pairs = zip(batch.inputs, batch.items, strict=True)
-        return [measure_drift(self._lvlm, image, item.prompt, self._how) for image, item in pairs]
+        return [measure_drift(lvlm, image, item.prompt, self.how) for image, item in pairs]
 
 
 def measure_pictures(
@@ -160,7 +160,7 @@ def measure_pictures(
     """Measure every picture, and yield events."""
     yield StageStarted("pictures", len(pictures))
     items = (Item[dict[str, Divergence]](picture, picture.name_in(None), prompt) for picture in pictures)
-    yield from run_missing(DriftTask(lvlm, how), items, units, batch_size=1)
+    yield from run_missing(lvlm, DriftTask(how), items, units, batch_size=1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 units = Units(Path("sweep.jsonl"))                 # a killed run goes on from its file
 units.begin(settings)                              # a file belongs to one configuration
-for event in run_missing(task, items, units):      # an item's id is the name of its unit
+for event in run_missing(lvlm, task, items, units):  # an item's id is the name of its unit
     print(event)
 report = SweepReport.of(lvlm, questions, grid, units)
 print(report.to_json(), *report.table())           # and, for experiments with a figure, report.draw()
@@ -23,6 +23,7 @@ from sira_cli.run.records import as_line
 from sira_cli.run.report import Report
 
 if TYPE_CHECKING:
+    from sira_cli.models.model import LoadedModel
     from sira_cli.run.batch import BatchSize, Item
     from sira_cli.run.events import Advanced, FailedPicture, Halved
     from sira_cli.run.lvlm import Lvlm
@@ -128,7 +129,8 @@ class _UnitFile(ContinuedFile):
 
 
 def run_missing(
-    task: Task[T, T],
+    lvlm: LoadedModel,
+    task: Task[T],
     items: Iterable[Item[T]],
     units: Units[T],
     batch_size: BatchSize | None = None,
@@ -141,7 +143,7 @@ def run_missing(
     every = list(items)
     missing = [item for item in every if item.id not in units]
     yield Advanced(pieces * (len(every) - len(missing)), worked=False)
-    with closing(Runner(task, batch_size).run(missing)) as settled:
+    with closing(Runner(lvlm, task, batch_size).run(missing)) as settled:
         for item in settled:
             if isinstance(item, Halved):
                 yield item

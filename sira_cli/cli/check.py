@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from sira_cli.cli.loading import engines_of
+from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.common import (
     EngineOptions,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from sira_cli.pictures.captions import Captions
     from sira_cli.run.endpoint import Endpoint
     from sira_cli.run.events import Event
-    from sira_cli.run.run import Job, PictureRun
+    from sira_cli.run.output import Output
+    from sira_cli.run.run import Engine
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
@@ -134,31 +135,31 @@ def check(
     from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import Verify
     from sira_cli.pictures.find import Pictures
-    from sira_cli.run.check_request import CheckRequest
-    from sira_cli.run.run import Job, PictureRun
+    from sira_cli.run.check import Check
+    from sira_cli.run.output import Files, Output
+    from sira_cli.run.run import run
 
     verify = Verify(look.min_support, find_words(look.objects))
     note_threshold(verify, preset)
-    with Job.opened(
-        Pictures(found.pictures, found.unread),
-        *CheckRequest.under(preset, verify),
-        output=output.output,
-        overwrite=output.overwrite,
-        retry_errors=output.retry_errors,
-    ) as job:
+    pictures = Pictures(found.pictures, found.unread)
+    task = Check.under(preset, verify).about(pictures)
+    files = Files(output.output, overwrite=output.overwrite, retry_errors=output.retry_errors)
+    with Output(task, pictures, files) as written:
         _note_left_out(found)
-        if server is not None:
-            from sira_cli.run.remote_run import remote_engine
-
-            of = remote_engine(server, job)
-        else:
-            of = engines_of(model, engine).of(job)
-        run = PictureRun(job, of, fail_fast=output.fail_fast)
-        with resumable(job.targets.any, output.overwrite), closing(run.events()) as events:
-            summary = _listen(events, job, as_json=output.json)
-        _sum_up(summary, run, job, as_json=output.json)
-    if run.counts.failed:
+        answering = engine_of(model, engine, pictures) if server is None else _remote(server)
+        with closing(run(task, pictures, answering, written, fail_fast=output.fail_fast)) as events:
+            next(events)  # the model is ready
+            with resumable(written.any, output.overwrite):
+                summary = _listen(events, written, as_json=output.json)
+        _sum_up(summary, written, float(task.how["min_support"]), as_json=output.json)
+    if written.counts.failed:
         raise typer.Exit(3)
+
+
+def _remote(server: Endpoint) -> Engine:
+    from sira_cli.run.endpoint import RemoteCheck
+
+    return RemoteCheck(server)
 
 
 def _server(address: str, model: ModelOptions) -> tuple[Endpoint, Preset]:
@@ -282,30 +283,30 @@ def _note_left_out(captions: Captions) -> None:
         note(f"left out: {_number(captions.failed, 'record')} of pictures that failed")
 
 
-def _listen(events: Iterable[Event], job: Job, *, as_json: bool) -> Summary:
+def _listen(events: Iterable[Event], written: Output, *, as_json: bool) -> Summary:
     summary = Summary()
-    with Progress.shown("captions", len(job.pictures)) as progress:
-        for _, record in run_records(events, job.targets, progress):
+    with Progress.shown("captions", written.counts.total) as progress:
+        for _, record in run_records(events, written, progress):
             summary.add(record)
             if as_json:
                 print(json.dumps(record, ensure_ascii=False), flush=True)
     return summary
 
 
-def _sum_up(summary: Summary, run: PictureRun, job: Job, *, as_json: bool) -> None:
+def _sum_up(summary: Summary, written: Output, threshold: float, *, as_json: bool) -> None:
     """Print the table and the totals; with JSON on stdout, the totals go to stderr."""
-    lines = summary.lines(float(job.settings["verify"]["min_support"]))
+    lines, counts = summary.lines(threshold), written.counts
     if as_json:
         note("; ".join(lines))
     else:
         summary.print_worst()
         print("\n".join(lines))
-    if run.counts.failed:
-        again = " (--retry-errors tries them again)" if job.targets.any else ""
-        say(f"{run.counts.failed} of {run.counts.total} failed{again}")
-    if job.targets.output is not None:
-        before = f", {run.counts.ok_before} of them before" if run.counts.ok_before else ""
-        note(f"{run.counts.ok + run.counts.ok_before} checked{before}: {job.targets.output}")
+    if counts.failed:
+        again = " (--retry-errors tries them again)" if written.any else ""
+        say(f"{counts.failed} of {counts.total} failed{again}")
+    if written.path is not None:
+        before = f", {counts.ok_before} of them before" if counts.ok_before else ""
+        note(f"{counts.ok + counts.ok_before} checked{before}: {written.path}")
 
 
 def _number(count: int, what: str) -> str:

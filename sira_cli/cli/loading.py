@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import announce, note, verbosity, waiting
@@ -16,9 +16,9 @@ from sira_cli.methods.base import Method
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
-    from sira_cli.run.engines import Engines
     from sira_cli.run.lvlm import Lvlm
-    from sira_cli.run.run import Engine, Job
+    from sira_cli.run.run import Engine
+    from sira_cli.run.task import PictureTask
 
 LOOKED_AT = 20  # pictures that are checked for being drawn scenes
 
@@ -49,7 +49,7 @@ def load_model(
         from sira_cli.models.placement import use_threads
         from sira_cli.run.lvlm import load
 
-        lvlm = load(preset, **loading(model, method))
+        lvlm = load(preset, method=method, device=model.device, offline=model.offline)
         use_threads(lvlm.model)
     note_bundled(preset, pictures)
     return lvlm
@@ -79,37 +79,36 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
-def loading(model: ResearchModelOptions, method: str | Method) -> dict[str, Any]:
-    """Return the arguments of `sira_cli.load` without the preset."""
-    return {
-        "method": method,
-        "device": model.device,
-        "offline": model.offline,
-    }
+def engine_of(
+    model: ResearchModelOptions,
+    options: EngineOptions,
+    pictures: Sequence[Picture],
+    on_text: Callable[[Picture, str], None] | None = None,
+) -> Engine:
+    """Return the engine that the options choose: the model on this machine, in vLLM, or Ray's workers."""
+    if not options.on_ray:
+        from sira_cli.run.run import Local
 
+        def load(task: PictureTask) -> Lvlm:
+            if options.on_vllm:
+                with waiting("starting vLLM"):
+                    from sira_cli.vllm import engine as vllm
 
-def engines_of(model: ResearchModelOptions, engine: EngineOptions) -> Engines:
-    """Return the engines that the options choose: the model on this machine, in vLLM, or Ray's workers."""
-    from sira_cli.run.engines import Engines
+                    at_once = options.batch_size if isinstance(options.batch_size, int) else None
+                    return vllm.load(task, at_once=at_once, offline=model.offline)
+            return load_model(task.preset, model, task.method, pictures)
 
-    def load(job: Job) -> Lvlm:
-        if engine.on_vllm:
-            with waiting("starting vLLM"):
-                from sira_cli.vllm import engine as vllm
+        return Local(load, options.batch_size, on_text)
+    from sira_cli.run.on_ray import OnRay
 
-                at_once = engine.batch_size if isinstance(engine.batch_size, int) else None
-                return vllm.load(job.preset, job.method, job.request, at_once=at_once, offline=model.offline)
-        return load_model(job.preset, model, job.method, job.pictures)
+    class Announced(OnRay):
+        """Says what it waits for."""
 
-    def start(job: Job) -> Engine:
-        with waiting("starting Ray"):
-            from sira_cli.run.on_ray import RayRun, Work
+        def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> None:
+            with waiting("starting Ray"):
+                super().begin(task, done)
+            raise_interrupts()  # Ray has replaced our handler of SIGTERM
+            note_bundled(task.preset, pictures)
 
-            loaded = loading(model, job.method)
-            work = Work(job.preset, loaded, job.request, engine.batch_size, str(Path.cwd()))
-            run = RayRun(work, workers=engine.workers, done=job.targets.done, quiet=verbosity() < 1)
-        raise_interrupts()  # Ray has replaced our handler of SIGTERM
-        note_bundled(job.preset, job.pictures)
-        return run
-
-    return Engines(load, engine.batch_size, start if engine.on_ray else None)
+    loading = {"device": model.device, "offline": model.offline}
+    return Announced(loading, options.batch_size, workers=options.workers, quiet=verbosity() < 1)

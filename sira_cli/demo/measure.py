@@ -26,9 +26,9 @@ from sira_cli.eval.figures import (
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.methods import find
 from sira_cli.models import presets
-from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of
+from sira_cli.run.task import TASKS
 
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
@@ -129,10 +129,10 @@ def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequen
 
 def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one by one if the method takes one at a time."""
-    answering, texts = FinalAnswers(lvlm), list[str]()
+    asking, texts = TASKS[task](lvlm.preset, lvlm.decoder, ""), list[str]()
     for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):
         inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])
-        texts += [answer.text for answer in answering.answer([], inputs, task=task)]
+        texts += [answer.text for answer in asking.decoded(lvlm, [], inputs)]
     return texts
 
 

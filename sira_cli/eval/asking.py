@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,47 +22,12 @@ from sira_cli.pictures.sources import located
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Halved, PictureEvent, Started
 from sira_cli.run.ledger import Ledger
-from sira_cli.run.local_run import LocalRun
-from sira_cli.run.nothing_left import NothingLeft, all_named
-from sira_cli.run.records import Result
-from sira_cli.run.request import Request
-from sira_cli.run.run import Job, PictureRun
-from sira_cli.run.store import RecordFile
-from sira_cli.run.targets import Targets
+from sira_cli.run.output import Files, Output
+from sira_cli.run.run import Local, all_named, nothing_left, run
+from sira_cli.run.task import TASKS
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
-
-
-class PartFile(RecordFile):
-    """The records of a part, with the part's name and the settings that no other record has."""
-
-    def __init__(self, ledger: Ledger, part: Part) -> None:
-        super().__init__(ledger, report=False, repeated=False)
-        self._part = part
-        self.settings: EvalSettings | None = None  # known when the model is loaded
-
-    def append(self, picture: Picture, result: Result) -> None:
-        """Append a record."""
-        assert self.settings is not None
-        record = {**result.to_record(), "id": picture.id, "part": self._part.name, **asdict(self.settings)}
-        self.ledger.append(record)
-
-    def configure(self, lvlm: Lvlm, job: Job) -> dict[str, Any]:
-        """Check that answers of a loaded model, to these prompts, belong in the file, and return `settings_in` them."""
-        self.settings = EvalSettings.of(lvlm)
-        now = LocalRun(lvlm, job.request).blank().configuration() | asdict(self.settings)
-        del now["prompt"]
-        prompts = {picture.id: picture.asked("") for picture in job.pictures}
-        for record in self.ledger.records():
-            self.ledger.check(now, record)
-            prompt = prompts.get(record["id"], record["prompt"])
-            if prompt != record["prompt"]:
-                raise SettingsError(
-                    f"{self.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and {prompt!r} "
-                    "now: give another `output=`, or `overwrite=` to start again"
-                )
-        return settings_in(now)
 
 
 class PartRun:
@@ -69,8 +35,9 @@ class PartRun:
 
     Attributes:
         part: of the benchmark.
-        file: keeps the records.
-        job: pictures, request and targets.
+        task: what is asked.
+        pictures: one for each unit.
+        output: keeps the records, with the part's name and the settings that no other record has.
     """
 
     def __init__(
@@ -79,46 +46,71 @@ class PartRun:
         preset: Preset,
         method: Method,
         pictures: Sequence[Picture],
-        ledger: Ledger,
+        files: Files,
         *,
-        retry_errors: bool = False,
         verify: Verify | None = None,
     ) -> None:
-        """Prepare the run."""
-        self.part, self.file = part, PartFile(ledger, part)
-        targets = Targets(self.file, retry_errors=retry_errors)
-        self.job = Job(pictures, Request(part.task, "", verify=verify), preset, method, targets)
+        """Open the file."""
+        self.part, self.pictures = part, pictures
+        self.task = TASKS[part.task](preset, method, "", verify=verify)
+        self.output = Output(self.task, pictures, files, report=False)
         self._lvlm: Lvlm | None = None
         self._settings: dict[str, Any] = {}
 
+    @property
+    def ledger(self) -> Ledger:
+        """The file of records."""
+        assert self.output.ledger is not None
+        return self.output.ledger
+
     def take(self, lvlm: Lvlm) -> None:
-        """Use a loaded model, under any method; the runs of an evaluation share its weights."""
-        self._lvlm = lvlm.under(self.job.method, self.job.preset)
-        self._lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
-        self._settings = self.file.configure(self._lvlm, self.job)
+        """Use a loaded model, under any method; the runs of an evaluation share its weights.
+
+        Answers of the model, to these prompts, have to belong in the file.
+        """
+        lvlm = self._lvlm = lvlm.under(self.task.method, self.task.preset)
+        lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
+        self.task = replace(self.task, preset=lvlm.preset, method=lvlm.decoder)
+        own = asdict(EvalSettings.of(lvlm))
+        self.output.more = {"part": self.part.name, **own}
+        now = self.task.at(lvlm.revision).blank(lvlm).configuration() | own
+        del now["prompt"]
+        prompts = {picture.id: picture.asked("") for picture in self.pictures}
+        for record in self.ledger.records():
+            self.ledger.check(now, record)
+            prompt = prompts.get(record["id"], record["prompt"])
+            if prompt != record["prompt"]:
+                raise SettingsError(
+                    f"{self.ledger.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and "
+                    f"{prompt!r} now: give another `output=`, or `overwrite=` to start again"
+                )
+        self._settings = settings_in(now)
+
+    def is_done(self) -> bool:
+        """Return whether every question has an answer in the file, by name."""
+        return all_named(self.pictures, self.output)
+
+    def nothing_left(self) -> bool:
+        """Return whether an earlier run has answered everything, so that no model is needed."""
+        return nothing_left(self.task, self.pictures, self.output)
 
     def events(self, batch_size: BatchSize | None = None) -> Generator[PictureEvent | Halved, None, None]:
         """Ask, and yield events. Asks that are answered in the file already are skipped."""
-        if self._lvlm is None and not all_named(self.job):
-            raise SettingsError(f"{self.file.path}: has no answer to some questions: a model is needed")
-        engine: LocalRun | NothingLeft = NothingLeft({})
-        if self._lvlm is not None:
-            engine = LocalRun(self._lvlm, self.job.request, batch_size=batch_size, done=self.job.targets.done)
-        events = PictureRun(self.job, engine).events()
-        try:
+        if self._lvlm is None and not self.is_done():
+            raise SettingsError(f"{self.ledger.path}: has no answer to some questions: a model is needed")
+        engine = None if self._lvlm is None else Local(self._lvlm, batch_size)
+        with closing(run(self.task, self.pictures, engine, self.output)) as events:
             for event in events:
                 if not isinstance(event, Started):
                     yield event
-        finally:
-            events.close()
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Return all answers in the file, by unit."""
-        return {record["id"]: record for record in self.file.ledger.records()}
+        return {record["id"]: record for record in self.ledger.records()}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that are equal in all records of the method; empty without a model and records."""
-        record = next(self.file.ledger.records(), None)
+        record = next(self.ledger.records(), None)
         return self._settings or ({} if record is None else settings_in(record))
 
 

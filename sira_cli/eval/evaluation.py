@@ -32,7 +32,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Halved, PictureEvent
-from sira_cli.run.ledger import Ledger
+from sira_cli.run.output import Files
 
 if TYPE_CHECKING:
     from sira_cli.eval.asking import PartRun
@@ -185,22 +185,20 @@ class Evaluation:
                     if key not in made:
                         made[key] = part_pictures(part, own, self._images, self._shard)
                     path = folder / f"{name}-{part.name}{suffix}.jsonl"
-                    ledger = Ledger(path, overwrite=self._overwrite, by="id")
-                    stack.callback(ledger.close)
-                    run = PartRun(part, own, method, made[key], ledger, retry_errors=self._retry_errors, verify=verify)
+                    files = Files(path, overwrite=self._overwrite, retry_errors=self._retry_errors)
+                    run = PartRun(part, own, method, made[key], files, verify=verify)
+                    stack.callback(run.output.close)
                     self._runs[name].append(run)
-            yield [run.file.path for runs in self._runs.values() for run in runs]
+            yield [run.ledger.path for runs in self._runs.values() for run in runs]
 
     def nothing_left(self) -> bool:
         """Return whether an earlier run answered everything, so that no model is needed."""
-        from sira_cli.run.nothing_left import all_named, nothing_left
-
         if not self._runs:
             with self.opened():
                 return self.nothing_left()
         runs = list(itertools.chain.from_iterable(self._runs.values()))
         # By name first: pictures are read only if nothing is missing anywhere.
-        return all(all_named(run.job) for run in runs) and all(nothing_left(run.job) for run in runs)
+        return all(run.is_done() for run in runs) and all(run.nothing_left() for run in runs)
 
     def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.
@@ -238,12 +236,12 @@ class Evaluation:
         """Ask everything under one method."""
         answers = Answers(name)
         for run in runs:
-            yield PartStarted(name, run.part.name, len(run.job.pictures))
+            yield PartStarted(name, run.part.name, len(run.pictures))
             yield from run.events(self._batch_size)
             answers.add(self._benchmark, run.part, run.records())
         answers.settings = {
             **next(filter(None, (run.settings() for run in runs)), {}),
-            "max_new_tokens": {run.part.name: run.job.preset.generation.max_new_tokens for run in runs},
+            "max_new_tokens": {run.part.name: run.task.preset.generation.max_new_tokens for run in runs},
             "prompt": {run.part.name: run.part.asks[0].prompt for run in runs},
         }
         return answers

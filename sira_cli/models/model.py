@@ -57,6 +57,7 @@ class LoadedModel:
         vocabulary: the tokenizer, token by token.
         parser: separates reasoning from answers.
         ends: the tokens that end a text.
+        memo: what tasks keep from one batch to the next.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class LoadedModel:
         self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
         self.parser = parser_of(processor, self.vocabulary, system=preset.prompts.system, think=preset.generation.think)
         self.ends = EndTokens.of(model, processor.tokenizer)
+        self.memo: dict[Any, Any] = {}
         # Algorithm 1 picks from z_cd alone, so other settings of a checkpoint's generation_config.json are ignored
         # (Qwen2.5-VL has a repetition penalty).
         ends, padding = list(self.ends.ids) or None, self.ends.padding

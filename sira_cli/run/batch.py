@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.memory import PictureMemory
-    from sira_cli.models.model import LoadedModel
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +130,7 @@ def out_of_memory(error: Exception) -> bool:
 
 BatchSize = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
+WINDOW = 4  # batches, within which pictures are sorted by size
 FIRST = 32  # pictures, the largest of which decides an automatic batch size
 
 
@@ -144,17 +144,6 @@ def check_batch_size(batch_size: BatchSize | None) -> None:
 def usual_batch_size(device: torch.device) -> BatchSize:
     """Return the default batch size: `auto` on a GPU of NVIDIA or AMD, else 1."""
     return AUTO if device.type == "cuda" else 1
-
-
-def largest_batch(lvlm: LoadedModel, inputs: Any, task: str) -> int:
-    """Run a picture's prompt, and return the number of such pictures that fit into memory with texts of any length."""
-    from sira_cli.models.memory import measure_picture
-
-    return most_that_fit(
-        lvlm.model,
-        lambda: measure_picture(lvlm, inputs, task),
-        "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
-    )
 
 
 def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:

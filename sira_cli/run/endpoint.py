@@ -1,4 +1,4 @@
-"""A model on a server that speaks OpenAI's chat protocol: its answers yes and no, with probabilities if it tells them.
+"""A check by a model on a server that speaks OpenAI's chat protocol: yes or no, with probabilities if it tells them.
 
 The package `openai` sends the requests: it reads the key (`OPENAI_API_KEY`), tries again, and limits the time.
 """
@@ -9,23 +9,38 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from PIL import Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError
-from sira_cli.pictures.opening import encoded
+from sira_cli.look.claims import Claim, best_of
+from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
+from sira_cli.look.words import Thing
+from sira_cli.models.texts import Answer
+from sira_cli.pictures.opening import MEMORY, data_url, encoded
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.web import in_time
+from sira_cli.run.batch import Item, ahead, is_final
+from sira_cli.run.check import Check
+from sira_cli.run.events import PictureEvent
+from sira_cli.run.records import Result
+from sira_cli.run.run import Engine, event_of
+from sira_cli.run.task import PictureTask
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 T = TypeVar("T")
 
+REVISION = "endpoint"  # in records: the files of the model are not known here
+CONCURRENCY = 4  # questions at once, each about another picture
 _SHORT = 200  # characters of a server's message
 _TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
 _SPACES = " \u2581\u0120"  # the space itself, and its marks in vocabularies
@@ -231,3 +246,87 @@ def _first_word(content: str) -> str:
 def _line(text: str) -> str:
     """Return a text from elsewhere on one line, without control characters."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())[:_SHORT]
+
+
+class RemoteCheck(Engine):
+    """Questions about the objects that captions name, to a model on a server: no model is loaded here."""
+
+    revision = REVISION
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Prepare to ask."""
+        self._endpoint, self.server = endpoint, endpoint.shown
+
+    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result:
+        """Ask the server a first question, to learn how it answers."""
+        assert isinstance(task, Check)
+        assert task.verify is not None
+        self._done, self._finder = done, ObjectFinder(task.verify, task.preset)
+        try:
+            source = self._endpoint.begin(self._finder.question(Thing("dog", (), "dog")))
+        except BaseException:
+            self.end()
+            raise
+        self._task = replace(task, source=source).at(REVISION, self.server)
+        return self._task.blank()
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the model runs, for the run's report."""
+        return {"model": {"revision": REVISION}, "device": self.server, "batch_size": CONCURRENCY}
+
+    def end(self) -> None:
+        """Abandon the requests under way."""
+        self._endpoint.end()
+
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
+        """Yield the event of every picture, in order."""
+        pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
+        items: Iterator[Item[Result]] = (
+            Item(picture, name, picture.asked(self._task.prompt), picture.id) for picture, name in pictures
+        )
+        try:
+            yield from map(event_of, ahead(pool, self._work, items, 2 * CONCURRENCY))
+        finally:
+            self.end()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, item: Item[Result]) -> Item[Result]:
+        began = time.perf_counter()
+        failure: Exception | None = None
+        try:
+            with MEMORY.taken(item.picture.file_size()):
+                item.data = item.picture.read()
+            item.sha256 = item.picture.digest(item.data)
+            item.prompt = self._task.asked(item.picture)
+        except Exception as error:
+            failure = error
+        if self._done(item.id) == self._task.key(item.name, item.sha256, item.prompt):
+            item.skipped = True
+            return item
+        try:
+            if failure is not None:
+                raise failure
+            answer = self._answer(item)
+        except Exception as error:
+            if is_final(error):
+                raise
+            answer = self._task.failed(item, error)
+        self._task.settle(None, item, answer, 1000 * (time.perf_counter() - began))
+        return item
+
+    def _answer(self, item: Item[Result]) -> Answer:
+        """Ask about each object of a caption, separately for each picture."""
+        files = [data_url(*file) for file in item.picture.files(item.data)]
+        item.warnings = tuple(warning for _, warnings in files for warning in warnings)
+        urls, text = [url for url, _ in files], item.picture.caption or ""
+
+        def ask(named: Sequence[Thing]) -> list[Claim]:
+            return best_of([[self._claim(url, thing) for thing in named] for url in urls])
+
+        named = self._finder.named(text, lambda prompt: self._endpoint.reply(urls[0], prompt, LIST_TOKENS).text)
+        return self._finder.check(text, named, {}, ask).added_to(Answer(text, "stop"), self._task.how)
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        question = self._finder.question(thing)
+        answers = self._task.preset.verify.answers
+        return Claim(thing.name, thing.spans, *self._endpoint.support(url, question, answers))

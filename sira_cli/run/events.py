@@ -91,3 +91,42 @@ class FailedPicture:
 
 PictureEvent = Finished | Failed | Skipped
 Event = Started | PictureEvent | Halved
+
+
+@dataclass
+class Counts:
+    """Numbers of pictures by result, in this run and before.
+
+    Attributes:
+        total: all pictures.
+        ok, error: done in this run.
+        ok_before, error_before: done in an earlier run.
+        tokens: generated in this run.
+    """
+
+    total: int = 0
+    ok: int = 0
+    error: int = 0
+    ok_before: int = 0
+    error_before: int = 0
+    tokens: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Pictures without a text, including those of earlier runs."""
+        return self.error + self.error_before
+
+    @property
+    def worked(self) -> int:
+        """Pictures that this run worked on."""
+        return self.ok + self.error
+
+    def add(self, event: PictureEvent) -> None:
+        """Count a picture's result."""
+        if isinstance(event, Skipped):
+            self.error_before += event.failed
+            self.ok_before += not event.failed
+        else:
+            self.error += isinstance(event, Failed)
+            self.ok += isinstance(event, Finished)
+            self.tokens += event.record.output_tokens

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self
@@ -22,16 +21,13 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import refusing
 from sira_cli.models.schema import SchemaSource
-from sira_cli.models.texts import Answer
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
 from sira_cli.run.batch import Batch, BatchSize, Item
-from sira_cli.run.keys import Asked, Keys
-from sira_cli.run.picture_task import PictureTask
 from sira_cli.run.records import Result
-from sira_cli.run.request import Request
 from sira_cli.run.runner import Runner
+from sira_cli.run.task import Ask, Caption, PictureTask
 
 
 class Lvlm(LoadedModel):
@@ -66,47 +62,12 @@ class Lvlm(LoadedModel):
         self,
         task: PictureTask,
         batch_size: BatchSize | None = None,
+        *,
+        done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> Runner[Result]:
         """Return the runner of pictures through this model."""
-        return Runner(task, batch_size, on_text)
-
-    @functools.cached_property
-    def keys(self) -> Keys:
-        """The keys of its records."""
-        return Keys.of(self.preset, self.decoder, self.revision)
-
-    def result(
-        self, asked: Asked, answer: Answer, milliseconds: float = 0.0, warnings: Sequence[str] = (), **more: Any
-    ) -> Result:
-        """Return the record of a picture, as `Keys.result`; a failed picture's record has the same keys and types."""
-        return self.keys.result(
-            asked,
-            answer,
-            milliseconds,
-            warnings,
-            k=self.k,
-            layers=self.layers,
-            alpha=self.alpha,
-            method_settings=self._other_settings(asked.task),
-            picture_settings=self._picture_settings(asked.task, answer.image_tokens),
-            **more,
-        )
-
-    def _other_settings(self, task: str) -> dict[str, Any] | None:
-        """Return the method's settings without their own key in records."""
-        settings = self.decoder.for_task(task).settings()
-        if "beta" in self.decoder.deciding and self.sira.beta is not None:
-            settings["beta"] = self.sira.beta
-        return {name: value for name, value in settings.items() if name != "alpha"} or None
-
-    def _picture_settings(self, task: str, image_tokens: int) -> dict[str, Any] | None:
-        """Return the method's settings that differ for a picture with this number of tokens (0: it failed)."""
-        usual = self.decoder.for_task(task)
-        if not image_tokens or (own := usual.for_picture(image_tokens)) is usual:
-            return None
-        known = usual.settings()
-        return {name: value for name, value in own.settings().items() if value != known[name]} or None
+        return Runner(self, task, batch_size, done=done, on_text=on_text)
 
     def caption(
         self,
@@ -137,9 +98,9 @@ class Lvlm(LoadedModel):
             UnfinishedJsonError: the text ended inside its JSON.
             SettingsError: `verify` or `schema` is not valid, or does not fit the settings.
         """
-        request = Request.of(self.preset, "caption", prompt, verify=Verify.of(verify), schema=schema)
         lvlm = self if method is None else self.under(method)
-        return lvlm._single(request, picture, on_text)
+        task = Caption.of(lvlm.preset, lvlm.decoder, prompt, verify=verify, schema=schema)
+        return lvlm._single(task, picture, on_text)
 
     def ask(
         self,
@@ -151,9 +112,8 @@ class Lvlm(LoadedModel):
         schema: SchemaSource | None = None,
     ) -> Result:
         """Answer a question about a picture; otherwise like `caption`."""
-        request = Request.of(self.preset, "ask", question, schema=schema)
         lvlm = self if method is None else self.under(method)
-        return lvlm._single(request, picture, on_text)
+        return lvlm._single(Ask.of(lvlm.preset, lvlm.decoder, question, schema=schema), picture, on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
         """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
@@ -192,28 +152,27 @@ class Lvlm(LoadedModel):
         """
         if batch_size < 1:
             raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
-        task = PictureTask(self, Request.of(self.preset, "caption", prompt), lambda name: "")
+        task = Caption.of(self.preset, self.decoder, prompt).at(self.revision)
+        task.check_model(self)
         sources = (as_picture(source) for source in pictures)
-        items = self.runner(task, batch_size).run(task.item(source, source.name_in(None)) for source in sources)
-        with closing(items):
-            yield from (item.result for item in items if isinstance(item, Item) and item.result is not None)
+        items = (Item[Result](source, source.name_in(None), task.prompt, source.id) for source in sources)
+        with closing(self.runner(task, batch_size).run(items)) as settled:
+            yield from (item.result for item in settled if isinstance(item, Item) and item.result is not None)
 
-    def _single(self, request: Request, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
+    def _single(self, task: PictureTask, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
         picture = as_picture(source)
-        request.check(self.preset, self.decoder)
-        task = PictureTask(self, replace(request, together=len(picture.sources)), lambda name: "")
+        task = replace(task, together=len(picture.sources)).at(self.revision)
+        task.check_model(self)
         started = time.perf_counter()
         opened = picture.open()
-        item = Item[Result](picture, as_text(opened.name), request.prompt, sha256=opened.sha256)
-        item.warnings = opened.warnings
+        item = Item[Result](picture, as_text(opened.name), task.prompt, sha256=opened.sha256, warnings=opened.warnings)
         with refusing(picture.shown):
-            batch = Batch([item], [opened.shown], task.inputs([item], [opened.shown]))
-        stream = None if on_text is None or not task.streams else lambda picture, text: on_text(text)
-        (answer,) = task.answers(batch, stream)
+            batch = Batch([item], [opened.shown], task.inputs(self, [item], [opened.shown]))
+        (answer,) = task.answers(self, batch, on_text if task.streams(self) else None)
         if answer.error:
-            unfinished = UnfinishedReasoningError if request.schema is None else UnfinishedJsonError
+            unfinished = UnfinishedReasoningError if task.schema is None else UnfinishedJsonError
             raise unfinished(f"{picture.shown}: {answer.error}")
-        task.settle(item, answer, 1000 * (time.perf_counter() - started))
+        task.settle(self, item, answer, 1000 * (time.perf_counter() - started))
         assert item.result is not None
         return item.result
 

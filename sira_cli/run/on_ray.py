@@ -1,7 +1,7 @@
 """A run on many machines: Ray Data deals the pictures out to workers, each with the model loaded (extra `ray`).
 
     this process                 workers (an actor pool)
-    pictures, names, keys  ->    read, hash, decode the picture, decode the text (`LocalRun`)
+    pictures, names, keys  ->    read, hash, decode the picture, decode the text (`Local`)
     records                <-
 
 Workers open the pictures themselves, so an unreadable one is a record and not the end of the job. Finished
@@ -11,7 +11,6 @@ pictures are known from the keys in the file of records, as in runs on one machi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import math
@@ -21,19 +20,17 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import SettingsError, SiraError
-from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import AUTO, BatchSize
+from sira_cli.run.batch import AUTO, WINDOW, BatchSize
 from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped
-from sira_cli.run.local_run import LocalRun
-from sira_cli.run.lvlm import load
 from sira_cli.run.records import Result
-from sira_cli.run.request import Request
-from sira_cli.run.runner import WINDOW
+from sira_cli.run.run import Engine, Local
+from sira_cli.run.task import PictureTask
 
 LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
 ROWS = 32  # pictures in a block, at least; a block's texts come back together
@@ -41,49 +38,52 @@ RETRIES = 3  # for a block whose worker was killed
 LOST = 3  # blocks that may lose all their workers in one run; if there are more, the pictures are not to blame
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Work:
     """The job of a worker; it is sent to each.
 
     Attributes:
-        preset, loading: the arguments of `load`.
-        request, batch_size: of `LocalRun`.
+        task, batch_size: of `Local`.
+        loading: further arguments of `load`.
         folder: the current folder, which relative paths start from.
     """
 
-    preset: Preset
+    task: PictureTask
     loading: dict[str, Any]
-    request: Request
     batch_size: BatchSize | None
     folder: str
 
 
-class RayRun:
-    """A request about many pictures, as with `LocalRun`, on the machines of a Ray cluster."""
+class OnRay(Engine):
+    """Workers with the model, on the machines of a Ray cluster."""
 
     def __init__(
         self,
-        work: Work,
+        loading: dict[str, Any],
+        batch_size: BatchSize | None = None,
         *,
         workers: int | None = None,
-        done: Callable[[str], str] = lambda name: "",
         quiet: bool = True,
     ) -> None:
-        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine."""
-        self._work, self._done = work, done
+        """Choose the workers; `loading` are arguments of `load`, without preset and method."""
+        self._loading, self._batch_size, self._workers, self._quiet = loading, batch_size, workers, quiet
         self._facts: dict[str, Any] = {}
-        self._ray = _connect(workers, quiet)
-        self._needs = self._resources(workers)
 
-    def blank(self) -> None:
-        """Return None: the workers load the model, so nothing is known before the first result."""
-        return
+    def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> None:
+        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine.
+
+        The workers load the model, so nothing is known before the first result.
+        """
+        self._work = Work(task, self._loading, self._batch_size, str(Path.cwd()))
+        self._done = done
+        self._ray = _connect(self._workers, self._quiet)
+        self._needs = self._resources(self._workers)
 
     def facts(self) -> dict[str, Any]:
-        """Return facts as `LocalRun.facts` does: the smallest batch size and the largest peaks of all workers."""
+        """Return facts as `Local.facts` does: the smallest batch size and the largest peaks of all workers."""
         return {"workers": self._needs["workers"], **self._facts}
 
-    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
         """Yield the event of every picture, in the order in which they become ready."""
         self._pictures = list(pictures)
         rows = {
@@ -148,7 +148,7 @@ class RayRun:
     @property
     def _most_together(self) -> int:
         """Number of pictures that a worker may request at once."""
-        size = self._work.batch_size
+        size = self._batch_size
         if size is None:
             return LARGE if self._needs["num_gpus"] else 1
         return size if isinstance(size, int) else LARGE
@@ -165,7 +165,7 @@ class RayRun:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpus = [int(node.get("GPU", 0)) for node in nodes]
         cpus = [int(node.get("CPU", 0)) for node in nodes]
-        device = self._work.loading["device"]
+        device = self._loading["device"]
         on_gpu = device.startswith("cuda") or (device == "auto" and sum(gpus) > 0)
         if workers is None:
             workers = max(1, sum(gpus)) if on_gpu else 1
@@ -173,7 +173,7 @@ class RayRun:
         if workers > sum(has):
             self._ray.shutdown()
             raise SettingsError(f"{workers} Ray workers: the cluster has {sum(has)} {kind}s: give fewer")
-        if self._work.batch_size == AUTO and not on_gpu and workers > 1:
+        if self._batch_size == AUTO and not on_gpu and workers > 1:
             self._ray.shutdown()
             raise SettingsError(
                 f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, so the free memory "
@@ -192,9 +192,14 @@ class Captioner:
         self._folder = work.folder
         self._keys: dict[str, str] = {}
         self._failure = b""
+        from sira_cli.run.lvlm import load
+
         try:
-            lvlm = load(work.preset, **work.loading)
-            self._run = LocalRun(lvlm, work.request, batch_size=work.batch_size, done=lambda name: self._keys[name])
+            lvlm = load(work.task.preset, method=work.task.method, **work.loading)
+            self._engine = Local(lvlm, work.batch_size)
+            self._engine.begin(
+                replace(work.task, preset=lvlm.preset, method=lvlm.decoder), lambda name: self._keys[name]
+            )
         except SiraError as error:  # if it were raised here, Ray would start workers again and again
             self._failure = pickle.dumps(error)
 
@@ -212,12 +217,12 @@ class Captioner:
                 )
             if rows["error"][0]:
                 lost = zip(pictures, rows["error"], strict=True)
-                events = [self._run.give_up(picture, name, error) for (picture, name), error in lost]
+                events = [self._engine.give_up(picture, name, error) for (picture, name), error in lost]
             else:
-                events = [event for event in self._run.events(pictures) if not isinstance(event, Halved)]
+                events = [event for event in self._engine.results(pictures) if not isinstance(event, Halved)]
         except SiraError as error:
             return _columns([{"failure": pickle.dumps(error)}])
-        facts = json.dumps(self._run.facts())
+        facts = json.dumps(self._engine.facts())
         numbers = dict(zip((picture.identity for picture in given), rows["number"], strict=True))
         return _columns(
             [

@@ -1,189 +1,297 @@
-"""A resumable run over many pictures, without a terminal: it yields events and never prints."""
+"""A resumable run over many pictures, without a terminal: it yields events and never prints.
+
+for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captions.jsonl", batch_size=8):
+    print(event)
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SiraError
-from sira_cli.methods.base import Method
-from sira_cli.models.preset import Preset
-from sira_cli.pictures.find import Pictures
+from sira_cli.errors import ModelNotFoundError, PictureError, SiraError
+from sira_cli.look.verify import Verify
+from sira_cli.models import presets
+from sira_cli.models.hub import find_checkpoint
+from sira_cli.models.schema import SchemaSource
+from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Event, Failed, Halved, PictureEvent, Skipped, Started
+from sira_cli.pictures.selection import Selection
+from sira_cli.run.batch import BatchSize, Item, ahead
+from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
+from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.request import Request
-from sira_cli.run.run_record import Counts, run_record
-from sira_cli.run.targets import Targets, targets_for
+from sira_cli.run.task import TASKS, Ask, PictureTask
+
+if TYPE_CHECKING:
+    from sira_cli.run.lvlm import Lvlm
+
+READERS = 4
 
 
-class Engine(Protocol):
-    """A decoder of the pictures: `LocalRun` on this machine, `RayRun` on many, `RemoteRun` on a server."""
-
-    def blank(self) -> Result | None:
-        """Return a result without a picture; None if nothing is known before the first one."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return the model as loaded, where it runs, and the memory that it took, for the run's report."""
-        ...
-
-    def events(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, with its name in the record."""
-        ...
-
-
-class Job:
-    """All pictures of a run under one method, and where the results go: everything is checked, the files are open.
-
-    A context manager: at its end the files are released.
+class Engine(ABC):
+    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server.
 
     Attributes:
-        pictures: all of the run, in order.
-        request: about each picture.
-        preset, method: with the settings in force.
-        targets: where results go.
-        left_out: numbers of files that are not read, by ending.
-        settings: everything that decides the records, for the report next to them.
+        revision: of the model, if it is known before the model is; None: that of the files on this machine.
+        server: the address of the model; empty: on this machine.
     """
+
+    revision: str | None = None
+    server: str = ""
+
+    @abstractmethod
+    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result | None:
+        """Get the model ready, and return a record without a picture; None if nothing is known before the first one.
+
+        `done` returns the key of an earlier result by a picture's id, or its name.
+        """
+
+    @abstractmethod
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
+        """Yield the event of every picture, with its name in the record."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return the model as loaded, where it runs, and the memory that it took, for the run's report."""
+
+    def end(self) -> None:  # noqa: B027 (most have nothing to release)
+        """Release what was taken before `begin`: nothing is left to do."""
+
+
+class Local(Engine):
+    """A model on this machine; it is loaded for the first task that needs it."""
 
     def __init__(
         self,
-        pictures: Sequence[Picture],
-        request: Request,
-        preset: Preset,
-        method: Method,
-        targets: Targets,
+        model: Lvlm | Callable[[PictureTask], Lvlm],
+        batch_size: BatchSize | None = None,
+        on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
-        """Combine the parts, and check that earlier results in the targets were made with the same settings."""
-        self.pictures, self.request, self.targets = list(pictures), request, targets
-        self.left_out = pictures.left_out if isinstance(pictures, Pictures) else {}
-        self.preset, self.method = preset, method
-        self.settings = request.settings(preset, method)
-        try:
-            targets.check(self.settings)
-        except BaseException:
-            targets.close()
-            raise
+        """Take a loaded model, or what loads one under the method of a task."""
+        self._load = model if callable(model) else None
+        self._lvlm = None if callable(model) else model
+        self._batch_size, self.on_text = batch_size, on_text
 
-    @classmethod
-    def opened(
-        cls,
-        pictures: Sequence[Picture],
-        request: Request,
-        preset: Preset,
-        method: Method,
-        *,
-        output: str | Path | None = None,
-        **targets: Any,
-    ) -> Self:
-        """Check everything that can be checked before the model is loaded, and open the files."""
-        request.check(preset, method)
-        request = request.about(pictures)
-        place = None if output is None else Path(output)
-        targets |= {"same_prompt": not request.fills, "keep_lines": preset.text.lines == "keep"}
-        files = targets_for(pictures, task=request.task, output=place, **targets)
-        return cls(pictures, request, preset, method, files)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.targets.close()
-
-
-class PictureRun:
-    """A request about many pictures; results of an earlier run in the job's targets are kept.
-
-    Attributes:
-        counts: the run's progress.
-        stopped: whether `fail_fast` ended it.
-    """
-
-    def __init__(self, job: Job, engine: Engine, *, fail_fast: bool = False) -> None:
-        """Prepare a run."""
-        self._pictures, self._targets, self._settings = job.pictures, job.targets, job.settings
-        self._engine, self._fail_fast, self._left_out = engine, fail_fast, job.left_out
-        self.counts = Counts(len(self._pictures))
-        self.stopped = False
-        self._began = time.monotonic()
-        self._begun = False
-        self._before = job.targets.report_before()
+    def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> Result:
+        """Load the model, or switch the loaded one to the method of another task."""
+        if self._lvlm is None:
+            assert self._load is not None
+            lvlm = self._lvlm = self._load(task)
+        else:
+            lvlm = self._lvlm
+            if lvlm.decoder != task.method or lvlm.preset is not task.preset:
+                lvlm = lvlm.under(task.method, task.preset)
+        self._under, self._task = lvlm, task.at(lvlm.revision)
+        self._task.check_model(lvlm)
+        self._runner = lvlm.runner(self._task, self._batch_size, done=done, on_text=self.on_text)
+        return self._task.blank(lvlm)
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the run was made."""
-        return time.monotonic() - self._began
+    def batch_size(self) -> int:
+        """Number of pictures decoded together, as for `Runner`."""
+        return self._runner.batch_size
 
-    def events(self) -> Generator[Event, None, None]:
-        """Run, and yield events. Closing the generator interrupts the run; finished pictures are kept."""
-        try:
-            if (blank := self._engine.blank()) is not None:
-                self._begin(blank)
-            yield Started(len(self._pictures))
-            yield from self._all()
-            self._begin(None)
-            if not self.stopped:
-                self._targets.finish(self._pictures)
-        except (KeyboardInterrupt, GeneratorExit):
-            self._report("interrupted")
-            raise
-        except SiraError:
-            with suppress(SiraError):  # the disk may be full
-                self._report("failed")
-            raise
-        self._report("stopped" if self.stopped else "finished")
+    def facts(self) -> dict[str, Any]:
+        """Return the model as loaded, where it runs, and the memory that it took so far."""
+        from sira_cli.models.memory import peak_of_process
+        from sira_cli.models.processor import pixel_library
 
-    def _all(self) -> Generator[Event, None, None]:
-        kept = [picture for picture in self._pictures if self._targets.keeps(picture)]
-        for picture in kept:
-            name = self._targets.name(picture)
-            yield self._counted(Skipped(picture, name, picture.id or name))
-        done = {picture.identity for picture in kept}
-        left = (picture for picture in self._pictures if picture.identity not in done)
-        events = self._engine.events((picture, self._targets.name(picture)) for picture in left)
-        try:
+        lvlm = self._under
+        return {
+            "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
+            "device": lvlm.device,
+            "dtype": lvlm.dtype,
+            "pixels": pixel_library(lvlm.processor),
+            "batch_size": self.batch_size,
+            "peak_memory_bytes": peak_of_process(),
+        }
+
+    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
+        """Fail a picture without opening it."""
+        item = self._item(picture, name)
+        self._task.fail(self._under, item, PictureError(f"{picture.shown}: {message}"))
+        return event_of(item)
+
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
+        """Yield the event of every picture, in order."""
+        with closing(self._runner.run(self._item(*picture) for picture in pictures)) as items:
+            for item in items:
+                yield item if isinstance(item, Halved) else event_of(item)
+
+    def _item(self, picture: Picture, name: str) -> Item[Result]:
+        return Item(picture, name, picture.asked(self._task.prompt), picture.id)
+
+
+def event_of(item: Item[Result]) -> PictureEvent:
+    """Return the event of a settled item."""
+    if item.result is None:
+        return Skipped(item.picture, item.name, item.id)
+    return (Failed if item.error else Finished)(item.picture, item.name, item.id, item.result)
+
+
+def run(
+    task: PictureTask, pictures: Sequence[Picture], engine: Engine | None, output: Output, *, fail_fast: bool = False
+) -> Generator[Event, None, None]:
+    """Ask about pictures, write each result, and yield events; `Started` comes when the model is ready.
+
+    Pictures that an earlier run has done are skipped, without a model if none is left (or None is given). Closing the
+    generator interrupts the run; finished pictures are kept.
+    """
+    idle = engine is None or nothing_left(task, pictures, output, engine.revision, engine.server)
+    if idle and engine is not None:
+        engine.end()
+    engine = None if idle else engine
+    output.facts = output.facts_before if engine is None else engine.facts
+    state = "finished"
+    try:
+        if engine is not None and (blank := engine.begin(task, output.done)) is not None:
+            output.begin(blank)
+        yield Started(len(pictures))
+        with closing(_results(pictures, engine, output)) as events:
             for event in events:
-                if isinstance(event, Halved):
-                    yield event
-                    continue
-                event = self._kept(event)
-                yield self._counted(event)
-                if self._fail_fast and isinstance(event, Failed):
-                    self.stopped = True
-                    return
-        finally:
-            events.close()
+                yield event
+                if fail_fast and isinstance(event, Failed):
+                    state = "stopped"
+                    break
+            else:
+                output.finish()
+    except (KeyboardInterrupt, GeneratorExit):
+        output.report("interrupted")
+        raise
+    except SiraError:
+        with suppress(SiraError):  # the disk may be full
+            output.report("failed")
+        raise
+    output.report(state)
 
-    def _kept(self, event: PictureEvent) -> PictureEvent:
-        """Write a picture's result."""
-        if isinstance(event, Skipped):
-            self._begin(None)
-            failed = self._targets.failed_before(event.id)
-            self._targets.complete(event.picture, event.id)
-            return Skipped(event.picture, event.name, event.id, failed)
-        self._begin(event.record)
-        self._targets.write(event.picture, event.record)
-        return event
 
-    def _counted(self, event: PictureEvent) -> PictureEvent:
-        self.counts.add(event)
-        return event
+def _results(
+    pictures: Sequence[Picture], engine: Engine | None, output: Output
+) -> Generator[PictureEvent | Halved, None, None]:
+    """Write and yield the result of each picture; without an engine, all were done before."""
+    kept = [picture for picture in pictures if output.keeps(picture)]
+    for picture in kept:
+        yield output.write(_skipped(picture, output.name(picture)))
+    done = {picture.identity for picture in kept}
+    left = ((picture, output.name(picture)) for picture in pictures if picture.identity not in done)
+    found = engine.results(left) if engine is not None else (_skipped(*each) for each in left)
+    with closing(found):
+        for event in found:
+            yield event if isinstance(event, Halved) else output.write(event)
 
-    def _begin(self, like: Result | None) -> None:
-        """Check, before anything is written, that results like this one belong in the files."""
-        if not self._begun:
-            self._targets.begin(like)
-            self._begun = True
-            self._report("running")
 
-    def _report(self, state: str) -> None:
-        if self._begun:
-            self._targets.write_report(
-                run_record(
-                    state, self._settings, self._engine.facts(), self.counts, self.seconds, self._left_out, self._before
-                )
-            )
+def _skipped(picture: Picture, name: str) -> Skipped:
+    return Skipped(picture, name, picture.id or name)
+
+
+def all_named(pictures: Iterable[Picture], output: Output) -> bool:
+    """Return whether an output has every picture by name, done or failed."""
+    left = (picture for picture in pictures if not output.keeps(picture))
+    return all(output.done(picture.id or output.name(picture)) for picture in left)
+
+
+def nothing_left(
+    task: PictureTask, pictures: Sequence[Picture], output: Output, revision: str | None = None, server: str = ""
+) -> bool:
+    """Return whether an earlier run has done every picture, so that no model is needed, and no weights on this machine.
+
+    Pictures are read only if the output has all of them by name.
+    """
+    if not all_named(pictures, output):
+        return False
+    left = [picture for picture in pictures if not output.keeps(picture)]
+    if not left:
+        return True
+    task = task.at(_revision(task, output) if revision is None else revision, server)
+
+    def is_done(picture: Picture) -> bool:
+        name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
+        # Where this fails, an earlier run that has it as done has failed in the same way.
+        with suppress(Exception):
+            data = picture.read()
+            sha256 = picture.digest(data)
+            prompt = task.asked(picture)
+        return output.done(picture.id or name) == task.key(name, sha256, prompt)
+
+    with ThreadPoolExecutor(READERS, "sira-reader") as readers:
+        return all(ahead(readers, is_done, left, 2 * READERS))
+
+
+def _revision(task: PictureTask, output: Output) -> str:
+    """Return the revision of the model's local files; without local files, that of the records."""
+    preset = task.preset
+    model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
+    try:
+        return find_checkpoint(model, preset.revision, offline=True, code=preset.load.trust_remote_code).revision
+    except ModelNotFoundError:
+        return output.revision_before
+
+
+def run_pictures(
+    lvlm: Lvlm,
+    paths: str | Path | Iterable[str | Path],
+    *,
+    task: str = "caption",
+    prompt: str | None = None,
+    words: bool = False,
+    choices: Sequence[str] = (),
+    verify: str | Verify | None = None,
+    schema: SchemaSource | None = None,
+    recursive: bool = False,
+    shard: Shard | None = None,
+    limit: int | None = None,
+    together: bool = False,
+    questions: str | Path | None = None,
+    output: str | Path | None = None,
+    sidecar: bool = False,
+    caption_extension: str = ".txt",
+    output_dir: str | Path | None = None,
+    overwrite: bool = False,
+    retry_errors: bool = False,
+    batch_size: BatchSize | None = None,
+    fail_fast: bool = False,
+    on_text: Callable[[Picture, str], None] | None = None,
+) -> Generator[Event, None, None]:
+    """Caption many pictures, or ask about them, and yield events. The same call goes on where a run stopped.
+
+    Args:
+        lvlm: the loaded model.
+        paths: a file, folder, glob or URI, or several.
+        task: `caption` or `ask`.
+        prompt: of captions (None: the schema's, or the preset's), or the question.
+        words, choices, schema: as for `PictureTask`.
+        verify: a second look, or its mode.
+        recursive, shard, limit, together, questions: as for `Selection`.
+        output, sidecar, caption_extension, output_dir, overwrite, retry_errors: as for `Files`.
+        batch_size, on_text: as for `Runner`.
+        fail_fast: stop at the first picture that fails.
+
+    Raises:
+        SettingsError: a setting is wrong, or the file holds records of another configuration.
+        SiraError: the run cannot go on.
+    """
+    asked = TASKS[task].of if questions is None else Ask.of
+    about = asked(
+        lvlm.preset,
+        lvlm.decoder,
+        prompt,
+        words=words,
+        choices=choices,
+        verify=verify,
+        schema=schema,
+        questions=questions is not None,
+        needs_text=True,
+    )
+    places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
+    file = None if questions is None else Path(questions)
+    selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
+    pictures = selection.pictures(lvlm.preset.prompts.asking)
+    about = about.about(pictures)
+    files = Files(output, sidecar, caption_extension, output_dir, overwrite, retry_errors)
+    with Output(about, pictures, files) as written:
+        yield from run(about, pictures, Local(lvlm, batch_size, on_text), written, fail_fast=fail_fast)

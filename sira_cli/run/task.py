@@ -1,160 +1,477 @@
-"""Work on each picture of a run, by a loaded model in batches; `Runner` decides when, and the batch size.
+"""What is asked about each picture: with a model and a picture, a task decides the result. Known before the model.
 
-class Brightness(Task[float, float]):
-    def answers(self, batch, on_text=None):
+@dataclass(frozen=True)
+class Brightness(Task[float]):
+    def answers(self, lvlm, batch, on_text=None):
         return [...]  # one result for each of batch.items, from batch.inputs
 """
 
 from __future__ import annotations
 
-import time
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from sira_cli.errors import PictureError
-from sira_cli.models.processor import refused
-from sira_cli.pictures.cache import Cache
-from sira_cli.pictures.opening import MEMORY
-from sira_cli.pictures.picture import OpenedPicture, Picture
-from sira_cli.run.batch import Batch, Item, is_final, largest_batch, message, out_of_memory
+from sira_cli._version import __version__
+from sira_cli.errors import PictureSettingsError, SettingsError
+from sira_cli.look.verify import Verify
+from sira_cli.methods.base import Method
+from sira_cli.models import combinations
+from sira_cli.models.preset import Preset, check_text
+from sira_cli.models.presets import calibrated
+from sira_cli.models.schema import Schema, SchemaSource
+from sira_cli.models.texts import Answer, repetition
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.prompts import filled, needs_columns
+from sira_cli.pictures.rows import brief
+from sira_cli.run.batch import Batch, Item, message, most_that_fit
+from sira_cli.run.records import Result, hash_of
 
 if TYPE_CHECKING:
+    from sira_cli.look.second_look import PictureLook, SecondLook
     from sira_cli.methods.prompts import Shown
+    from sira_cli.models.model import LoadedModel
 
-LARGE = 2**24  # pixels; the samples of larger pictures do not wait
-KEPT = 2**22  # bytes; larger files are read again when they are decoded
+R = TypeVar("R")
+T = TypeVar("T")
 
-A = TypeVar("A")  # the model's answer about a picture
-R = TypeVar("R")  # the result that is made of it
+OPENED = 2  # pictures whose samples wait for the next question about them
+# Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
+SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(Result)} - {"warnings"}
 
 
-class Task(ABC, Generic[A, R]):
-    """Work on each picture. A subclass has `answers`; the other methods fit most tasks.
+class Task(ABC, Generic[R]):
+    """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks.
 
     Attributes:
-        lvlm: the model under its method.
         at_once: whether the model's inputs are for one pass, without decoding.
-        streams: whether `answers` takes `on_text` for a picture alone.
         in_order: whether single pictures keep their order; otherwise a slow one is overtaken.
+        opened: number of pictures whose samples wait for the next question about them.
     """
 
-    at_once = False
-    streams = False
-    in_order = False
-
-    def __init__(self, lvlm: Any, *, decoded: int = 0, images_kept: bool = False) -> None:
-        """Prepare the task."""
-        self.lvlm = lvlm
-        self._decoded: Cache[OpenedPicture] = Cache(decoded)
-        self._images_kept = images_kept
+    kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
+    at_once: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
+    opened: ClassVar[int] = 0
 
     @abstractmethod
-    def answers(self, batch: Batch[R], on_text: Callable[[Picture, str], None] | None = None) -> Sequence[A]:
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[R], on_text: Callable[[str], None] | None = None
+    ) -> Sequence[Any]:
         """Return the model's answer about each picture of a prepared batch."""
 
-    def settle(self, item: Item[R], answer: A, milliseconds: float = 0.0) -> None:
+    def settle(self, lvlm: LoadedModel, item: Item[R], answer: Any, milliseconds: float = 0.0) -> None:
         """Give an item its result; by default, the answer is the result."""
-        result: Any = answer
-        item.result, item.data = result, b""
+        item.result = answer
 
-    def fail(self, item: Item[R], error: Exception) -> None:
+    def fail(self, lvlm: LoadedModel, item: Item[R], error: Exception) -> None:
         """Give an item the reason why it has no result."""
-        item.error, item.data = message(item.picture, error), b""
+        item.error = message(item.picture, error)
 
-    def complete(self, item: Item[R]) -> None:
+    def complete(self, lvlm: LoadedModel, item: Item[R]) -> None:
         """After the bytes are read: complete the prompt."""
 
-    def is_done(self, item: Item[R]) -> bool:
-        """Return whether an earlier run has done it, and mark it as skipped."""
+    def key(self, name: str, image_sha256: str, prompt: str) -> str:
+        """Return a hash of everything that decides a picture's result; empty: results are not kept."""
+        return ""
+
+    def needs_images(self) -> bool:
+        """Return whether `answers` needs the samples."""
         return False
 
-    def largest_batch(self, inputs: Any) -> int:
-        """Return the number of pictures that fit into memory; `inputs` of the model are for one of them."""
-        return largest_batch(self.lvlm, inputs, "caption")
+    def streams(self, lvlm: LoadedModel) -> bool:
+        """Return whether `answers` takes `on_text` for a picture alone."""
+        return False
 
-    def read(self, item: Item[R]) -> Item[R]:
-        """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
-        try:
-            with MEMORY.taken(item.picture.file_size()):
-                item.data = item.picture.read()
-                item.sha256 = item.picture.digest(item.data)
-                self.complete(item)
-                if not self.is_done(item):
-                    item.pixels = item.picture.pixels(item.data)
-                if len(item.data) > KEPT and item.picture.is_here():
-                    item.data = b""
-        except Exception as error:
-            if not self.is_done(item):
-                self.fail(item, error)
-        if item.skipped:
-            item.data = b""
-        return item
-
-    def prepare(self, batch: Batch[R], each: Callable[..., Iterable[Shown | None]] = map) -> Batch[R]:
-        """Decode the samples of pictures that are read, and give the batch the model's inputs.
-
-        Pictures that fail are settled, and are no longer in the batch. If memory is too small, the batch has no inputs,
-        but the error.
-        """
-        started = time.perf_counter()
-        pictures = [
-            (item, image)
-            for item, image in zip(batch.items, each(self._samples, batch.items), strict=True)
-            if image is not None
-        ]
-        try:
-            batch.inputs = self._inputs(pictures)
-        except Exception as error:
-            if is_final(error):
-                raise
-            if out_of_memory(error):
-                batch.failure = error
-            else:  # the processor refused one of them, but which?
-                pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
-                batch.inputs = self._inputs(pictures)
-        batch.items = [item for item, _ in pictures]
-        # Samples that are not needed again are decoded again if the batch has to be halved.
-        batch.images = [image for _, image in pictures] if self._images_kept else []
-        batch.seconds += time.perf_counter() - started
-        return batch
-
-    def image(self, item: Item[R]) -> Shown:
-        """Return the samples for the model, and note warnings about them."""
-
-        def decoded() -> OpenedPicture:
-            return item.picture.opened(item.content())
-
-        large = item.pixels > LARGE
-        opened = decoded() if large else self._decoded.get((item.picture.shown, item.sha256), decoded)
-        item.warnings = opened.warnings
-        return opened.shown
-
-    def inputs(self, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for pictures whose samples are decoded; at least one."""
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return self.lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
+        return lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
 
-    def inputs_alone(self, item: Item[R]) -> Any:
-        """Return the model's inputs for one picture that is read, before its turn."""
-        return self.inputs([item], [item.picture.opened(item.content()).shown])
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
+        """Run a picture's prompt, and return the number of such pictures that fit into memory."""
+        from sira_cli.models.memory import measure_picture
 
-    def _samples(self, item: Item[R]) -> Shown | None:
-        try:
-            return self.image(item)
-        except Exception as error:
-            self.fail(item, error)
-            return None
+        return most_that_fit(
+            lvlm.model,
+            lambda: measure_picture(lvlm, inputs, self.kind),
+            "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
+        )
 
-    def _inputs(self, pictures: Sequence[tuple[Item[R], Shown]]) -> Any:
-        return self.inputs(*zip(*pictures, strict=True)) if pictures else None
 
-    def _is_accepted(self, item: Item[R], image: Shown) -> bool:
-        try:
-            self.inputs([item], [image])
-        except Exception as error:
-            if is_final(error):
-                raise
-            self.fail(item, error if isinstance(error, PictureError) else refused(item.picture.shown, error))
-            return False
-        return True
+class Asked(NamedTuple):
+    """The fields of a record that say what was asked, and about which picture."""
+
+    file_name: str
+    image_sha256: str
+    prompt: str
+
+
+@dataclass(frozen=True)
+class PictureTask(Task[Result]):
+    """A caption of each picture, or an answer about it; `Caption.of` and `Ask.of` check what they make.
+
+    Attributes:
+        preset, method: with the settings in force.
+        prompt: given to the model word by word, for pictures without their own.
+        words: score the words of each text.
+        choices: pick one of these answers, instead of decoding.
+        verify: ask about each object that a text names, after it or before it.
+        schema: each text follows it.
+        needs_text: whether an empty text is an error of its picture; a benchmark scores it.
+        fills: replace the prompt's `{names}` by each picture's columns.
+        together: maximum number of pictures per prompt, as far as known before they are read.
+        revision, server: of the model, where known (`at`).
+    """
+
+    preset: Preset
+    method: Method
+    prompt: str
+    words: bool = False
+    choices: tuple[str, ...] = ()
+    verify: Verify | None = None
+    schema: Schema | None = None
+    needs_text: bool = False
+    fills: bool = False
+    together: int = 1
+    revision: str = ""
+    server: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        preset: Preset,
+        method: Method,
+        prompt: str | None = None,
+        *,
+        words: bool = False,
+        choices: Sequence[str] = (),
+        verify: str | Verify | None = None,
+        schema: SchemaSource | None = None,
+        questions: bool = False,
+        needs_text: bool = False,
+        engine: str = "",
+    ) -> Self:
+        """Return the task for a prompt or a question, if the settings and the method support it."""
+        follows = None if schema is None else Schema.of(schema)
+        text = preset.prompts.ask if questions else cls._worded(preset, prompt, follows)
+        task = cls(preset, method, text, words, tuple(choices), Verify.of(verify), follows, needs_text)
+        task.check(engine)
+        return task
+
+    @classmethod
+    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
+        raise NotImplementedError
+
+    def about(self, pictures: Sequence[Picture]) -> Self:
+        """Return the task for these pictures, with `together` and `fills`."""
+        together = max((len(picture.sources) for picture in pictures), default=1)
+        return replace(self, fills=needs_columns(self.prompt, pictures), together=together)
+
+    def at(self, revision: str, server: str = "") -> Self:
+        """Return the task for a revision of the model, on a server: with it, keys are known."""
+        method = calibrated(self.method, self.preset.model, revision)
+        return replace(self, method=method, revision=revision, server=server)
+
+    def check(self, engine: str = "") -> None:
+        """Check that the settings, the method and the engine support the task."""
+        choices = self.choices
+        combinations.check(
+            self.preset,
+            self.method,
+            task=self.kind,
+            words=self.words,
+            choices=choices,
+            verify=None if self.verify is None else self.verify.mode,
+            schema=self.schema,
+            engine=engine,
+        )
+        if not choices:
+            return
+        if len(choices) < 2 or not all(choices):
+            raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+        if repeated := next((each for each in choices if choices.count(each) > 1), None):
+            raise SettingsError(f"`choices=` {','.join(choices)!r}: {repeated!r} stands twice; give each answer once")
+        check_text("`choices=`", ",".join(choices))
+
+    def check_model(self, lvlm: LoadedModel) -> None:
+        """Check that a loaded model can follow the prompt and the schema, before the first picture."""
+        lvlm.check_prompt(self.prompt, self.together)
+        if self.schema is not None:
+            lvlm.following(self.schema)
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that decide the records of a run, as in its report."""
+        return {
+            **self._deciding(self.prompt),
+            "words": self.words,
+            "choices": list(self.choices),
+            **({} if self.how is None else {"verify": self.how}),
+            **({} if self.schema is None else {"json_schema": self.schema.label}),
+        }
+
+    def _deciding(self, prompt: str) -> dict[str, Any]:
+        return {
+            "task": self.kind,
+            "prompt": prompt,
+            "method": self.method.name,
+            "quantization": self.preset.load.quantization,
+            "preset": self.preset.name,
+            **self._decisive,
+        }
+
+    @functools.cached_property
+    def _decisive(self) -> dict[str, Any]:
+        return self.method.decisive(self.preset.decisive(), self.kind)
+
+    @functools.cached_property
+    def how(self) -> dict[str, Any] | None:
+        """The settings of the second look, as in records; None without one."""
+        return None if self.verify is None else self.verify.settings(self.preset)
+
+    def asked(self, picture: Picture) -> str:
+        """Return the prompt about a picture: its own, filled."""
+        prompt = picture.asked(self.prompt)
+        return filled(prompt, picture) if self.fills else prompt
+
+    def complete(self, lvlm: LoadedModel, item: Item[Result]) -> None:
+        """Fill the prompt, and check one that is not the run's."""
+        item.prompt = self.asked(item.picture)
+        if item.prompt != self.prompt:
+            try:
+                lvlm.check_prompt(item.prompt)
+            except SettingsError as error:
+                raise PictureSettingsError(str(error)) from None
+
+    def key(self, name: str, image_sha256: str, prompt: str) -> str:
+        """Return a hash of everything that decides a picture's record; equal keys mean equal work."""
+        work = {"task": self.kind, "file_name": name, "image_sha256": image_sha256, "prompt": prompt}
+        return hash_of(**work, **self._key, preset=self._decisive)
+
+    @functools.cached_property
+    def _key(self) -> dict[str, Any]:
+        """The parts of a key that are equal in the whole run, without the preset."""
+        load = self.preset.load
+        parts = {"method": self.method.name, "revision": self.revision, "quantization": load.quantization}
+        if self.server:
+            parts["endpoint"] = self.server.rstrip("/")
+        if self.preset.generation.temperature > 0 or self.method.uses_seed:
+            parts["draws"] = "per picture and prompt"
+        more: dict[str, Any] = {}
+        if self.how is not None and self.how["mode"] != "flag":
+            more["verify"] = self.how
+        if self.schema is not None:
+            more["json_schema"] = self.schema.label
+        return parts | more
+
+    def needs_images(self) -> bool:
+        """Return whether `answers` needs the samples."""
+        return self.verify is not None
+
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
+        """Return the model's inputs for pictures whose samples are decoded; at least one."""
+        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
+        return lvlm.prepare(images, prompts, hashes, at_once=bool(self.choices))
+
+    def streams(self, lvlm: LoadedModel) -> bool:
+        """Return whether a text can be shown while it is decoded."""
+        rewritten = self.schema is not None and self.schema.as_tags
+        return not (self.words or self.verify is not None or rewritten) and lvlm.preset.streams
+
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
+    ) -> Sequence[Answer]:
+        """Return the model's answer about each picture of a prepared batch."""
+        if self.choices:
+            chosen: list[Answer] = lvlm.choose(batch.inputs, self.choices)
+            return chosen
+        seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+        return self.decoded(lvlm, batch.images, batch.inputs, seeds, on_text)
+
+    def decoded(
+        self,
+        lvlm: LoadedModel,
+        images: Sequence[Shown],
+        inputs: Any,
+        seeds: Sequence[int] | None = None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[Answer]:
+        """Decode each row of prepared inputs, and return the final answers."""
+        inputs = lvlm.to_device(inputs)
+        if self.verify is not None and self.verify.guides:
+            from sira_cli.look.guiding import GuidedCaptions
+
+            assert seeds is not None
+            assert self.how is not None
+            guided = self._made("guide", lvlm, functools.partial(GuidedCaptions, lvlm))
+            return guided.answers(images, inputs, self.how, seeds=seeds, task=self.kind)
+        more: dict[str, Any] = {"seeds": seeds, "words": self.words, "task": self.kind}
+        if self.schema is not None:
+            more["schemas"] = [self.schema] * len(inputs["input_ids"])
+        if self.verify is None:
+            return [self.finish(answer) for answer in lvlm.answer(inputs, on_text, **more)]
+        from sira_cli.models.progress import Trail
+
+        trail = Trail(range(len(images)))
+        answers = lvlm.answer(inputs, trail=trail, **more)
+        looks = self.second_look(lvlm).at(images, inputs, trail)
+        return [self.finish(answer, look) for answer, look in zip(answers, looks, strict=True)]
+
+    def second_look(self, lvlm: Any) -> SecondLook:
+        """Return the second look of a loaded model."""
+        look: Callable[[Verify], SecondLook] = lvlm.look
+        return self._made("look", lvlm, look)
+
+    def _made(self, name: str, lvlm: LoadedModel, make: Callable[[Verify], T]) -> T:
+        """Make a look at pictures once for a model under its method."""
+        assert self.verify is not None
+        verify, made = lvlm.memo.get(name, (None, None))
+        if verify is not self.verify:
+            made = make(self.verify)
+            lvlm.memo[name] = self.verify, made
+        found: T = made
+        return found
+
+    def finish(self, answer: Answer, look: PictureLook | None = None) -> Answer:
+        """Return a decoded answer in its final form: with the settings of texts applied, and a second look at it."""
+        text = self.preset.text
+        if look is None:
+            return text.finished(answer)
+        assert self.how is not None
+        if self.schema is not None:
+            return look.check_values(answer, self.schema, self.how, text)
+        answer = text.finished(answer)
+        return look.check(answer.text).added_to(answer, self.how)
+
+    def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
+        """Give an item its record."""
+        if answer.error and answer.tokens:  # the decoded text is not an answer
+            answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
+        elif self.needs_text and not answer.error and not self._has_text(answer.text):
+            tokens = answer.output_tokens
+            reason = f"the model's text is empty ({tokens} token{'s' * (tokens != 1)}): try another prompt or method"
+            answer = replace(answer, text="", error=f"{item.picture.shown}: {reason}")
+        if self.kind != "check" and (repeated := repetition(answer.text)):
+            item.warnings = (*item.warnings, f"says {brief(repeated)} again and again")
+        asked, images = Asked(item.name, item.sha256, item.prompt), item.picture.images(item.name)
+        item.error = answer.error
+        item.result = self.record(asked, answer, milliseconds, lvlm=lvlm, warnings=item.warnings, images=images)
+
+    def _has_text(self, text: str) -> bool:
+        start, end = self.preset.text.written(text)
+        return bool(text[start:end].strip())
+
+    def fail(self, lvlm: LoadedModel, item: Item[Result], error: Exception) -> None:
+        """Give an item the record of a picture that failed."""
+        self.settle(lvlm, item, self.no_answer(message(item.picture, error), lvlm))
+
+    def no_answer(self, error: str, lvlm: LoadedModel | None = None) -> Answer:
+        """Return the answer about a picture that failed."""
+        thinks = lvlm is not None and lvlm.parser.expects and not self.choices
+        return Answer(
+            error=error,
+            words=[] if self.words else None,
+            choices=[] if self.choices else None,
+            objects=None if self.how is None else [],
+            verify=self.how,
+            json_schema=None if self.schema is None else self.schema.label,
+            reasoning="" if thinks else None,
+        )
+
+    def blank(self, lvlm: LoadedModel | None = None) -> Result:
+        """Return a record without a picture: the fields that are equal in all records of this task."""
+        return self.record(Asked("", "", self.prompt), self.no_answer("", lvlm), lvlm=lvlm)
+
+    def record(
+        self,
+        asked: Asked,
+        answer: Answer,
+        milliseconds: float = 0.0,
+        *,
+        lvlm: LoadedModel | None = None,
+        warnings: Sequence[str] = (),
+        images: list[str] | None = None,
+    ) -> Result:
+        """Return the record of a picture, with equal keys and types if it failed; without a model, a server's."""
+        preset, generation = self.preset, self.preset.generation
+        return Result(
+            schema=f"sira.{self.kind}/1",
+            key=self.key(*asked),
+            file_name=asked.file_name,
+            status="error" if answer.error else "ok",
+            prompt=asked.prompt,
+            preset=preset.name,
+            model=preset.model,
+            revision=self.revision,
+            method=self.method.name,
+            max_new_tokens=generation.max_new_tokens,
+            temperature=generation.temperature,
+            seed=generation.seed,
+            duration_ms=round(milliseconds, 1),
+            image_sha256=asked.image_sha256,
+            sira_version=__version__,
+            text_settings=preset.text.given() or None,
+            warnings=[*warnings, *answer.warnings] or None,
+            images=images,
+            **{name: getattr(answer, name) for name in SHARED},
+            **self._of_model(lvlm, answer.image_tokens),
+            **preset.later(),
+        )
+
+    def _of_model(self, lvlm: LoadedModel | None, image_tokens: int) -> dict[str, Any]:
+        """Return the method's settings in a record, also those that differ for a picture with this number of tokens."""
+        if lvlm is None:
+            return {"k": 0, "layers": 0, "alpha": 0.0}
+        usual = lvlm.decoder.for_task(self.kind)
+        known = usual.settings()
+        own = usual.for_picture(image_tokens).settings() if image_tokens else known
+        settings = {name: value for name, value in known.items() if name != "alpha"}
+        if "beta" in lvlm.decoder.deciding and lvlm.sira.beta is not None:
+            settings["beta"] = lvlm.sira.beta
+        return {
+            "k": lvlm.k,
+            "layers": lvlm.layers,
+            "alpha": lvlm.alpha,
+            "method_settings": settings or None,
+            "picture_settings": {name: value for name, value in own.items() if value != known[name]} or None,
+        }
+
+
+class Caption(PictureTask):
+    """A description of each picture."""
+
+    kind = "caption"
+
+    @classmethod
+    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
+        if prompt is not None:
+            return prompt
+        return (schema and schema.prompt) or preset.prompts.caption
+
+
+class Ask(PictureTask):
+    """An answer about each picture."""
+
+    kind = "ask"
+    opened = OPENED
+
+    @classmethod
+    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
+        if prompt is None:
+            raise SettingsError("a task of kind ask needs a prompt: the question")
+        return preset.prompts.asking(prompt)
+
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
+    ) -> Sequence[Answer]:
+        """Return the model's answers; a picture is encoded only once, as it may have several questions."""
+        from sira_cli.models.encoded import EncodedPictures
+
+        encoded: EncodedPictures = lvlm.memo.setdefault(EncodedPictures, EncodedPictures())
+        with encoded.used_by(lvlm.model, len(batch.items)):
+            return super().answers(lvlm, batch, on_text)
+
+
+TASKS: dict[str, type[Caption | Ask]] = {"caption": Caption, "ask": Ask}

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from sira_cli.core.fork import Step
 from sira_cli.errors import LongPromptError, SiraError
+from sira_cli.look.second_look import PictureLook
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.processor import refusing
 from sira_cli.models.progress import Start
 from sira_cli.models.sampling import derived_seed
 from sira_cli.models.texts import Answer
-from sira_cli.run.final_answers import FinalAnswers
-from sira_cli.run.keys import Asked
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.task import TASKS, Asked
 from sira_cli.serve.jobs import Job, Logprob, Reply
 from sira_cli.serve.limits import too_long
 from sira_cli.serve.protocol import RequestError
@@ -48,7 +48,9 @@ class Prepared:
         self._lvlm = lvlm
         if job.top_logprobs is not None or job.words:
             require(lvlm.decoder, Ability.TRACES, "logprobs and words")
-        self._answering = FinalAnswers(lvlm, job.verify, words=job.words)
+        task = TASKS[job.task].of(lvlm.preset, lvlm.decoder, "", words=job.words, verify=job.verify)
+        self._task = task.at(lvlm.revision)
+        self._guides = job.verify is not None and job.verify.guides
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Decode some jobs together, and report to each."""
@@ -87,8 +89,8 @@ class Prepared:
         jobs = [row.job for row in rows]
         first = jobs[0]
         seeds = [derived_seed(job.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
-        if self._answering.guides:
-            return self._answering.answer(images, inputs, seeds=seeds, task=first.task)
+        if self._guides:
+            return self._task.decoded(self._lvlm, images, inputs, seeds)
         schemas = [job.schema for job in jobs] if any(job.schema for job in jobs) else None
         return self._lvlm.answer(
             inputs, seeds=seeds, words=first.words, task=first.task, schemas=schemas, **self._watching(rows)
@@ -117,16 +119,17 @@ class Prepared:
     def _finish(self, row: JobText, image: Sequence[Image], answer: Answer, seconds: float) -> None:
         """Report a finished text with its decoding time in seconds, after a second look if one was asked for."""
         job = row.job
-        if not self._answering.guides:
+        if not self._guides:
             if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
                 answer = replace(answer, text=self._lvlm.answer_of(list(answer.tokens)).text, error="")
             answer = row.cut(answer)
             if answer.error:
                 job.tell(RequestError(answer.error, 422, code="unprocessable"))
                 return
-            answer = self._answering.finished(answer, lambda: image, job.schema)
-        asked = Asked(job.task, "", job.pictures.sha256, str(job.prompt))
-        record = self._lvlm.result(asked, answer).to_record()
+            look = None if job.verify is None else PictureLook(self._task.second_look(self._lvlm), image)
+            answer = replace(self._task, schema=job.schema).finish(answer, look)
+        asked = Asked("", job.pictures.sha256, str(job.prompt))
+        record = self._task.record(asked, answer, lvlm=self._lvlm).to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
         piece = row.piece(answer.text, answer.reasoning or "", last=True)
         job.tell(Reply(answer, shown | {"decoding_seconds": round(seconds, 3)}, piece))

@@ -38,8 +38,8 @@ from sira_cli.models.texts import Answer
 from sira_cli.run.batch import Batch, Item, ahead, is_final
 from sira_cli.run.events import Halved
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.request import Request
 from sira_cli.run.runner import Runner
+from sira_cli.run.task import PictureTask
 from sira_cli.vllm.plugin import DRAW, KEY
 
 if TYPE_CHECKING:
@@ -51,13 +51,14 @@ AHEAD = 16  # pictures that are read while as many requests as fit are running
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
 
 
-def load(preset: Preset, method: Method, request: Request, *, at_once: int | None, offline: bool) -> VllmLvlm:
-    """Start vLLM with the model of a preset, for one kind of request.
+def load(task: PictureTask, *, at_once: int | None, offline: bool) -> VllmLvlm:
+    """Start vLLM with the model of a task.
 
     Raises:
         SettingsError: vLLM is not installed, or cannot do what is asked for.
         UnsupportedModelError: SIRA cannot follow the model exactly, here or in vLLM.
     """
+    preset, method = task.preset, task.method
     combinations.check(preset, method, engine="vllm")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -90,7 +91,7 @@ def load(preset: Preset, method: Method, request: Request, *, at_once: int | Non
         trust_remote_code=code,
         max_num_seqs=at_once or MOST_AT_ONCE,
         max_model_len=-1,  # as long as fits into memory
-        limit_mm_per_prompt={"image": max(1, request.together)},
+        limit_mm_per_prompt={"image": max(1, task.together)},
         mm_processor_kwargs=_limits(preset, processor),
         generation_config="vllm",  # no settings of sampling from the checkpoint's files
         logprobs_mode="raw_logprobs",
@@ -215,9 +216,11 @@ class VllmLvlm(Lvlm):
         """Return a second look whose questions vLLM answers."""
         return VllmLook(self, verify)
 
-    def runner(self, task: Any, batch_size: Any = None, on_text: Any = None) -> Together:
+    def runner(
+        self, task: Any, batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
+    ) -> Together:
         """Return a runner that keeps vLLM busy."""
-        return Together(task, self.texts.at_once)
+        return Together(self, task, self.texts.at_once, done=done)
 
     def chat_inputs(
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
@@ -343,18 +346,19 @@ class Together(Runner[Any]):
 
     def _work(self, item: Item[Any]) -> Item[Any]:
         began = time.perf_counter()
-        self._task.read(item)
+        self._read(item)
         if item.settled:
             return item
-        batch = self._task.prepare(Batch([item]))
+        batch = self._prepare(Batch([item]))
         if not batch.items:
             return item
         try:
-            (answer,) = self._task.answers(batch)
+            (answer,) = self._task.answers(self._lvlm, batch)
         except Exception as error:
             if is_final(error):
                 raise
-            self._task.fail(item, error)
+            self._fail(item, error)
         else:
-            self._task.settle(item, answer, 1000 * (time.perf_counter() - began))
+            self._task.settle(self._lvlm, item, answer, 1000 * (time.perf_counter() - began))
+            item.data = b""
         return item

@@ -17,7 +17,7 @@ from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
 from sira_cli.models.sizes import check_default_fits, needed, size_of
-from sira_cli.run import nothing_left
+from sira_cli.run import run
 from tests.support import layouts
 from tools import sizes
 from tools.docs import bench_report
@@ -123,7 +123,7 @@ def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, 
         steps.append("weights")
         raise hub.ModelNotFoundError("the download begins")
 
-    for module in (hub, nothing_left):  # a module that was imported only now would keep the played hub
+    for module in (hub, run):  # a module that was imported only now would keep the played hub
         monkeypatch.setattr(module, "find_checkpoint", find_checkpoint)
     memory(8 * GB)
     found, out, err = sira("caption", photos["chelsea"], *options)

@@ -28,6 +28,7 @@ from sira_cli.look.words import Introduction, WordList, shipped
 from sira_cli.models.following import plain, uncut, without
 from sira_cli.models.progress import Trail
 from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.run.task import Caption
 from tests.support.helpers import mostly_slow
 from tools.grammar import is_broken
 
@@ -253,15 +254,13 @@ def test_texts_of_a_method_without_a_cut_off_are_guided_with_one():
 
 
 def test_a_batch_is_as_its_single_pictures(lvlm):
-    from sira_cli.run.final_answers import FinalAnswers
-
     pictures = [render(held_out(seed))[0] for seed in SCENES[:3]]
-    look = FinalAnswers(lvlm, Verify(mode="guide"))
+    look = Caption.of(lvlm.preset, lvlm.decoder, verify="guide")
     prompts = [lvlm.preset.prompts.caption] * len(pictures)
     seeds = lvlm.text_seeds([*"abc"], prompts)
-    together = look.answer(pictures, lvlm.prepare(pictures, prompts), seeds=seeds, task="caption")
+    together = look.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
     for picture, seed, answer in zip(pictures, seeds, together, strict=True):
-        (alone,) = look.answer([picture], lvlm.prepare([picture], prompts[:1]), seeds=[seed], task="caption")
+        (alone,) = look.decoded(lvlm, [picture], lvlm.prepare([picture], prompts[:1]), [seed])
         assert alone.text == answer.text
 
 

@@ -28,6 +28,7 @@ from tests.support.checkpoints_other import WRITERS
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share
+from tests.support.runs import key_of
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "What is on the left?"
@@ -263,7 +264,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
 @pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola"))
 def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
     def key(**settings):
-        return load(preset, method=method, **settings).keys.key("caption", "a.png", "0", "p")
+        return key_of(load(preset, method=method, **settings), "caption", "a.png", "0", "p")
 
     preset = presets.find("demo")
     known = key()
@@ -330,4 +331,4 @@ def test_the_seed_of_vcd_matters_at_temperature_0():
     first, second = (load("demo", method="vcd", seed=seed) for seed in (0, 1))
     pixels = [branch_of(lvlm, EXAMPLES[:1])[1]["pixel_values"] for lvlm in (first, second)]
     assert not torch.equal(*pixels)
-    assert first.keys.key("caption", "a", "b", "c") != second.keys.key("caption", "a", "b", "c")
+    assert key_of(first, "caption", "a", "b", "c") != key_of(second, "caption", "a", "b", "c")

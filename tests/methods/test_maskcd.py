@@ -21,6 +21,7 @@ from tests.support import reference_methods as slow
 from tests.support import tiny
 from tests.support.decoding import attached, case_of, decoded
 from tests.support.helpers import generate, hooks
+from tests.support.runs import key_of
 
 EXAMPLE = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[0]
 UNEVEN = [  # of 6 layers with 4 heads; above 0.7 their layer's mean, in standard deviations: none, one or two of them
@@ -173,7 +174,7 @@ def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
     copy.write_bytes(shipped.read_bytes())
 
     def key(**settings):
-        return load("demo", method="maskcd", **settings).keys.key("caption", "a", "b", "c")
+        return key_of(load("demo", method="maskcd", **settings), "caption", "a", "b", "c")
 
     assert key() == key(calibration=str(copy)) == key(threshold=threshold) != key(threshold=1.2)
     command = ("caption", EXAMPLE, "-p", "demo", "--method", "maskcd", "--max-new-tokens", 4, "--json")

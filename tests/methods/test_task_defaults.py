@@ -12,6 +12,7 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.dola import Dola
+from tests.support.runs import key_of
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 QUESTION = "Is there a dog in the image?"
@@ -83,7 +84,7 @@ def test_in_the_library_it_is_an_error_of_the_picture_and_of_a_setting():
 
 def test_keys_of_dola_hold_the_bucket_in_force():
     def key(task: str, **settings: str) -> str:
-        return load("demo", method=Dola(**settings)).keys.key(task, "a", "b", "c")
+        return key_of(load("demo", method=Dola(**settings)), task, "a", "b", "c")
 
     assert key("caption") == key("caption", bucket="low") != key("caption", bucket="high")
     assert key("ask") == key("ask", bucket="high") != key("ask", bucket="low")

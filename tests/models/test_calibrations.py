@@ -11,7 +11,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import presets
 from sira_cli.models.presets import calibrated
-from sira_cli.run.keys import Keys
+from sira_cli.run.task import Caption
 
 REVISION = "folder-0123456789ab"
 
@@ -88,7 +88,7 @@ def test_keys_follow_the_content_of_the_file_and_not_its_place(tmp_path):
 
     def key(name):
         method = Needy(calibration=str(tmp_path / f"{name}.safetensors"))
-        return Keys.of(presets.find("demo"), method, REVISION).key("caption", "p.jpg", "", "What?")
+        return Caption(presets.find("demo"), method, "").at(REVISION).key("p.jpg", "", "What?")
 
     assert key("a") == key("b") != key("c")
 

@@ -14,7 +14,7 @@ from sira_cli.methods import find
 from sira_cli.models import presets
 from sira_cli.models.combinations import ROWS, check
 from sira_cli.models.schema import Schema
-from sira_cli.run.request import Request
+from sira_cli.run.task import TASKS
 
 PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
 SCHEMA = ["--schema", "alt+description"]
@@ -98,10 +98,8 @@ def test_a_row_is_refused_in_python(pair):
     if "streams" not in pair:
         preset, asked = asked_of(*pair)
         method = find(asked.pop("method", "sira"))
-        engine = asked.pop("engine", "")
-        request = Request.of(preset, asked.pop("task", "caption"), "What?", **asked)
         with pytest.raises(SettingsError):
-            request.check(preset, method, engine)
+            TASKS[asked.pop("task", "caption")].of(preset, method, "What?", **asked)
 
 
 def test_pairs_that_are_not_in_the_table_are_not_refused():

@@ -19,6 +19,7 @@ from sira_cli.models.placement import quantization_config
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
+from tests.support.runs import key_of
 from tests.support.tiny_parts import TinyPrompt
 
 # What sees the picture, by the names in transformers' sources, and the output matrix.
@@ -85,7 +86,7 @@ def test_matrices_that_bitsandbytes_fails_to_multiply_are_refused(monkeypatch):
 def test_a_quantization_decides_the_key(sira, tmp_path):
     lvlm = load("demo")
     loaded = [lvlm.under(lvlm.decoder, lvlm.preset.with_settings(quantization=each)) for each in (None, "8bit", "4bit")]
-    assert len({each.keys.key("caption", "a.png", "0", "p") for each in loaded}) == 3
+    assert len({key_of(each, "caption", "a.png", "0", "p") for each in loaded}) == 3
     command = ("caption", "examples/scene-2900000.png", "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "a.jsonl")
     assert sira(*command)[0] == 0
     code, _, err = sira(*command, "--quantization", "8bit")

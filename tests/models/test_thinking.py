@@ -15,7 +15,7 @@ from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
-from sira_cli.run.pictures import run_pictures
+from sira_cli.run.run import run_pictures
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.checkpoints_other import write_gemma4
 from tests.support.scripted import script, written

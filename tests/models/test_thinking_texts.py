@@ -11,9 +11,8 @@ from PIL import Image
 from sira_cli import load
 from sira_cli.analysis.trace.record import trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
-from sira_cli.look.verify import Verify
 from sira_cli.pictures.sources import open_picture
-from sira_cli.run.final_answers import FinalAnswers
+from sira_cli.run.task import Caption
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
@@ -45,8 +44,8 @@ def planned(demo, image, monkeypatch):
 
 
 def test_the_second_look_is_at_the_text_alone(demo, image, planned):
-    looked = FinalAnswers(demo, Verify(mode="flag"))
-    (answer,) = looked.answer([image], prepared(demo, image), seeds=[0], task="caption")
+    looked = Caption.of(demo.preset, demo.decoder, verify="flag")
+    (answer,) = looked.decoded(demo, [image], prepared(demo, image), seeds=[0])
     assert (answer.text, answer.reasoning) == (TEXT, THOUGHT)
     assert [claim["thing"] for claim in answer.objects] == ["car", "boat"]
     assert [TEXT[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]

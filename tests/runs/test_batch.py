@@ -22,11 +22,10 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, located
 from sira_cli.run.batch import Item
 from sira_cli.run.events import Halved, Skipped
-from sira_cli.run.local_run import LocalRun
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.request import Request
 from sira_cli.run.runner import _portions
 from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.runs import key_of, local
 
 PROMPT = "Is there a cat on the table?"
 # PaliGemma's processor hands torch tensors to numpy's array().
@@ -47,7 +46,7 @@ def records(
     lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.", task: str = "caption"
 ) -> list[dict]:
     pictures = named(folder)
-    events = LocalRun(lvlm, Request(task, prompt), batch_size=batch_size).events(pictures)
+    events = local(lvlm, task, prompt, batch_size=batch_size).results(pictures)
     found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
@@ -142,8 +141,8 @@ def test_settings_of_decoding_hold_in_every_row(scenes):
 def test_what_looks_at_texts_is_the_same_in_a_batch(scenes, asked):
     lvlm, found = load("demo", max_new_tokens=12), []
     for batch_size in (1, 4):
-        run = LocalRun(lvlm, Request("caption", "Describe this image.", **asked), batch_size=batch_size)
-        found.append([event.record.to_record() for event in run.events(named(scenes)[:4])])
+        run = local(lvlm, batch_size=batch_size, **asked)
+        found.append([event.record.to_record() for event in run.results(named(scenes)[:4])])
     [part] = ({"verify": "objects"}.get(name, name) for name in asked)
     assert any(record[part] for record in found[0])
     for one, other in zip(*map(without_time, found), strict=True):
@@ -182,7 +181,7 @@ def test_out_of_memory_halves_the_batch(demo, scenes, error):
 
     handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
     try:
-        events = list(LocalRun(demo, Request("caption", "Describe this image."), batch_size=8).events(named(scenes)))
+        events = list(local(demo, batch_size=8).results(named(scenes)))
     finally:
         handle.remove()
     assert [rows for rows in tried if rows > 3] == [8, 4]  # it does not run into the wall again
@@ -258,7 +257,7 @@ def test_batches_of_large_pictures_are_smaller():
 
 def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkeypatch):
     expected = records(demo, scenes, batch_size=3)
-    monkeypatch.setattr("sira_cli.run.task.KEPT", 100)
+    monkeypatch.setattr("sira_cli.run.runner.KEPT", 100)
     reads = []
     read = FileSource.read
     monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture) or read(picture))
@@ -281,7 +280,7 @@ def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypat
             taken.append(1)
             yield located(str(scenes / "0.jpg")), "0.jpg"
 
-    events = LocalRun(demo, Request("ask", PROMPT), batch_size=2).events(endless())
+    events = local(demo, "ask", PROMPT, batch_size=2).results(endless())
     for _ in range(4):
         next(events)
     events.close()
@@ -290,10 +289,10 @@ def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypat
 
 def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
     pictures = named(scenes)
-    keys = {name: demo.keys.key("ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
+    keys = {name: key_of(demo, "ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
     keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
-    run = LocalRun(demo, Request("ask", PROMPT), batch_size=3, done=keys.__getitem__)
-    events = list(run.events(pictures))
+    run = local(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
+    events = list(run.results(pictures))
     assert [event.name for event in events] == [name for _, name in pictures]
     assert [event.name for event in events if not isinstance(event, Skipped)] == ["2.jpg", "7.jpg"]
     assert events[2].record.text == demo.ask(scenes / "2.jpg", PROMPT).text
@@ -354,7 +353,7 @@ def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_a
     pictures = named(scenes)
     slow, name = pictures[place]
     pictures[place] = (Picture((SlowSource(slow.location, slow.relative, others),)), name)
-    events = LocalRun(brief, Request("caption", "Describe this image."), batch_size=1).events(pictures)
+    events = local(brief, batch_size=1).results(pictures)
     assert without_time([event.record.to_record() for event in events]) == without_time(expected)
 
 
@@ -365,7 +364,7 @@ def test_texts_that_are_shown_as_they_are_decoded_come_in_order(brief, scenes):
     def show(picture: Picture, text: str) -> None:
         shown[picture.location] = text
 
-    run = LocalRun(brief, Request("caption", "Describe this image."), batch_size=1, on_text=show)
-    for number, event in enumerate(run.events(pictures), start=1):
+    run = local(brief, batch_size=1, on_text=show)
+    for number, event in enumerate(run.results(pictures), start=1):
         assert event.picture == pictures[number - 1][0]
         assert list(shown) == [picture.location for picture, _ in pictures[:number]]

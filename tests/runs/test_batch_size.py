@@ -16,15 +16,16 @@ from sira_cli import SettingsError, load
 from sira_cli.analysis.sweep import run as sweep_run
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.analysis.sweep.run import Sweep
+from sira_cli.methods import find
 from sira_cli.models import memory
 from sira_cli.models.presets import resolve
 from sira_cli.pictures.sources import located
-from sira_cli.run import on_ray, picture_task, runner
-from sira_cli.run.batch import check_batch_size, largest_batch, usual_batch_size
+from sira_cli.run import on_ray, runner
+from sira_cli.run.batch import check_batch_size, usual_batch_size
 from sira_cli.run.events import FailedPicture, Halved
-from sira_cli.run.local_run import LocalRun
-from sira_cli.run.on_ray import RayRun, Work
-from sira_cli.run.request import Request
+from sira_cli.run.on_ray import OnRay
+from sira_cli.run.task import Caption
+from tests.support.runs import local
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -46,7 +47,7 @@ def pictures(tmp_path):
 
 
 def records(run, pictures) -> list[dict]:
-    events = [event for event in run.events(pictures) if not isinstance(event, Halved)]
+    events = [event for event in run.results(pictures) if not isinstance(event, Halved)]
     return [event.record.to_record() | {"duration_ms": 0} for event in events]
 
 
@@ -60,31 +61,32 @@ def room(monkeypatch):
 @pytest.mark.parametrize("task", ["caption", "ask"])
 def test_as_many_as_fit_and_the_records_of_single_pictures(demo, pictures, room, task):
     room(300)
-    run = LocalRun(demo, Request(task, PROMPT), batch_size="auto")
+    run = local(demo, task, PROMPT, batch_size="auto")
     assert run.batch_size == 1
     found = records(run, pictures)
     assert run.facts()["batch_size"] == run.batch_size == 3
-    assert found == records(LocalRun(demo, Request(task, PROMPT), batch_size=1), pictures)
+    assert found == records(local(demo, task, PROMPT, batch_size=1), pictures)
 
 
 def test_the_choice_is_that_of_the_memory_that_one_picture_takes(demo, room, monkeypatch, caplog):
     room(1000)
+    caption = Caption.of(demo.preset, demo.decoder)
     with caplog.at_level(logging.INFO, "sira_cli"):
-        assert largest_batch(demo, None, "caption") == 10
+        assert caption.largest_batch(demo, None) == 10
     assert "batch size 10: a prompt takes" in caplog.text
 
     def no_room(*args, **more):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(memory, "measure_picture", no_room)
-    assert largest_batch(demo, None, "caption") == 1
+    assert caption.largest_batch(demo, None) == 1
 
 
 def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, monkeypatch):
     """Memory that ends at three pictures is made up, and a choice that is wrong."""
-    monkeypatch.setattr(picture_task, "largest_batch", lambda *args, **more: 8)
+    monkeypatch.setattr(Caption, "largest_batch", lambda *args: 8)
     monkeypatch.setattr(runner, "FIRST", 2)
-    expected, tried = records(LocalRun(demo, Request("ask", PROMPT)), pictures), []
+    expected, tried = records(local(demo, "caption", PROMPT), pictures), []
 
     def limit(model, args, asked):
         tried.append(len(asked["input_ids"]))
@@ -93,7 +95,7 @@ def test_a_size_that_memory_did_not_suffice_for_stays_lowered(demo, pictures, mo
 
     handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
     try:
-        run = LocalRun(demo, Request("ask", PROMPT), batch_size="auto")
+        run = local(demo, "caption", PROMPT, batch_size="auto")
         assert records(run, pictures) == expected
         assert [rows for rows in tried if rows > 3] == [6]  # what the first window left
         assert run.batch_size == 3
@@ -111,7 +113,7 @@ def test_what_is_usual_on_a_device(demo, pictures, room, monkeypatch):
     monkeypatch.setattr(runner, "usual_batch_size", lambda device: "auto")
     shown = {"on_text": lambda text: None}  # texts on a terminal come while they are decoded
     for given, expected in (({}, 3), ({"batch_size": 2}, 2), (shown, 1), ({"batch_size": "auto", **shown}, 3)):
-        run = LocalRun(demo, Request("caption", PROMPT), **given)
+        run = local(demo, "caption", PROMPT, **given)
         records(run, pictures)
         assert run.batch_size == expected
 
@@ -121,7 +123,7 @@ def test_other_batch_sizes_are_refused(demo, wrong):
     with pytest.raises(SettingsError, match=r"`batch_size=` .*: expected a whole number from 1 on, or auto"):
         check_batch_size(wrong)
     with pytest.raises(SettingsError, match="`batch_size=`"):
-        LocalRun(demo, Request("caption", PROMPT), batch_size=wrong)
+        local(demo, "caption", PROMPT, batch_size=wrong)
 
 
 def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
@@ -139,10 +141,10 @@ def test_workers_that_share_memory_cannot_find_it(monkeypatch):
     """The cluster is a stand-in: one machine with four CPUs, without GPUs."""
     cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
     monkeypatch.setattr(on_ray, "_connect", lambda workers, quiet: cluster)
-    work = Work(resolve("demo"), {"device": "auto"}, Request("caption", PROMPT), "auto", "")
-    RayRun(work, workers=1)
+    task = Caption.of(resolve("demo"), find("sira"))
+    OnRay({"device": "auto"}, "auto", workers=1).begin(task)
     with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
-        RayRun(work, workers=2)
+        OnRay({"device": "auto"}, "auto", workers=2).begin(task)
 
 
 def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):

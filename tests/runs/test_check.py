@@ -20,7 +20,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
 from sira_cli.pictures.captions import find_captions
-from sira_cli.run.check_request import EMPTY, NOT_RECOGNISED, CheckRequest
+from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.on_ray import Captioner, Work
 from tests.support.shards import write_tar
@@ -176,9 +176,7 @@ def test_what_decides_is_in_the_key(demo, scenes):
 
 
 def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
-    request, preset, _ = CheckRequest.under(demo.preset, None)
-    loading = {"method": "greedy", "device": "auto", "offline": False}
-    work = Work(preset, loading, request, 2, os.getcwd())  # noqa: PTH109
+    work = Work(Check.under(demo.preset), {"device": "auto", "offline": False}, 2, os.getcwd())  # noqa: PTH109
     captions = find_captions(scenes).pictures
     rows = {
         "number": range(len(captions)),

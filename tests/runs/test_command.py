@@ -24,11 +24,14 @@ import pytest
 from PIL import Image
 
 from sira_cli import SettingsError, interrupts
+from sira_cli.methods import find as find_method
+from sira_cli.models.presets import resolve
 from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.targets import targets_for
+from sira_cli.run.output import Files, Output
+from sira_cli.run.task import Caption
 from tests.support.helpers import SIRA, open_terminal
 from tests.support.scripted import script, written
 
@@ -279,7 +282,7 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     monkeypatch.chdir(folder)
     command = ("caption", ".", *FAST, "-o", "captions.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("sira_cli.run.task.Task.image", None)
+        broken.setattr("sira_cli.run.runner.Runner._samples", None)
         assert sira(*command)[0] == 3
     assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
     sira(*command)
@@ -621,7 +624,7 @@ def test_a_read_only_folder_is_refused_at_once(options, way):
         os.seteuid(65534)
         try:
             with pytest.raises(SettingsError) as found:
-                targets_for(pictures, **options | output)
+                Output(Caption.of(resolve("demo"), find_method("sira")), pictures, Files(**options | output))
         finally:
             os.seteuid(0)
     assert str(found.value) == f"{folder}: is read-only: {way}"

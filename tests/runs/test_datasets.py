@@ -13,7 +13,7 @@ from sira_cli.models import presets
 from sira_cli.pictures.find import find_pictures
 from sira_cli.run.lvlm import load
 from sira_cli.run.on_ray import Captioner, Work
-from sira_cli.run.request import Request
+from sira_cli.run.task import Caption
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
@@ -55,8 +55,8 @@ def test_texts_are_those_of_the_pictures_alone(sira, shards):
 def test_a_worker_of_ray_reads_the_shard_itself(shards):
     """What is sent to it are places in shards, no bytes of pictures."""
     preset = presets.resolve("demo").with_settings(max_new_tokens=4)
-    loading = {"method": "sira", "device": "cpu"}
-    work = Work(preset, loading, Request("caption", "Number {number}", fills=True), 2, os.getcwd())  # noqa: PTH109
+    task = Caption(preset, preset.method("sira"), "Number {number}", fills=True)
+    work = Work(task, {"device": "cpu"}, 2, os.getcwd())  # noqa: PTH109
     found = find_pictures(["shards"])
     rows = [
         {"number": n, "picture": pickle.dumps(each), "name": each.name_in(None), "id": each.name_in(None)}

@@ -17,12 +17,12 @@ from sira_cli.errors import ModelNotFoundError
 from sira_cli.models import presets
 from sira_cli.pictures.sources import located
 from sira_cli.run import on_ray
-from sira_cli.run.on_ray import Captioner, RayRun, Work
-from sira_cli.run.request import Request
+from sira_cli.run.on_ray import Captioner, OnRay
+from sira_cli.run.task import Caption
 from tests.support.helpers import SIRA
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
-LOADING = {"method": "sira", "device": "auto", "offline": False}
+LOADING = {"device": "auto", "offline": False}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's, at its import
 
 
@@ -99,9 +99,10 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
 
 def results(preset: str, pictures: list[tuple[str, str]], workers: int = 2, **settings: object) -> dict:
     preset = presets.resolve(preset).with_settings(max_new_tokens=4, **settings)
-    work = Work(preset, LOADING, Request("caption", "Describe it."), 1, os.getcwd())  # noqa: PTH109
+    engine = OnRay(LOADING, 1, workers=workers)
+    engine.begin(Caption(preset, preset.method("sira"), "Describe it."))
     named = [(located(path), name) for path, name in pictures]
-    return {event.name: event.record for event in RayRun(work, workers=workers).events(named)}
+    return {event.name: event.record for event in engine.results(named)}
 
 
 @pytest.mark.slow

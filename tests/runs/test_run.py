@@ -12,12 +12,11 @@ import pytest
 from sira_cli import SettingsError, SiraError, load, run_pictures
 from sira_cli.methods.base import Ability, Method
 from sira_cli.models.texts import TextSettings
-from sira_cli.pictures.find import Shard
-from sira_cli.pictures.selection import Selection
-from sira_cli.run.engines import Engines
+from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.run.events import Failed, Finished, Skipped, Started
-from sira_cli.run.pictures import opened_jobs
-from sira_cli.run.run import PictureRun
+from sira_cli.run.output import Files, Output
+from sira_cli.run.run import Local, run
+from sira_cli.run.task import Caption
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
@@ -68,15 +67,18 @@ def test_two_methods_from_python_are_those_of_the_command(lvlm, folder, sira):
     chosen = {name: (lvlm.preset, lvlm.preset.method(name)) for name in ("greedy", "sira")}
     loaded: list[str] = []
 
-    def run() -> list[str]:
-        engines = Engines(
-            lambda job: loaded.append(job.method.name) or lvlm.under(job.method, job.preset), batch_size=2
-        )
-        with opened_jobs(Selection([str(folder)]), chosen, output=folder / "python.jsonl") as jobs:
-            return [kind for job in jobs for kind in kinds(PictureRun(job, engines.of(job)).events())]
+    pictures = find_pictures([str(folder)])
 
-    assert run() == 2 * ["Started", "Failed", *["Finished"] * 3]
-    assert run() == 2 * ["Started", *["Skipped"] * 4]
+    def both() -> list[str]:
+        engine, found = Local(lambda task: loaded.append(task.method.name) or lvlm.under(task.method), 2), []
+        for name, under in chosen.items():
+            task = Caption.of(*under)
+            with Output(task, pictures, Files(folder / "python.jsonl", method=name)) as output:
+                found += kinds(run(task, pictures, engine, output))
+        return found
+
+    assert both() == 2 * ["Started", "Failed", *["Finished"] * 3]
+    assert both() == 2 * ["Started", *["Skipped"] * 4]
     assert loaded == ["greedy"]
     command = ("caption", folder, "-p", "demo", "--max-new-tokens", 6, "-b", 2, "--method", "greedy,sira")
     assert sira(*command, "-o", folder / "command.jsonl")[0] == 3

@@ -19,7 +19,7 @@ from sira_cli.analysis.trace import SCHEMA
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.selection import listed_pictures
 from sira_cli.pictures.sources import as_picture
-from sira_cli.run.check_request import CheckRequest
+from sira_cli.run.check import Check
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
@@ -240,8 +240,7 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, f
 
 def test_a_check_asks_about_each_picture_by_itself(folder, demo):
     group = as_picture(["photos/0.png", "photos/1.png"])
-    request, _, _ = CheckRequest.under(demo.preset, None)
-    assert request.about([replace(group, caption="A dog.")]).together == 1
+    assert Check.under(demo.preset).about([replace(group, caption="A dog.")]).together == 1
 
 
 def test_groups_are_asked_about_on_a_server(sira, folder, demo):

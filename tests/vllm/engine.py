@@ -118,32 +118,34 @@ def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list
     from sira_cli.look.verify import Verify
     from sira_cli.models import presets
     from sira_cli.pictures.sources import located
-    from sira_cli.run.check_request import CheckRequest
-    from sira_cli.run.local_run import LocalRun
+    from sira_cli.run.check import Check
     from sira_cli.run.lvlm import load
-    from sira_cli.run.request import Request
+    from sira_cli.run.run import Local
+    from sira_cli.run.task import TASKS, Caption
     from sira_cli.vllm import engine
 
     vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
     plain = presets.resolve(model).with_settings(dtype="float32", max_new_tokens=16)
-    first = Request.of(plain, "caption", None)
-    there = engine.load(plain, plain.method("sira"), replace(first, together=2), at_once=8, offline=True)
+    first = Caption.of(plain, plain.method("sira"))
+    there = engine.load(replace(first, together=2), at_once=8, offline=True)
     here, found = load(plain), []
     for run in runs:
         preset = plain.with_settings(**run.get("settings", {}))
         method = preset.method(run.get("method", "sira"))
         verify = Verify(mode="flag") if run.get("verify") else None
         more = {"choices": tuple(run.get("choices", ())), "verify": verify, "schema": run.get("schema")}
-        task = run.get("task", "caption")
-        if task == "check":
-            request, preset, method = CheckRequest.under(preset, Verify())
+        kind = run.get("task", "caption")
+        if kind == "check":
+            task: Any = Check.under(preset)
+            task.check("vllm")
         else:
-            request = Request.of(preset, task, run.get("prompt"), **more)
-        request.check(preset, method, "vllm")
+            task = TASKS[kind].of(preset, method, run.get("prompt"), engine="vllm", **more)
         both = []
         for lvlm in (there, here):
             shown = [replace(located(path), caption=run.get("caption")) for path in pictures]
-            events = LocalRun(lvlm.under(method, preset), request).events((each, each.name_in(None)) for each in shown)
+            answering = Local(lvlm)
+            answering.begin(task)
+            events = answering.results((each, each.name_in(None)) for each in shown)
             both.append([asdict(event.record) for event in events])
         found.append(both)
     return found

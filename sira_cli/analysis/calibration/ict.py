@@ -17,7 +17,7 @@ Each question is followed by an answer, whose last token is used:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
+from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.cache import Cache
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
@@ -84,33 +85,31 @@ class Prefill:
         return f"{self.row} {self.kind}"
 
 
-class LastOutputs(Task[Tensor, Tensor]):
+@dataclass(frozen=True)
+class LastOutputs(Task[Tensor]):
     """The outputs of all `o_proj` at the last token of an answer, `[L, d]`, on the CPU.
 
     All prompts of a run have the same answer, so that its last token is in the last column of each row.
     """
 
-    at_once = True
+    projections: Sequence[Any]
+    prompts: Mapping[str, Prefill]  # by id
 
-    def __init__(self, lvlm: Lvlm, projections: Sequence[Any], prompts: Sequence[Prefill]) -> None:
-        super().__init__(lvlm, decoded=DECODED)
-        self._projections, self._prompts = projections, {prompt.id: prompt for prompt in prompts}
+    opened = DECODED
 
-    def image(self, item: Item[Tensor]) -> Shown:
-        """Return the samples, degraded."""
-        degrade = self._prompts[item.id].degrade
-        first, *more = map(degrade, pictures_of(super().image(item)))
-        return [first, *more] if more else first
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
+        """Return the model's inputs for the samples, degraded, without those of a method."""
+        changed = [
+            tuple(map(self.prompts[item.id].degrade, pictures_of(shown)))
+            for item, shown in zip(items, images, strict=True)
+        ]
+        with lvlm.vocabulary.lock:
+            return lvlm.chat_inputs(changed, [item.prompt for item in items], at_once=True)
 
-    def inputs(self, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
-        """Return the model's inputs without those of a method."""
-        with self.lvlm.vocabulary.lock:
-            return self.lvlm.chat_inputs(images, [item.prompt for item in items], at_once=True)
-
-    def answers(self, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:
+    def answers(self, lvlm: LoadedModel, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:
         """Return the outputs for each prompt."""
-        labels = [self._prompts[item.id].label for item in batch.items]
-        return [*last_outputs(self.lvlm, self._projections, batch.inputs, labels)]
+        labels = [self.prompts[item.id].label for item in batch.items]
+        return [*last_outputs(lvlm, self.projections, batch.inputs, labels)]
 
 
 class IctTraining:
@@ -168,8 +167,9 @@ class IctTraining:
         left = Counter(prompt.row for prompt in prompts)
         for label in LABELS.values():
             chosen = [prompt for prompt in prompts if prompt.label == label]
-            runner = Runner(LastOutputs(self._lvlm, self._projections, chosen), self._batch_size)
-            by_id, reads = {prompt.id: prompt for prompt in chosen}, Cache[bytes](DECODED)
+            by_id = {prompt.id: prompt for prompt in chosen}
+            runner = Runner(self._lvlm, LastOutputs(self._projections, by_id), self._batch_size)
+            reads = Cache[bytes](DECODED)
             with closing(runner.run(self._item(prompt, reads) for prompt in chosen)) as items:
                 for item in items:
                     if isinstance(item, Halved):
@@ -236,7 +236,7 @@ class IctTraining:
 
 
 @torch.no_grad()
-def last_outputs(lvlm: Lvlm, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
+def last_outputs(lvlm: LoadedModel, projections: Sequence[Any], inputs: Any, labels: Sequence[str]) -> Tensor:
     """Return each projection's output at the last token of the answers, on the CPU, `[B, L, d]`."""
     inputs = lvlm.to_device(inputs)
     answers = [

@@ -27,6 +27,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS
+from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Halved
@@ -51,12 +52,12 @@ class ImageMass:
     image_sha256: str
 
 
-class MeasuredMass(Task[ImageMass, ImageMass]):
+class MeasuredMass(Task[ImageMass]):
     """The heads' mass on the image while the model writes a caption."""
 
-    def answers(self, batch: Batch[ImageMass], on_text: Any = None) -> list[ImageMass]:
+    def answers(self, lvlm: LoadedModel, batch: Batch[ImageMass], on_text: Any = None) -> list[ImageMass]:
         """Return the masses of each picture."""
-        lvlm, inputs = self.lvlm, self.lvlm.to_device(batch.inputs)
+        inputs = lvlm.to_device(batch.inputs)
         with recorded_mass(lvlm.model, lvlm.find_image) as steps:
             texts = [lvlm.ends.until_end(row) for row in lvlm.generate(inputs).tolist()]
         rows = enumerate(zip(texts, batch.items, strict=True))
@@ -71,7 +72,7 @@ def measure_mass(
     items: Iterator[Item[ImageMass]] = (
         Item(picture, picture.shown, speaker.preset.prompts.caption) for picture in pictures
     )
-    with closing(Runner(MeasuredMass(speaker), batch_size).run(items)) as done:
+    with closing(Runner(speaker, MeasuredMass(), batch_size).run(items)) as done:
         for item in done:
             if isinstance(item, Halved):
                 yield item

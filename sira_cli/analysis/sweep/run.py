@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -38,6 +39,7 @@ from sira_cli.core.many_k import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, UnfinishedReasoningError
 from sira_cli.models.memory import PictureMemory, peak_memory
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
 from sira_cli.pictures.cache import Cache
 from sira_cli.run.batch import Batch, BatchSize, Item, check_batch_size, most_that_fit
@@ -49,7 +51,7 @@ MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 
 
-def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
+def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`."""
     inputs = lvlm.to_device(inputs)
     z = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)
@@ -62,55 +64,54 @@ def first_tokens(lvlm: Lvlm, grid: Grid, inputs: Any) -> torch.Tensor:
     return torch.stack(picked, dim=1)
 
 
-class FirstTokens(Task[list[str], list[str]]):
+@dataclass(frozen=True)
+class FirstTokens(Task[list[str]]):
     """The first token of the answer to each question, in every cell of a grid: one prefill for all cells."""
 
+    grid: Grid
+
     at_once = True
+    opened = DECODED
 
-    def __init__(self, lvlm: Lvlm, grid: Grid) -> None:
-        super().__init__(lvlm, decoded=DECODED)
-        self._grid = grid
-
-    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the texts of `grid.cells()` for each question."""
-        text = functools.cache(lambda token: self.lvlm.vocabulary.text([token]).strip())
-        return [[text(token) for token in row] for row in first_tokens(self.lvlm, self._grid, batch.inputs).tolist()]
+        text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
+        return [[text(token) for token in row] for row in first_tokens(lvlm, self.grid, batch.inputs).tolist()]
 
-    def largest_batch(self, inputs: Any) -> int:
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
         """Run the prompt of one question, and return the number of questions that fit."""
 
         def measure() -> PictureMemory:
-            with peak_memory(*devices_of(self.lvlm.model)) as peak:
-                first_tokens(self.lvlm, self._grid, inputs)
+            with peak_memory(*devices_of(lvlm.model)) as peak:
+                first_tokens(lvlm, self.grid, inputs)
             return PictureMemory(peak.bytes, 0)  # no text follows the first token
 
-        return most_that_fit(self.lvlm.model, measure, "a question takes {prompt:.3f} GB")
+        return most_that_fit(lvlm.model, measure, "a question takes {prompt:.3f} GB")
 
 
-class CaptionsOfCells(Task[list[str], list[str]]):
+@dataclass(frozen=True)
+class CaptionsOfCells(Task[list[str]]):
     """A picture's captions in several cells with the same K."""
 
-    def __init__(self, lvlm: Lvlm, cells: Sequence[Cell]) -> None:
-        super().__init__(lvlm)
-        self._lvlms = [
-            lvlm.under(
-                methods.find("sira" if cell.k else "greedy"),
-                lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha),
-            )
-            for cell in cells
-        ]
+    lvlms: Sequence[Lvlm]  # the model in each cell
 
-    def largest_batch(self, inputs: Any) -> int:
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
         """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
-        return min(super().largest_batch(inputs), MOST_CAPTIONS)
+        return min(super().largest_batch(lvlm, inputs), MOST_CAPTIONS)
 
-    def answers(self, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""
-        answers = [lvlm.answer(batch.inputs) for lvlm in self._lvlms]
+        answers = [each.answer(batch.inputs) for each in self.lvlms]
         for answer in itertools.chain(*answers):
             if answer.error:
                 raise UnfinishedReasoningError(f"a caption {answer.error}")
         return [[answer.text for answer in row] for row in zip(*answers, strict=True)]
+
+
+def in_cell(lvlm: Lvlm, cell: Cell) -> Lvlm:
+    """Return the same model under another setting."""
+    method = methods.find("sira" if cell.k else "greedy")
+    return lvlm.under(method, lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha))
 
 
 class Sweep:
@@ -147,7 +148,7 @@ class Sweep:
         settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
         units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
         yield StageStarted("questions", len(questions.questions))
-        yield from run_missing(FirstTokens(lvlm, grid), self._items(), units, self._batch_size)
+        yield from run_missing(lvlm, FirstTokens(grid), self._items(), units, self._batch_size)
         if self._captions:
             yield from self._caption()
         units.complete()
@@ -168,8 +169,8 @@ class Sweep:
                 Item[list[str]](self._questions.picture(name), name, lvlm.preset.prompts.caption, caption_unit(name, k))
                 for name in pictures
             )
-            task = CaptionsOfCells(lvlm, [Cell(k, alpha) for alpha in alphas])
-            for event in run_missing(task, items, self._units, self._batch_size, len(alphas)):
+            task = CaptionsOfCells([in_cell(lvlm, Cell(k, alpha)) for alpha in alphas])
+            for event in run_missing(lvlm, task, items, self._units, self._batch_size, len(alphas)):
                 if isinstance(event, FailedPicture):
                     raise PictureError(event.error)
                 yield event

@@ -21,8 +21,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import WordScores
-from sira_cli.run.lvlm import Lvlm
 
 Line = dict[str, Any]
 
@@ -50,7 +50,7 @@ class Tracer:
 
     def __init__(
         self,
-        lvlm: Lvlm,
+        lvlm: LoadedModel,
         request: OpenedRequest,
         options: TraceOptions,
         write: Callable[[Line], None],
@@ -206,7 +206,9 @@ class Tracer:
                     yield {"word": word, "step": step, **sums}
 
 
-def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]) -> Line:
+def trace_generated(
+    lvlm: LoadedModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
+) -> Line:
     """Decode as `Lvlm.run` does, and write a line per token at once."""
     lvlm.check_prompt(request.prompt, len(request.picture.images))
     with LogitsFile.replacing(options.full_logits) as logits:
@@ -219,7 +221,7 @@ def trace_generated(lvlm: Lvlm, request: OpenedRequest, options: TraceOptions, w
 
 
 def trace_forced(
-    lvlm: Lvlm,
+    lvlm: LoadedModel,
     requests: Sequence[OpenedRequest],
     options: TraceOptions,
     writes: Sequence[Callable[[Line], None]],
@@ -251,7 +253,7 @@ def trace_forced(
         return [tracer.end() for tracer in tracers]
 
 
-def _prepared(lvlm: Lvlm, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
+def _prepared(lvlm: LoadedModel, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
     inputs = lvlm.prepare(
         [one.picture.shown for one in requests],
         [one.prompt for one in requests],

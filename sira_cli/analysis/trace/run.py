@@ -9,7 +9,7 @@ with closing(TraceTargets(pictures, output=Path("traces.jsonl"))) as targets:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from sira_cli.analysis.trace.record import failed, trace_forced, trace_generated
 from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, TraceRequest, settings_of
 from sira_cli.analysis.trace.targets import Line, TraceTargets
 from sira_cli.methods.prompts import pictures_of
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.processor import check_pictures
 from sira_cli.pictures.picture import OpenedPicture, Picture
 from sira_cli.run.batch import Batch, Item
@@ -55,40 +56,41 @@ class TraceSkipped:
 TraceEvent = Traced | TraceFailed | TraceSkipped | Halved
 
 
-class TraceTask(Task[list[Line], list[Line]]):
+@dataclass(frozen=True)
+class TraceTask(Task[list[Line]]):
     """The lines of each trace. Those of a generated text are written as soon as each token is known."""
+
+    task: str  # `caption` or `ask`
+    texts: Mapping[str, str | None]  # to force, by id
+    targets: TraceTargets
+    options: TraceOptions
 
     in_order = True  # of generated texts in one file
 
-    def __init__(
-        self, lvlm: Lvlm, task: str, texts: dict[str, str | None], targets: TraceTargets, options: TraceOptions
-    ) -> None:
-        """Prepare the task."""
-        super().__init__(lvlm, images_kept=True)
-        self._task, self._texts, self._targets, self._options = task, texts, targets, options
-
-    def inputs(self, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
+    def needs_images(self) -> bool:
         """Return True: a trace makes its own inputs."""
-        check_pictures(self.lvlm.processor, images)
         return True
 
-    def answers(
-        self, batch: Batch[list[Line]], on_text: Callable[[Picture, str], None] | None = None
-    ) -> list[list[Line]]:
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
+        """Return True: a trace makes its own inputs."""
+        check_pictures(lvlm.processor, images)
+        return True
+
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[Line]], on_text: Any = None) -> list[list[Line]]:
         """Return the lines of each trace; for a generated text, only the last one, as the others are written."""
         requests = [self._opened(item, image) for item, image in zip(batch.items, batch.images, strict=True)]
         if requests[0].text is None:
-            with self._targets.opened(batch.items[0].picture) as write:
-                return [[trace_generated(self.lvlm, requests[0], self._options, write)]]
+            with self.targets.opened(batch.items[0].picture) as write:
+                return [[trace_generated(lvlm, requests[0], self.options, write)]]
         lines: list[list[Line]] = [[] for _ in requests]
-        trace_forced(self.lvlm, requests, self._options, [each.append for each in lines])
+        trace_forced(lvlm, requests, self.options, [each.append for each in lines])
         return lines
 
     def _opened(self, item: Item[list[Line]], shown: Shown) -> OpenedRequest:
         first, *more = pictures_of(shown)
         picture = OpenedPicture(item.picture.location, first, item.sha256, item.warnings, tuple(more))
-        address, text = item.picture.address, self._texts[item.id]
-        return OpenedRequest(self._task, picture, item.name, item.prompt, text, address)
+        address, text = item.picture.address, self.texts[item.id]
+        return OpenedRequest(self.task, picture, item.name, item.prompt, text, address)
 
 
 class TraceRun:
@@ -120,9 +122,9 @@ class TraceRun:
         self._requests = [replace(each, prompt=prompt or each.asked(prompts)) for each in requests]
         self._lvlm, self._targets, self._options = lvlm, targets, options
         texts = {str(number): request.text for number, request in enumerate(self._requests)}
-        task = TraceTask(lvlm, "ask" if question else "caption", texts, targets, options)
+        task = TraceTask("ask" if question else "caption", texts, targets, options)
         self._forced = None not in texts.values()
-        self._runner = Runner(task, batch_size if self._forced else 1)
+        self._runner = Runner(lvlm, task, batch_size if self._forced else 1)
 
     def events(self) -> Generator[TraceEvent, None, None]:
         """Trace everything, and yield events. A picture that fails is an event; the others go on.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sira_cli.cli.loading import engines_of
+from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import note, resumable, say
 from sira_cli.cli.terminal.output import new_table, table_console
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
-    from sira_cli.run.run import Engine, Job
+    from sira_cli.run.run import Engine
 
 FEW = 500  # controls; with fewer, a percentile is uncertain
 
@@ -39,29 +39,25 @@ def from_captions(
 
     captions = find_captions(paths, limit=limit)
     check_pictures(captions)
-    engines = engines_of(model, EngineOptions())
-    return _report(captions.pictures, preset, engines.of, answers, overwrite, objects)
+    engine = engine_of(model, EngineOptions(), captions.pictures)
+    return _report(captions.pictures, preset, engine, answers, overwrite, objects)
 
 
 def from_scenes(count: int, lvlm: Lvlm) -> ControlsReport:
     """Let the bundled model caption drawn scenes, and find the threshold by controls."""
     from sira_cli.demo.labelled import captioned_scenes
-    from sira_cli.methods import find
-    from sira_cli.run.local_run import LocalRun
+    from sira_cli.run.run import Local
 
     with Progress.shown("scenes", count) as progress:
         pictures = captioned_scenes(lvlm, count, progress.reach)
 
-    def engine(job: Job) -> Engine:
-        return LocalRun(lvlm.under(find("greedy"), job.preset), job.request)
-
-    return _report(pictures, lvlm.preset, engine)
+    return _report(pictures, lvlm.preset, Local(lvlm))
 
 
 def _report(
     pictures: Sequence[Picture],
     preset: Preset,
-    engine: Any,
+    engine: Engine,
     answers: Path | None = None,
     overwrite: bool = False,
     objects: str | None = None,
@@ -69,30 +65,23 @@ def _report(
     from sira_cli.analysis.calibration.controls import ControlsReport, WithControls
     from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import ObjectFinder, Verify
-    from sira_cli.run.check_request import CheckRequest
-    from sira_cli.run.run import Job, PictureRun
+    from sira_cli.run.check import Check
+    from sira_cli.run.output import Files, Output
+    from sira_cli.run.run import run
 
     verify = Verify(words=find_words(objects))
     finder = ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
-    with Job.opened(
-        pictures,
-        *CheckRequest.under(preset, replace(verify, words=words)),
-        output=answers,
-        overwrite=overwrite,
-        retry_errors=True,
-    ) as job:
-        run = PictureRun(job, engine(job))
-        with resumable(job.targets.any, overwrite), closing(run.events()) as events:
-            return ControlsReport.of(_records(job, events))
-
-
-def _records(job: Job, events: Any) -> list[dict[str, Any]]:
-    """Return the records of a run, and show its progress."""
-    with Progress.shown("captions", len(job.pictures)) as progress:
-        return [record for _, record in run_records(events, job.targets, progress)]
+    task = Check.under(preset, replace(verify, words=words)).about(pictures)
+    with (
+        Output(task, pictures, Files(answers, overwrite=overwrite, retry_errors=True)) as written,
+        closing(run(task, pictures, engine, written)) as events,
+    ):
+        next(events)  # the model is ready
+        with resumable(written.any, overwrite), Progress.shown("captions", len(pictures)) as progress:
+            return ControlsReport.of([record for _, record in run_records(events, written, progress)])
 
 
 def print_report(report: ControlsReport) -> None:

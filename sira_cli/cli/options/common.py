@@ -25,10 +25,11 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.pictures.find import Shard
     from sira_cli.pictures.selection import Selection
+    from sira_cli.run.output import Files
 
 
 def batch_size_option(description: str) -> Any:
-    """Return the option --batch-size of a command; its value is a `BatchSize` (`models/many/batch_size.py`)."""
+    """Return the option --batch-size of a command; its value is a `BatchSize` (`run/batch.py`)."""
     return typer.Option(
         "-b", "--batch-size", metavar="N|auto", parser=read_batch_size, show_default=False, help=description
     )
@@ -258,16 +259,12 @@ class OutputOptions:
     quiet: Quiet = False
     verbose: Verbose = 0
 
-    @property
-    def targets(self) -> dict[str, Any]:
-        """The options that choose files, for the library."""
-        shown = ("fail_fast", "json", "quiet", "verbose")
-        return {name: value for name, value in vars(self).items() if name not in shown}
+    def files(self, method: str = "") -> Files:
+        """Return the files that the options choose; a method is part of their names."""
+        from sira_cli.run.output import Files
 
-    @property
-    def writes(self) -> bool:
-        """Whether results go into files."""
-        return bool(self.output or self.sidecar or self.output_dir)
+        places = self.output, self.sidecar, self.caption_extension, self.output_dir
+        return Files(*places, self.overwrite, self.retry_errors, method)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sira_cli.cli.terminal.console import note, note_halved, say, verbosity
 
 if TYPE_CHECKING:
     from sira_cli.run.events import Event, PictureEvent
-    from sira_cli.run.targets import Targets
+    from sira_cli.run.output import Output
 
 EVERY = 30.0  # seconds between two lines
 
@@ -94,14 +94,14 @@ def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[Pict
 
 
 def run_records(
-    events: Iterable[Event], targets: Targets, progress: Progress
+    events: Iterable[Event], output: Output, progress: Progress
 ) -> Iterator[tuple[PictureEvent, dict[str, Any]]]:
     """Yield each picture's event with its record, including earlier runs', and report why pictures failed."""
     from sira_cli.run.events import Failed, Skipped
 
     for event in picture_events(events, progress):
         if isinstance(event, Skipped):
-            yield event, targets.record_before(event.picture, event.name)
+            yield event, output.before(event)
             continue
         yield event, event.record.to_record()
         if isinstance(event, Failed):

@@ -16,8 +16,8 @@ from sira_cli.models.processor import refusing
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.sources import as_picture
-from sira_cli.run.final_answers import FinalAnswers
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.task import TASKS
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
             seeds = under.text_seeds(hashes, [request.prompt for request in asked])
-            found = FinalAnswers(under).answer([], inputs, seeds=seeds, task=task)
+            found = TASKS[task](under.preset, under.decoder, "").decoded(under, [], inputs, seeds)
             for number, request, answer in zip(batch, asked, found, strict=True):
                 if answer.error:
                     _log.warning("%s: no answer: %s", request.name, answer.error)

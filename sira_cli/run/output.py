@@ -1,0 +1,300 @@
+"""What a run writes: a file of records with a report next to it, text files, or nothing."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from sira_cli._version import __version__
+from sira_cli.errors import SettingsError
+from sira_cli.files import check_unprotected, make_folder, replacing
+from sira_cli.models.preset import ONLY_IF_SET
+from sira_cli.pictures.find import Pictures
+from sira_cli.pictures.picture import Picture
+from sira_cli.run.continued import check_same
+from sira_cli.run.events import Counts, PictureEvent, Skipped
+from sira_cli.run.ledger import Ledger
+from sira_cli.run.records import Result, flat
+from sira_cli.run.sidecars import Sidecars
+from sira_cli.run.task import PictureTask
+
+NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
+# An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
+METADATA, METADATA_FAILURES = "metadata.jsonl", "metadata.errors.jsonl"
+# Facts from an engine about the model, the device and the memory.
+FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
+TIMES = ("began", "seconds", "pictures_per_second", "tokens_per_second")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that a run is to write, as its caller names them.
+
+    Attributes:
+        output: the file of records, or a folder for it.
+        sidecar: write a text file next to each picture.
+        caption_extension: of these files.
+        output_dir: write the text files into this folder.
+        overwrite: replace what an earlier run wrote.
+        retry_errors: try pictures again that failed in an earlier run.
+        method: part of the names, if a run has several methods.
+    """
+
+    output: str | Path | None = None
+    sidecar: bool = False
+    caption_extension: str = ".txt"
+    output_dir: str | Path | None = None
+    overwrite: bool = False
+    retry_errors: bool = False
+    method: str = ""
+
+    @property
+    def any(self) -> bool:
+        """Whether results go into files; otherwise only to the caller."""
+        return self.output is not None or self.sidecar or self.output_dir is not None
+
+
+class Output:
+    """The files of a run, checked and locked until `close`; records of an earlier run are kept.
+
+    Attributes:
+        path: the file of records; None: they are not kept.
+        ledger: this file, open.
+        any: whether there are any files.
+        counts: the run's progress.
+        facts: tells the engine's facts, for the report.
+        more: further fields of each record.
+    """
+
+    def __init__(
+        self,
+        task: PictureTask,
+        pictures: Sequence[Picture],
+        files: Files | None = None,
+        *,
+        report: bool = True,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Check and open the files, before the model is loaded; without `report` they are those of a benchmark."""
+        files = files or Files()
+        self._task, self._pictures, self._files, self._reports = task, pictures, files, report
+        self.counts, self.more, self.any = Counts(len(pictures)), more, files.any
+        self.facts: Callable[[], Mapping[str, Any]] = dict
+        self._began, self._begun = time.monotonic(), False
+        self._settings, self._before = task.settings(), dict[str, Any]()
+        self._sidecars = self._open_sidecars()
+        self.ledger = self._open_ledger()
+        self.path = None if self.ledger is None else self.ledger.path
+        self._folder = None if self.path is None else self.path.parent.resolve()
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the files."""
+        if self.ledger is not None:
+            self.ledger.close()
+
+    def _open_sidecars(self) -> Sidecars | None:
+        files = self._files
+        if not files.sidecar and files.output_dir is None:
+            return None
+        return Sidecars(
+            self._pictures,
+            extension=f".{files.method}" * bool(files.method) + f".{files.caption_extension.removeprefix('.')}",
+            output_dir=None if files.output_dir is None else Path(files.output_dir),
+            overwrite=files.overwrite,
+            keep_lines=self._task.preset.text.lines == "keep",
+        )
+
+    def _open_ledger(self) -> Ledger | None:
+        if self._files.output is None:
+            return None
+        path = Path(self._files.output)
+        if path.is_dir() or not (path.suffix or path.exists()):
+            make_folder(path)
+            path /= NAMES[self._task.kind]
+        if self._files.method:
+            path = path.with_stem(f"{path.stem}-{self._files.method}")
+        if path.suffix.lower() != ".jsonl":
+            raise SettingsError(f"`output=` {path}: expected a name that ends in .jsonl, or a folder")
+        if not path.parent.is_dir():
+            raise SettingsError(f"`output=` {path}: the folder {path.parent} does not exist: make it first")
+        failures = path.with_name(METADATA_FAILURES) if path.name == METADATA else None
+        for beside in (path.with_suffix(".run.json"), failures):
+            if beside is not None:
+                check_unprotected(beside)
+        return Ledger(
+            path,
+            overwrite=self._files.overwrite,
+            by="id" if any(picture.id for picture in self._pictures[:1]) else "file_name",
+            same_prompt=not self._task.fills,
+            failures=failures,
+        )
+
+    @property
+    def _report(self) -> Path | None:
+        return None if self.path is None or not self._reports else self.path.with_suffix(".run.json")
+
+    def _check(self) -> None:
+        """Check that existing records were made with the same settings, most of which only the report knows."""
+        if self._report is None or self.ledger is None or not len(self.ledger):
+            return
+        self._before = read_report(self._report)
+        there = self._before.get("settings")
+        if isinstance(there, dict):
+            off = dict.fromkeys(ONLY_IF_SET)
+            check_same(self.ledger.path, off | flat(self._settings), off | flat(there))
+
+    @property
+    def revision_before(self) -> str:
+        """The revision of the model that made the records; empty without records."""
+        return "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
+
+    def facts_before(self) -> dict[str, Any]:
+        """Return the facts of an earlier run's report about the model, the device and the memory."""
+        return {name: self._before[name] for name in FACTS if name in self._before}
+
+    def name(self, picture: Picture) -> str:
+        """Return a picture's public name in its record."""
+        return picture.name_in(self._folder)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the files were opened."""
+        return time.monotonic() - self._began
+
+    def keeps(self, picture: Picture) -> bool:
+        """Return whether only the text file of a picture is wanted, and exists already."""
+        return self.ledger is None and self._sidecars is not None and self._sidecars.keeps(picture)
+
+    def done(self, name: str) -> str:
+        """Return the key of an earlier run's result about a picture, if it is kept; else nothing."""
+        if self.ledger is None or (self._files.retry_errors and self.ledger.is_error(name)):
+            return ""
+        return self.ledger.key(name)
+
+    def before(self, event: Skipped) -> dict[str, Any]:
+        """Return the record of a picture that an earlier run has done; of a text file, most fields are empty."""
+        if self.ledger is not None:
+            return self.ledger.record(event.id)
+        empty: dict[str, Any] = {"str": "", "int": 0, "float": 0.0}
+        unknown = {each.name: empty[str(each.type)] for each in fields(Result) if str(each.type) in empty}
+        text = "" if self._sidecars is None else self._sidecars.text(event.picture)
+        known = {"schema": f"sira.{self._task.kind}/1", "file_name": event.name, "text": text}
+        return Result(**unknown | known, status="ok", finish_reason="stop").to_record()
+
+    def begin(self, like: Result | None) -> None:
+        """Check, before anything is written, that results like this one belong in the files."""
+        if self._begun:
+            return
+        if self.ledger is not None:
+            if like is not None:
+                self.ledger.check(like.configuration())
+            self.ledger.begin()
+        self._begun = True
+        self.report("running")
+
+    def write(self, event: PictureEvent) -> PictureEvent:
+        """Keep a picture's result, or complete that of an earlier run, and count it."""
+        picture, ledger = event.picture, self.ledger
+        if isinstance(event, Skipped):
+            self.begin(None)
+            event = replace(event, failed=ledger is not None and ledger.is_error(event.id))
+            if ledger is not None and self._sidecars is not None and not event.failed:
+                name = event.id
+                self._sidecars.complete(picture, lambda: str(ledger.record(name)["text"]))
+        else:
+            self.begin(event.record)
+            if ledger is not None:
+                ledger.append(self._as_written(picture, event.record.to_record()))
+            if self._sidecars is not None and event.record.status == "ok":
+                self._sidecars.write(picture, event.record.text)
+        self.counts.add(event)
+        return event
+
+    def _as_written(self, picture: Picture, record: dict[str, Any]) -> dict[str, Any]:
+        if self.more is not None:
+            return {**record, "id": picture.id, **self.more}
+        return {"schema": record["schema"], "id": picture.id, **record} if picture.id else record
+
+    def finish(self) -> None:
+        """Put the records in the order of the pictures."""
+        self.begin(None)
+        if self.ledger is not None:
+            names = (picture.id or self.name(picture) for picture in self._pictures)
+            self.ledger.finish(names, repeated=self._reports)
+
+    def report(self, state: str) -> None:
+        """Write how the records were made, and how fast, if the run has begun."""
+        if self._report is None or not self._begun:
+            return
+        counts, seconds = self.counts, self.seconds
+        times: dict[str, Any] = {
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
+            "seconds": round(seconds, 3),
+            "pictures_per_second": round(counts.worked / max(seconds, 1e-9), 3),
+            "tokens_per_second": round(counts.tokens / max(seconds, 1e-9), 2),
+        }
+        before = self._before
+        if before.keys() >= {*TIMES} and before["pictures_per_second"] * before["seconds"] > counts.worked:
+            times = {name: before[name] for name in TIMES}
+        left_out = self._pictures.left_out if isinstance(self._pictures, Pictures) else {}
+        report = {
+            "state": state,
+            "settings": self._settings,
+            **self.facts(),
+            "versions": {
+                "sira": __version__,
+                "torch": version("torch"),
+                "transformers": version("transformers"),
+                "python": platform.python_version(),
+            },
+            "pictures": {
+                "all": counts.total,
+                "ok": counts.ok,
+                "error": counts.error,
+                "ok before": counts.ok_before,
+                "error before": counts.error_before,
+            },
+            **({"left_out": dict(left_out)} if left_out else {}),
+            **times,
+        }
+        with replacing(self._report) as file:
+            file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
+
+    def remarks(self) -> list[str]:
+        """Return the remarks on the text files for the summary of a run."""
+        if self._sidecars is None:
+            return []
+        joined, apart, found = self._sidecars.joined, self._sidecars.apart, []
+        if joined:
+            number = f"{joined} text of several lines is" if joined == 1 else f"{joined} texts of several lines are"
+            found.append(f"{number} one line (setting `text.lines`: keep)")
+        if apart:
+            number = "1 text file is" if len(apart) == 1 else f"{len(apart)} text files are"
+            found.append(f"{number} named like {next(iter(apart.values())).name}, next to another picture's")
+        return found
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Return the report of an earlier run; empty if it does not exist or cannot be read."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        report = None
+    return report if isinstance(report, dict) else {}
