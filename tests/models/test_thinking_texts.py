@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.analysis.trace.record import trace_forced, trace_generated
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions
-from sira_cli.pictures.sources import open_picture
+from sira_cli.analysis.trace.task import Trace, TraceOutput, run_traces
+from sira_cli.pictures.sources import located
 from sira_cli.run.task import Caption
 from tests.support.scripted import script, written
 
@@ -54,11 +54,14 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
 
 
 def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, planned):
-    lines = []
-    opened = open_picture(EXAMPLES[0])
-    request = OpenedRequest("caption", opened, "it", demo.preset.prompts.caption)
-    end = trace_generated(demo, request, TraceOptions(), lines.append)
-    tokens = [line for line in lines if line["type"] == "token"]
+    def traced(lvlm, text=None):
+        picture = replace(located(str(EXAMPLES[0])), caption=text)
+        task = Trace.of(lvlm.preset, lvlm.decoder, forced=text is not None)
+        (event,) = run_traces(task, [picture], lvlm, TraceOutput([picture]))
+        assert json.dumps(event.lines, allow_nan=False)
+        return event.lines
+
+    _, *tokens, end = traced(demo)
     assert [line["token_id"] for line in tokens] == planned
     assert (end["status"], end["text"], end["reasoning"]) == ("ok", TEXT, THOUGHT)
     assert [word["word"] for word in end["words"]] == TEXT.split()
@@ -67,10 +70,8 @@ def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, p
         assert "".join(line["token"] for line in part).strip() == word["word"]
         assert word["delta"] == pytest.approx(sum(line["delta"] for line in part))
     short = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=12))
-    end = trace_generated(short, request, TraceOptions(), lines.append)
+    end = traced(short)[-1]
     assert (end["status"], end["text"], end["words"], end["finish_reason"]) == ("error", "", [], "length")
-    assert end["error"].startswith("it: ended inside its reasoning after 12 tokens")
-    assert json.dumps(lines, allow_nan=False)
-    forced = OpenedRequest("caption", opened, "it", demo.preset.prompts.caption, TEXT)
-    (end,) = trace_forced(demo, [forced], TraceOptions(), [lines.append])
+    assert end["error"].startswith(f"{EXAMPLES[0]}: ended inside its reasoning after 12 tokens")
+    end = traced(demo, TEXT)[-1]
     assert (end["status"], end["text"]) == ("ok", TEXT)

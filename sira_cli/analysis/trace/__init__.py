@@ -1,13 +1,8 @@
 """Traces: both streams' predictions at every token of a text.
 
-request     pictures, prompts and texts to trace
-record      decode a picture, or force a text on it, and write down the logits
-rows        the numbers of a token line
-logits      all logits, in a safetensors file
-run         many pictures: yields events
-file        the one file of many traces, which a later run continues
-targets     destinations of lines: one file, a tree of files, or a listener
-read        traces read from files
+task      what a trace is, known before the model; the files that keep traces
+record    the lines of a text that is decoded or forced
+read      traces read from files
 """
 
 from pathlib import Path

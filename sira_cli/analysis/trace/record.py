@@ -1,97 +1,104 @@
-"""Decode a picture, or force texts on pictures, and write down both streams' predictions at every token."""
+"""What a trace records: both streams' predictions at every token of a text, generated or forced."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+import json
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
 from torch import Tensor
 
 from sira_cli._version import __version__
-from sira_cli.analysis.trace.logits import LogitsFile
-from sira_cli.analysis.trace.request import OpenedRequest, TraceOptions, later
-from sira_cli.analysis.trace.rows import StepRows
 from sira_cli.core.forcing import score
 from sira_cli.core.forward_pass import VIEWS, Step
-from sira_cli.errors import SettingsError
+from sira_cli.core.rules import kl_divergence
+from sira_cli.files import replacing, writing
 from sira_cli.look.second_look import SecondLook
-from sira_cli.methods import require
-from sira_cli.methods.base import Ability
-from sira_cli.models.model import LoadedModel
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.progress import WordScores
+from sira_cli.run.batch import Batch, Item
 
-Line = dict[str, Any]
+if TYPE_CHECKING:
+    from sira_cli.analysis.trace.task import Line, Trace
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.model import LoadedModel
 
-
-_END: Line = {
-    "type": "end",
-    "status": "error",
-    "error": "",
-    "text": "",
-    "finish_reason": "error",
-    "output_tokens": 0,
-    "duration_ms": 0.0,
-    "words": [],
-    "tracked": [],
-}
+_HEADER = 512  # bytes reserved for that of a safetensors file, which allows spaces after the JSON
 
 
-def failed(error: str) -> Line:
-    """Return the end line of a picture that failed."""
-    return _END | {"error": error}
+def traced(task: Trace, lvlm: LoadedModel, batch: Batch[list[Line]]) -> list[list[Line]]:
+    """Return the lines of each picture's text: of one that is decoded, or of given texts in one pass for all."""
+    inputs = lvlm.to_device(batch.inputs)
+    with ExitStack() as files:
+        recorders = [
+            Recorder(task, lvlm, item, shown, files.enter_context(logits_file(task.full_logits)))
+            for item, shown in zip(batch.items, batch.images, strict=True)
+        ]
+        for row, recorder in enumerate(recorders):
+            recorder.begin(inputs["input_ids"][row], inputs["attention_mask"][row].bool())
+        if not task.forced:
+            (recorder,), item = recorders, batch.items[0]
+            seeds = lvlm.text_seeds([item.sha256], [item.prompt])
+            lvlm.generate(inputs, on_tokens=lambda tokens, step: recorder.add(tokens[0], step), seeds=seeds)
+            return [recorder.end()]
+        prompts = inputs["input_ids"].tolist()
+        texts = [
+            lvlm.vocabulary.encode_after(prompt, item.picture.caption or "")
+            for prompt, item in zip(prompts, batch.items, strict=True)
+        ]
+        longest = max(map(len, texts))
+        for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
+            for row, (recorder, tokens) in enumerate(zip(recorders, texts, strict=True)):
+                position = number - (longest - len(tokens))
+                if position >= 0:
+                    views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
+                    recorder.add(tokens[position], Step(*views))
+        return [recorder.end() for recorder in recorders]
 
 
-class Tracer:
-    """Writes the lines of one trace."""
+class Recorder:
+    """Makes the lines of one trace."""
 
     def __init__(
         self,
+        task: Trace,
         lvlm: LoadedModel,
-        request: OpenedRequest,
-        options: TraceOptions,
-        write: Callable[[Line], None],
-        logits: LogitsFile | None,
+        item: Item[list[Line]],
+        shown: Shown,
+        keep: Callable[[int, Tensor], None] | None,
     ) -> None:
-        require(lvlm.decoder, Ability.TRACES, "a trace")
-        self._lvlm, self._request, self._options, self._write = lvlm, request, options, write
-        self._vocabulary = lvlm.vocabulary
-        self._tracked = {word: self._vocabulary.encode_inside(word) for word in options.track}
-        for word, ids in self._tracked.items():
-            if not ids:
-                raise SettingsError(f"`track=`: {word!r} has no tokens")
+        self._task, self._lvlm, self._item, self._shown, self._keep = task, lvlm, item, shown, keep
+        self._tracked = task.tracked(lvlm)
         self._tokens: list[int] = []
-        self._forced = request.text is not None
-        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=self._forced)
         self._logprobs: list[dict[str, float]] = []  # one per chosen token
-        self._logits = logits
-        self._look = None if options.verify is None else SecondLook(lvlm, options.verify)
-        self._began = time.perf_counter()
+        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=task.forced)
+        self._lines: list[Line] = []
 
-    def run(self, input_ids: Tensor, attention_mask: Tensor) -> None:
-        """Write the first line. `input_ids [1, S]`, left-padded."""
-        lvlm, request, preset = self._lvlm, self._request, self._lvlm.preset
-        live = attention_mask[0].bool()
-        image = lvlm.find_image(input_ids)[0][live]
-        group = {"images": self._images(image)} if request.picture.more else {}
-        self._write(
+    def begin(self, input_ids: Tensor, live: Tensor) -> None:
+        """Add the first line. `input_ids [S]`, left-padded; `live [S]` bool."""
+        task, lvlm, item, preset = self._task, self._lvlm, self._item, self._lvlm.preset
+        image = lvlm.find_image(input_ids[None])[0][live]
+        first, *more = pictures_of(self._shown)
+        self._lines.append(
             {
                 "type": "run",
                 "schema": "sira.trace/1",
-                "task": request.task,
-                "file_name": request.name,
+                "task": task.about,
+                "file_name": item.name,
                 "image": {
-                    "path": request.address,
-                    "sha256": request.picture.sha256,
-                    "width": request.picture.image.width,
-                    "height": request.picture.image.height,
+                    "path": item.picture.address,
+                    "sha256": item.sha256,
+                    "width": first.width,
+                    "height": first.height,
                 },
-                **group,
-                "prompt": request.prompt,
-                **later(preset),
+                **({"images": self._images(image)} if more else {}),
+                "prompt": item.prompt,
+                **task.later(),
                 "preset": preset.name,
                 "model": preset.model,
                 "revision": lvlm.revision,
@@ -100,12 +107,9 @@ class Tracer:
                 "layers": lvlm.layers,
                 "alpha": lvlm.alpha,
                 "beta": preset.sira.beta,
-                "max_new_tokens": preset.generation.max_new_tokens,
-                "temperature": preset.generation.temperature,
-                "top_p": preset.generation.top_p,
-                "seed": preset.generation.seed,
-                "forced": request.text is not None,
-                "top_k": self._options.top_k,
+                **task.sampling(),
+                "forced": task.forced,
+                "top_k": task.top_k,
                 "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
                 "prompt_tokens": int(live.sum()),
                 "image_tokens": int(image.sum()),
@@ -113,11 +117,7 @@ class Tracer:
                 "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
                 "device": lvlm.device,
                 "dtype": lvlm.dtype,
-                "versions": {
-                    "sira": __version__,
-                    "torch": torch.__version__,
-                    "transformers": transformers.__version__,
-                },
+                "versions": {"sira": __version__} | {each.__name__: each.__version__ for each in (torch, transformers)},
             }
         )
 
@@ -127,9 +127,9 @@ class Tracer:
         Each picture has as many as it has alone. If the numbers depend on the other pictures, the positions cannot be
         told apart.
         """
-        lvlm, pictures = self._lvlm, self._request.picture.images
+        lvlm, pictures = self._lvlm, pictures_of(self._shown)
         with lvlm.vocabulary.lock:
-            alone = [lvlm.chat_inputs([picture], [self._request.prompt])["input_ids"] for picture in pictures]
+            alone = [lvlm.chat_inputs([picture], [self._item.prompt])["input_ids"] for picture in pictures]
         counts = [int(lvlm.find_image(ids).sum()) for ids in alone]
         sizes = [{"width": picture.width, "height": picture.height} for picture in pictures]
         if sum(counts) != int(image.sum()):
@@ -139,128 +139,85 @@ class Tracer:
         own = [image & (end - count <= owner) & (owner < end) for count, end in zip(counts, ends, strict=True)]
         return [{**size, "image_positions": _runs(each)} for size, each in zip(sizes, own, strict=True)]
 
-    def token(self, token: int, step: Step) -> None:
-        """Write the line of a token, and the logits `[1, V]` that decided it."""
-        views = StepRows(step, self._vocabulary)
-        top = views.top(self._options.top_k)
+    def add(self, token: int, step: Step) -> None:
+        """Add the line of a token, from the logits `[1, V]` that decided it."""
+        logits = torch.cat([step.full, step.cf, step.contrast])  # [3, V]
+        logprobs = logits.log_softmax(dim=-1)
+        best = torch.unique(logits.topk(min(self._task.top_k, logits.shape[1])).indices)
+        top: list[int] = best[logits[2, best].argsort(descending=True, stable=True)].tolist()
         firsts = [ids[0] for ids in self._tracked.values()]
-        rows = views.rows([token, *top, *firsts])
-        tracked = zip(self._tracked, rows[1 + len(top) :], strict=True)
-        self._write(
+        chosen, *rows = self._rows(logits, logprobs, [token, *top, *firsts])
+        tracked = zip(self._tracked, rows[len(top) :], strict=True)
+        self._lines.append(
             {
                 "type": "token",
                 "step": len(self._tokens),
-                **rows[0],
-                "special": self._vocabulary.is_special(token),
-                "delta": views.delta(token),
-                "kl": views.kl(),
-                "top": rows[1 : 1 + len(top)],
+                **chosen,
+                "special": self._lvlm.vocabulary.is_special(token),
+                "delta": chosen["full"]["logit"] - chosen["cf"]["logit"],
+                "kl": float(kl_divergence(logprobs[0], logprobs[1])),
+                "top": rows[: len(top)],
                 "tracked": [{"word": word, **row} for word, row in tracked],
             }
         )
         self._tokens.append(token)
         self._scores.add([token], step)
-        self._logprobs.append({view: rows[0][view]["logprob"] for view in VIEWS})
-        if self._logits is not None:
-            self._logits.append(token, views.logits)
+        self._logprobs.append({view: chosen[view]["logprob"] for view in VIEWS})
+        if self._keep is not None:
+            self._keep(token, logits)
 
-    def end(self) -> Line:
-        """Write the last line, and return it."""
-        if self._logits is not None:
-            self._logits.finish()
-        parsed = self._lvlm.parser.parse(self._tokens, at_once=self._forced)
-        ended = self._lvlm.answer_of(self._tokens)
-        error = "" if self._forced else ended.error
-        reasoning = {"reasoning": parsed.reasoning} if parsed.reasoning else {}
-        looked = self._looked(parsed.text)
-        line = _END | {
-            "status": "error" if error else "ok",
-            "error": f"{self._request.name}: {error}" if error else "",
-            "text": parsed.text,
-            **reasoning,
-            "finish_reason": "forced" if self._forced else ended.finish_reason,
-            "output_tokens": len(self._tokens),
-            "duration_ms": round(1000 * (time.perf_counter() - self._began), 1),
-            "words": self._scores.words(0, len(self._tokens)),
-            "tracked": list(self._said()),
-            **looked,
-        }
-        self._write(line)
-        return line
+    def _rows(self, logits: Tensor, logprobs: Tensor, tokens: list[int]) -> list[Line]:
+        """Describe each token in all views `[3, V]`: logit, logprob, rank (1 + number of larger logits)."""
+        ids = torch.tensor(tokens, device=logits.device)
+        own = logits[:, ids]  # [3, n]
+        ranks = 1 + torch.stack([(logits > logit[:, None]).sum(dim=1) for logit in own.T], dim=1)
+        columns = zip(own.T.tolist(), logprobs[:, ids].T.tolist(), ranks.T.tolist(), strict=True)
+        return [
+            self._lvlm.vocabulary.describe(token)
+            | {
+                view: {"logit": _finite(logit), "logprob": _finite(logprob), "rank": rank}
+                for view, logit, logprob, rank in zip(VIEWS, *column, strict=True)
+            }
+            for token, column in zip(tokens, columns, strict=True)
+        ]
 
-    def _looked(self, text: str) -> Line:
-        """Return the second look at the text, if one is asked for."""
-        verify = self._options.verify
-        if self._look is None or verify is None:
-            return {}
-        objects = self._look.check(self._request.picture.shown, text).objects
-        return {"objects": [claim.to_json() for claim in objects], "verify": verify.settings(self._lvlm.preset)}
+    def end(self) -> list[Line]:
+        """Add the last line, and return all."""
+        task, lvlm = self._task, self._lvlm
+        parsed, ended = lvlm.parser.parse(self._tokens, at_once=task.forced), lvlm.answer_of(self._tokens)
+        error, looked = "" if task.forced else ended.error, {}
+        if task.verify is not None:
+            objects = SecondLook(lvlm, task.verify).check(self._shown, parsed.text).objects
+            looked = {"objects": [claim.to_json() for claim in objects], "verify": task.verify.settings(lvlm.preset)}
+        self._lines.append(
+            {
+                "type": "end",
+                "status": "error" if error else "ok",
+                "error": f"{self._item.name}: {error}" if error else "",
+                "text": parsed.text,
+                "finish_reason": "forced" if task.forced else ended.finish_reason,
+                "output_tokens": len(self._tokens),
+                "duration_ms": 0.0,
+                "words": self._scores.words(0, len(self._tokens)),
+                "tracked": list(self._uses()),
+                **({"reasoning": parsed.reasoning} if parsed.reasoning else {}),
+                **looked,
+            }
+        )
+        return self._lines
 
-    def _said(self) -> Iterator[Line]:
+    def _uses(self) -> Iterator[Line]:
         """Yield the places where the text continues with all tokens of a tracked word."""
         for word, ids in self._tracked.items():
             for step in range(len(self._tokens) - len(ids) + 1):
                 if self._tokens[step : step + len(ids)] == ids:
                     logprobs = self._logprobs[step : step + len(ids)]
-                    sums = {view: sum(logprob[view] for logprob in logprobs) for view in VIEWS}
-                    yield {"word": word, "step": step, **sums}
+                    yield {"word": word, "step": step, **{view: sum(each[view] for each in logprobs) for view in VIEWS}}
 
 
-def trace_generated(
-    lvlm: LoadedModel, request: OpenedRequest, options: TraceOptions, write: Callable[[Line], None]
-) -> Line:
-    """Decode as `Lvlm.run` does, and write a line per token at once."""
-    lvlm.check_prompt(request.prompt, len(request.picture.images))
-    with LogitsFile.replacing(options.full_logits) as logits:
-        tracer = Tracer(lvlm, request, options, write, logits)
-        inputs = _prepared(lvlm, [request], at_once=False)
-        tracer.run(inputs["input_ids"], inputs["attention_mask"])
-        seeds = lvlm.text_seeds([request.picture.sha256], [request.prompt])
-        lvlm.generate(inputs, on_tokens=lambda tokens, step: tracer.token(tokens[0], step), seeds=seeds)
-        return tracer.end()
-
-
-def trace_forced(
-    lvlm: LoadedModel,
-    requests: Sequence[OpenedRequest],
-    options: TraceOptions,
-    writes: Sequence[Callable[[Line], None]],
-) -> list[Line]:
-    """Score given texts under both streams, in one pass for all of them."""
-    for one in requests:
-        lvlm.check_prompt(one.prompt, len(one.picture.images))
-        if not (one.text or "").strip():
-            raise SettingsError(f"{one.name}: the text to force is empty")
-    with ExitStack() as files:
-        tracers = [
-            Tracer(lvlm, one, options, write, files.enter_context(LogitsFile.replacing(options.full_logits)))
-            for one, write in zip(requests, writes, strict=True)
-        ]
-        inputs = _prepared(lvlm, requests, at_once=True)
-        prompts = inputs["input_ids"].tolist()
-        texts = [
-            lvlm.vocabulary.encode_after(prompt, one.text or "") for prompt, one in zip(prompts, requests, strict=True)
-        ]
-        for row, tracer in enumerate(tracers):
-            tracer.run(inputs["input_ids"][row : row + 1], inputs["attention_mask"][row : row + 1])
-        longest = max(map(len, texts))
-        for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
-            for row, (tracer, tokens) in enumerate(zip(tracers, texts, strict=True)):
-                position = number - (longest - len(tokens))
-                if position >= 0:
-                    views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
-                    tracer.token(tokens[position], Step(*views))
-        return [tracer.end() for tracer in tracers]
-
-
-def _prepared(lvlm: LoadedModel, requests: Sequence[OpenedRequest], *, at_once: bool) -> Any:
-    inputs = lvlm.prepare(
-        [one.picture.shown for one in requests],
-        [one.prompt for one in requests],
-        [one.picture.sha256 for one in requests],
-        at_once=at_once,
-    )
-    return lvlm.to_device(inputs)
+def _finite(value: float) -> float:
+    """Replace the infinite logit of a suppressed token by the most negative float32: JSON has no infinity."""
+    return max(value, torch.finfo(torch.float32).min)
 
 
 def _runs(image: Tensor) -> list[list[int]]:
@@ -268,3 +225,43 @@ def _runs(image: Tensor) -> list[list[int]]:
     edges = torch.diff(image.int(), prepend=image.new_zeros(1).int(), append=image.new_zeros(1).int())
     firsts, lasts = (edges == 1).nonzero().flatten(), (edges == -1).nonzero().flatten()
     return torch.stack([firsts, lasts], dim=1).tolist()
+
+
+@contextmanager
+def logits_file(path: Path | None) -> Iterator[Callable[[int, Tensor], None] | None]:
+    """Yield what appends a token and its logits `[3, V]` to a safetensors file, or None without a path.
+
+    The file holds `logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`. It is written
+    step by step, so that memory does not grow with the text, and replaces `path` if the block ends without an error.
+    """
+    if path is None:
+        yield None
+        return
+    tokens: list[int] = []
+    end = 0  # of the logits, in bytes
+    with replacing(path) as file:
+
+        def append(token: int, logits: Tensor) -> None:
+            nonlocal end
+            data = logits.float().cpu().contiguous().numpy().tobytes()
+            tokens.append(token)
+            end += len(data)
+            write(data)
+
+        def write(data: bytes) -> None:
+            with writing(path):
+                file.write(data)
+                file.flush()
+
+        write(b" " * (8 + _HEADER))
+        yield append
+        steps, ids = len(tokens), 8 * len(tokens)
+        write(struct.pack(f"<{steps}q", *tokens))
+        shape = [steps, 3, end // max(1, 12 * steps)]
+        header = {
+            "__metadata__": {"views": "full, cf, contrast"},
+            "logits": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]},
+            "token_ids": {"dtype": "I64", "shape": [steps], "data_offsets": [end, end + ids]},
+        }
+        file.seek(0)
+        write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,9 +29,7 @@ from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.trace.run import TraceRun
-    from sira_cli.analysis.trace.targets import Line
-    from sira_cli.pictures.picture import Picture
+    from sira_cli.analysis.trace.task import Traced
 
 
 EXAMPLES = """
@@ -49,24 +48,14 @@ def trace(
     ] = None,
     force_from: Annotated[
         Path | None,
-        typer.Option(
-            "--force-from",
-            metavar="FILE",
-            help="Score the texts of a .jsonl file (file_name, text).",
-        ),
+        typer.Option("--force-from", metavar="FILE", help="Score the texts of a .jsonl file (file_name, text)."),
     ] = None,
     model: ModelOptions,
     decoding: TraceDecodingOptions,
     selection: TraceSelection,
     verifying: FlagOptions,
     top_k: Annotated[
-        int,
-        typer.Option(
-            "--top-k",
-            metavar="N",
-            min=1,
-            help="Number of candidates per view and token.",
-        ),
+        int, typer.Option("--top-k", metavar="N", min=1, help="Number of candidates per view and token.")
     ] = 10,
     track: Annotated[
         str,
@@ -103,108 +92,76 @@ def trace(
             raise SettingsError(f"give {names}, not both")
     if force is not None and not force.strip():
         raise SettingsError("--force: the text is empty")
-    from sira_cli.analysis.trace.request import TraceOptions, TraceRequest, read_texts, settings_of
-    from sira_cli.analysis.trace.targets import TraceTargets
+    from sira_cli.analysis.trace.task import Trace, TraceOutput, read_texts, run_traces
     from sira_cli.models.preset import check_text
+    from sira_cli.run.events import Halved
 
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
     if force_from is None:
-        requests = [TraceRequest(picture, text=force) for picture in selection.selected(paths).pictures()]
+        pictures = [replace(picture, caption=force) for picture in selection.selected(paths).pictures()]
     else:
-        requests = read_texts(force_from)
+        pictures = read_texts(force_from)
         if paths:
             raise SettingsError("--force-from names the pictures itself: leave out the paths")
         if question is not None:
             raise SettingsError("--force-from has its own prompts: leave out --question")
-    if full_logits is not None and len(requests) != 1:
-        raise SettingsError(f"--full-logits is for one picture, not {len(requests)}")
+    if full_logits is not None and len(pictures) != 1:
+        raise SettingsError(f"--full-logits is for one picture, not {len(pictures)}")
     preset, method = choose(model, decoding)
-    verify = verifying.read(preset)
+    task = Trace.of(
+        preset,
+        method,
+        question,
+        forced=force is not None or force_from is not None,
+        top_k=top_k,
+        track=tuple(word.strip() for word in track.split(",") if word.strip()),
+        full_logits=full_logits,
+        verify=verifying.read(preset),
+    )
     note_idle(decoding, preset)
-    from sira_cli.models import combinations
-
-    combinations.check(preset, method, verify=None if verify is None else verify.mode, streams="sira trace")
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
-    terminal = _Terminal(strip=output is None and output_dir is None and sys.stdout.isatty())
-    words = tuple(word.strip() for word in track.split(",") if word.strip())
-    options = TraceOptions(top_k, words, full_logits, verify)
-    pictures = [request.picture for request in requests]
-    said = None if question is None else preset.prompts.asking(question)
     kept = output is not None or output_dir is not None
+    traced, failed = 0, 0
     with (
         resumable(kept, overwrite),
+        TraceOutput(pictures, output=output, output_dir=output_dir, overwrite=overwrite) as files,
         closing(
-            TraceTargets(pictures, output=output, output_dir=output_dir, overwrite=overwrite, on_line=terminal.take)
-        ) as targets,
+            run_traces(task, pictures, lambda: load_model(preset, model, method, pictures=pictures), files, batch_size)
+        ) as events,
     ):
-        targets.check(settings_of(preset, method, options))
-        if all(targets.has(each.picture, said or each.asked(preset.prompts), each.text) for each in requests):
-            if full_logits is not None:
-                raise SettingsError("--full-logits: the trace exists already: give --overwrite, or another output")
-            if output is not None:
-                note(f"{output}: all traces are there already (--overwrite makes them again)")
-            return  # no model is needed
-        lvlm = load_model(preset, model, method, pictures=pictures)
-        from sira_cli.analysis.trace.run import TraceRun
-
-        run = TraceRun(
-            lvlm, requests, targets, options, batch_size=batch_size, prompt=said, question=question is not None
-        )
-        failed = terminal.listen(run)
-    if failed and len(requests) > 1:
-        say(f"{failed} of {len(requests)} pictures failed")
+        for event in events:
+            if isinstance(event, Halved):
+                note_halved(event)
+                continue
+            if event.lines and not kept:
+                _show(event, legend=traced == failed)
+            traced += bool(event.lines)
+            failed += bool(event.error)
+            if event.error:
+                say(event.error)
+    if output is not None and not traced:
+        note(f"{output}: all traces are there already (--overwrite makes them again)")
+    if failed and len(pictures) > 1:
+        say(f"{failed} of {len(pictures)} pictures failed")
     if failed:
         raise typer.Exit(3)
 
 
-class _Terminal:
-    """Shows traces: JSON lines on stdout, or on a terminal a strip of each text."""
+def _show(event: Traced, *, legend: bool) -> None:
+    """Print a trace as JSON lines, or on a terminal the text as a coloured strip."""
+    from sira_cli.analysis.trace.task import as_json
+    from sira_cli.cli.terminal.strip import print_candidates, print_words
+    from sira_cli.models.texts import Answer
 
-    def __init__(self, strip: bool) -> None:
-        self._strip = strip
-        self._lines: list[Line] = []  # lines of the current strip
-        self._legend = True
-
-    def take(self, picture: Picture | None, line: Line) -> None:
-        """Print a line that is not written to a file, or keep it for the strip."""
-        from sira_cli.analysis.trace.targets import as_json
-
-        if self._strip:
-            self._lines.append(line)
-        else:
-            print(as_json(line), flush=True)
-
-    def listen(self, run: TraceRun) -> int:
-        """Run to the end, and return the number of failed pictures."""
-        from sira_cli.analysis.trace.run import Traced, TraceFailed
-        from sira_cli.run.events import Halved
-
-        failed = 0
-        with closing(run.events()) as events:
-            for event in events:
-                if isinstance(event, Halved):
-                    note_halved(event)
-                elif isinstance(event, TraceFailed):
-                    failed += 1
-                    say(event.error)
-                elif isinstance(event, Traced) and self._strip:
-                    self._show(event.picture)
-                self._lines = []
-        return failed
-
-    def _show(self, picture: Picture) -> None:
-        from sira_cli.cli.terminal.strip import print_candidates, print_words
-
-        lines = self._lines
-        print(f"{picture.shown}:")
-        print_words(lines[-1]["text"], lines[-1]["words"], legend=self._legend)
-        self._legend = False
-        if "verify" in lines[-1]:
-            from sira_cli.models.texts import Answer
-
-            end = lines[-1]
+    if not sys.stdout.isatty():
+        print("\n".join(map(as_json, event.lines)), flush=True)
+    elif not event.error:
+        end = event.lines[-1]
+        print(f"{event.picture.shown}:")
+        print_words(end["text"], end["words"], legend=legend)
+        if "verify" in end:
             print(verdict(Answer(objects=end["objects"], verify=end["verify"])))
         if verbosity() >= 1:
-            print_candidates([line for line in lines if line["type"] == "token"])
+            print_candidates(event.lines[1:-1])

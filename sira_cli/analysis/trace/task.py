@@ -1,0 +1,371 @@
+"""`Trace`, a task whose result is lines, and the files that keep them.
+
+lvlm, pictures = load("llava-1.5-7b"), find_pictures(["photos/"])
+with TraceOutput(pictures, output=Path("traces.jsonl")) as output:
+    for event in run_traces(Trace.of(lvlm.preset, lvlm.decoder), pictures, lvlm, output):
+        print(event)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from sira_cli.core.config import SiraConfig
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.files import make_folder, replacing
+from sira_cli.look.verify import Verify
+from sira_cli.methods.base import Method
+from sira_cli.models import combinations
+from sira_cli.models.preset import ONLY_IF_SET, Preset
+from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import read_rows, text_of
+from sira_cli.pictures.sources import recorded
+from sira_cli.run.batch import Batch, Item
+from sira_cli.run.continued import ContinuedFile, check_same, open_locked
+from sira_cli.run.events import Halved
+from sira_cli.run.sidecars import Sidecars
+from sira_cli.run.task import Task
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.model import LoadedModel
+    from sira_cli.run.lvlm import Lvlm
+
+Line = dict[str, Any]
+Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, the prompt, the forced text
+
+_BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
+_FAILED: Line = {
+    "type": "end",
+    "status": "error",
+    "error": "",
+    "text": "",
+    "finish_reason": "error",
+    "output_tokens": 0,
+    "duration_ms": 0.0,
+    "words": [],
+    "tracked": [],
+}
+
+
+@dataclass(frozen=True)
+class Trace(Task[list[Line]]):
+    """The logits of both streams at each token of a text about each picture; `Trace.of` checks what it makes.
+
+    Attributes:
+        preset, method: with the settings in force.
+        prompt: for pictures without their own.
+        about: `caption`, or `ask` if the prompt is a question.
+        forced: score each picture's caption, instead of decoding a text.
+        top_k: number of candidates of each view.
+        track: words whose first token is looked up at every step.
+        full_logits: a safetensors file for all logits of one trace.
+        verify: how to ask about each object that a text names; None: do not ask.
+    """
+
+    preset: Preset
+    method: Method
+    prompt: str
+    about: str = "caption"
+    forced: bool = False
+    top_k: int = 10
+    track: tuple[str, ...] = ()
+    full_logits: Path | None = None
+    verify: Verify | None = None
+
+    @classmethod
+    def of(cls, preset: Preset, method: Method, question: str | None = None, **options: Any) -> Self:
+        """Return the task for captions or a question, with the other attributes by name."""
+        prompts = preset.prompts
+        task = cls(preset, method, prompts.caption if question is None else prompts.asking(question), **options)
+        combinations.check(
+            preset, method, verify=None if task.verify is None else task.verify.mode, streams="sira trace"
+        )
+        return task if question is None else replace(task, about="ask")
+
+    def asked(self, picture: Picture) -> str:
+        """Return the prompt about a picture."""
+        return picture.prompt or self.prompt
+
+    def later(self) -> dict[str, Any]:
+        """Return the settings that traces contain only if they are set; their `top_k` is of candidates."""
+        later = self.preset.later()
+        return {"sampling_top_k" if name == "top_k" else name: value for name, value in later.items()}
+
+    def sampling(self) -> dict[str, Any]:
+        """Return how texts are decoded."""
+        generation = self.preset.generation
+        return {name: getattr(generation, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that all traces of a file share, as far as known, by their names in run lines."""
+        sira = SiraConfig(**self.preset.sira.model_dump())
+        return {
+            **self.later(),
+            **({} if sira.k is None else {"k": sira.k}),
+            "model": self.preset.model,
+            "method": self.method.name,
+            "alpha": self.method.contrast_strength(sira),
+            "beta": sira.beta,
+            **self.sampling(),
+            "top_k": self.top_k,
+            "track": list(self.track),
+            "verify": self.verify is not None,
+        }
+
+    def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
+        """Return the tokens of each tracked word."""
+        tracked = {word: lvlm.vocabulary.encode_inside(word) for word in self.track}
+        for word, ids in tracked.items():
+            if not ids:
+                raise SettingsError(f"`track=`: {word!r} has no tokens")
+        return tracked
+
+    def needs_images(self) -> bool:
+        """Return True: their sizes are in the trace, and a second look is at them."""
+        return True
+
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
+        """Return the model's inputs for pictures whose samples are decoded."""
+        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
+        for prompt, image in zip(prompts, images, strict=True):
+            lvlm.check_prompt(prompt, len(image) if isinstance(image, tuple) else 1)
+        return lvlm.prepare(images, prompts, hashes, at_once=self.forced)
+
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[list[Line]], on_text: Callable[[str], None] | None = None
+    ) -> list[list[Line]]:
+        """Return the lines of each trace of a prepared batch."""
+        from sira_cli.analysis.trace.record import traced
+
+        return traced(self, lvlm, batch)
+
+    def settle(self, lvlm: LoadedModel, item: Item[list[Line]], answer: list[Line], milliseconds: float = 0) -> None:
+        """Give an item its lines."""
+        answer[-1]["duration_ms"] = round(milliseconds, 1)
+        item.result = answer
+
+    def fail(self, lvlm: LoadedModel, item: Item[list[Line]], error: Exception) -> None:
+        """Give an item the line of a picture that failed."""
+        super().fail(lvlm, item, error)
+        item.result = [_FAILED | {"error": item.error}]
+
+
+def read_texts(path: Path) -> list[Picture]:
+    """Return the pictures of a file of records with the texts and prompts; failed records are left out."""
+    pictures = []
+    for where, record in read_rows(path):
+        name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
+        prompt = text_of(where, {"prompt": "", **record}, "prompt")
+        if record.get("status", "ok") == "ok":
+            if not text.strip():
+                raise SettingsError(f"{where}: the text to force is empty")
+            pictures.append(replace(recorded(name, path.parent), prompt=prompt or None, caption=text))
+    if not pictures:
+        raise DataError(f"{path}: holds no texts")
+    return pictures
+
+
+class TraceOutput:
+    """Where traces go, locked until the end of a `with`: one file, a tree of files, or only the caller."""
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        *,
+        output: Path | None = None,
+        output_dir: Path | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Check and open the files.
+
+        Args:
+            pictures: all that are traced.
+            output: one file for all traces (.jsonl); traces that it holds already are kept.
+            output_dir: a tree with one file per picture; existing ones are kept.
+            overwrite: replace existing files.
+
+        Raises:
+            SettingsError: a file cannot be there, or another process writes to it.
+            DataError: `output` holds something else.
+            SiraError: `output` cannot be opened.
+        """
+        self.file: TraceFile | None = None
+        self._tree: Sidecars | None = None
+        if output_dir is not None:
+            self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
+        if output is not None:
+            if output.suffix != ".jsonl":
+                raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl")
+            self.file = TraceFile(output, overwrite=overwrite)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def name(self, picture: Picture) -> str:
+        """Return a picture's name in its trace: relative to the file."""
+        path = self._tree.place(picture) if self._tree is not None else self.file.path if self.file else None
+        return picture.name_in(None if path is None else path.parent.resolve())
+
+    def has(self, picture: Picture, prompt: str) -> bool:
+        """Return whether an earlier run has written a picture's trace to its end."""
+        if self._tree is not None:
+            return self._tree.keeps(picture)
+        return self.file is not None and _name(self.name(picture), prompt, picture.caption) in self.file.names
+
+    def write(self, picture: Picture, lines: Sequence[Line]) -> None:
+        """Write a whole trace. In a tree, a picture that failed gets no file, and is tried again by a later run."""
+        data = b"".join(as_json(line).encode() + b"\n" for line in lines)
+        if self.file is not None:
+            self.file.add(data)
+        elif self._tree is not None and len(lines) > 1:
+            place = self._tree.place(picture)
+            make_folder(place.parent)
+            with replacing(place) as file:
+                file.write(data)
+
+
+class TraceFile(ContinuedFile):
+    """An open, locked file of traces. Traces with a text are kept; a later run repeats the others.
+
+    Attributes:
+        names: of the traces that are kept.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        """Open or create the file, lock out other processes, and read it."""
+        self.names: set[Name] = set()
+        self._run: Line = {}  # the run line of the trace that is being read
+        self._start = 0  # of that trace
+        self._kept: list[tuple[int, int]] = []  # where the traces begin and end that stay
+        self._settings: dict[str, Any] = {}
+        super().__init__(path, overwrite=overwrite)
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Check that traces of these settings belong in the file."""
+        if self._settings:
+            off = dict.fromkeys(ONLY_IF_SET)
+            check_same(self.path, off | dict(settings), off | self._settings)
+
+    def begin(self) -> None:
+        """Get ready to append: drop the traces that are made again, or with `overwrite` everything."""
+        end = sum(stop - start for start, stop in self._kept)
+        if self._kept and end < self._kept[-1][1]:
+            with replacing(self.path) as new, self.path.open("rb") as old:
+                for start, stop in self._kept:
+                    old.seek(start)
+                    new.write(old.read(stop - start))
+            self._file.close()
+            self._file = open_locked(self.path)
+        self._end = end
+        super().begin()
+
+    def _check_beginning(self, torn: bytes) -> None:
+        if not _BEGINNINGS["run"].startswith(torn[: len(_BEGINNINGS["run"])]):
+            raise self._foreign(1)
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        try:
+            kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
+            if kind == "run":
+                self._run, self._start = json.loads(line), self._end
+            elif kind == "end":
+                self._note(json.loads(line), self._end + len(line))
+        except (StopIteration, ValueError, KeyError, TypeError, AttributeError):
+            raise self._foreign(number) from None
+
+    def _note(self, end: Line, stop: int) -> None:
+        """Note a trace whose end line ends at `stop`, unless it must be repeated."""
+        run, self._run = self._run, {}
+        if run and end["status"] == "ok":
+            self.names.add(_name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None))
+            self._kept.append((self._start, stop))
+            track = [tracked["word"] for tracked in run["tracked"]]
+            self._settings = {**run, "track": track, "verify": "verify" in end}
+
+    def _foreign(self, number: int) -> DataError:
+        return DataError(
+            f"{self.path}: line {number} is not one of a trace: give another `output=`, or `overwrite=` to replace it"
+        )
+
+
+def _name(file_name: str, prompt: str, text: str | None) -> Name:
+    return file_name, prompt, None if text is None else " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A picture's trace; without lines, it was made in an earlier run."""
+
+    picture: Picture
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def error(self) -> str:
+        """Why the picture has no trace; empty if it has one."""
+        return str(self.lines[-1]["error"]) if self.lines else ""
+
+
+def run_traces(
+    task: Trace,
+    pictures: Sequence[Picture],
+    model: Lvlm | Callable[[], Lvlm],
+    output: TraceOutput,
+    batch_size: int = 1,
+) -> Generator[Traced | Halved, None, None]:
+    """Trace pictures, write each trace, and yield events. A picture that fails is an event; the others go on.
+
+    Args:
+        task: what is recorded.
+        pictures: with captions, if the task is `forced`.
+        model: the loaded model, or what loads it if anything is left to do.
+        output: where the lines go; traces that it has are skipped.
+        batch_size: texts that are forced together; fewer when memory is too small.
+
+    Raises:
+        SettingsError: the file holds traces of other settings; the message names the differences.
+        SiraError: about the model, the settings or the files.
+    """
+    file, left = output.file, []
+    if file is not None:
+        file.check(task.settings())
+    for picture in pictures:
+        if output.has(picture, task.asked(picture)):
+            yield Traced(picture)
+        else:
+            left.append(Item[list[Line]](picture, output.name(picture), task.asked(picture)))
+    if not left:
+        if task.full_logits is not None:
+            raise SettingsError("`full_logits=`: the trace exists already: give `overwrite=`, or another output")
+        return
+    lvlm = model() if callable(model) else model
+    from sira_cli.run.runner import Runner
+
+    task.tracked(lvlm)
+    if file is not None:
+        file.check(task.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype})
+        file.begin()
+    with closing(Runner(lvlm, task, batch_size if task.forced else 1).run(left)) as settled:
+        for item in settled:
+            if isinstance(item, Halved):
+                yield item
+                continue
+            assert item.result is not None
+            output.write(item.picture, item.result)
+            yield Traced(item.picture, item.result)
+    if file is not None:
+        file.complete()
+
+
+def as_json(line: Line) -> str:
+    """Return a line of a trace as JSON."""
+    return json.dumps(line, ensure_ascii=False, allow_nan=False)
