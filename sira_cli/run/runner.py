@@ -142,7 +142,6 @@ class Runner(Generic[R]):
 
     def _read_ahead(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Item[R] | None]:
         """Read ahead. If pictures are decoded one by one, a slow one does not delay the others."""
-        in_order = self._task.in_order or self._on_text is not None
 
         def depth() -> int:
             return READERS + self._window
@@ -150,7 +149,7 @@ class Runner(Generic[R]):
         def reach() -> int:
             if not self._one_by_one:
                 return 0
-            return 1 if in_order or len(self._given_out) >= HELD else depth()
+            return 1 if self._on_text is not None or len(self._given_out) >= HELD else depth()
 
         def taken() -> Iterator[Item[R]]:
             for item in todo:

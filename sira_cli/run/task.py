@@ -47,13 +47,11 @@ class Task(ABC, Generic[R]):
 
     Attributes:
         at_once: whether the model's inputs are for one pass, without decoding.
-        in_order: whether single pictures keep their order; otherwise a slow one is overtaken.
         opened: number of pictures whose samples wait for the next question about them.
     """
 
     kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
     at_once: ClassVar[bool] = False
-    in_order: ClassVar[bool] = False
     opened: ClassVar[int] = 0
 
     @abstractmethod

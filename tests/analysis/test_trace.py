@@ -40,7 +40,7 @@ def demo():
 
 
 def all_traced(lvlm, *pictures: Picture, batch_size: int = 1, **options) -> list[list[dict]]:
-    task = Trace.of(lvlm.preset, lvlm.decoder, forced=pictures[0].caption is not None, **options)
+    task = Trace(lvlm.preset, lvlm.decoder, forced=pictures[0].caption is not None, **options)
     with TraceOutput(pictures) as output:
         events = list(run_traces(task, pictures, lvlm, output, batch_size))
     for event in events:

@@ -88,7 +88,7 @@ class Recorder:
             {
                 "type": "run",
                 "schema": "sira.trace/1",
-                "task": task.about,
+                "task": "caption" if task.question is None else "ask",
                 "file_name": item.name,
                 "image": {
                     "path": item.picture.address,

@@ -2,7 +2,7 @@
 
 lvlm, pictures = load("llava-1.5-7b"), find_pictures(["photos/"])
 with TraceOutput(pictures, output=Path("traces.jsonl")) as output:
-    for event in run_traces(Trace.of(lvlm.preset, lvlm.decoder), pictures, lvlm, output):
+    for event in run_traces(Trace(lvlm.preset, lvlm.decoder), pictures, lvlm, output):
         print(event)
 """
 
@@ -55,12 +55,11 @@ _FAILED: Line = {
 
 @dataclass(frozen=True)
 class Trace(Task[list[Line]]):
-    """The logits of both streams at each token of a text about each picture; `Trace.of` checks what it makes.
+    """The logits of both streams at each token of a text about each picture.
 
     Attributes:
         preset, method: with the settings in force.
-        prompt: for pictures without their own.
-        about: `caption`, or `ask` if the prompt is a question.
+        question: about pictures without their own prompt; None: the preset's caption prompt.
         forced: score each picture's caption, instead of decoding a text.
         top_k: number of candidates of each view.
         track: words whose first token is looked up at every step.
@@ -70,27 +69,22 @@ class Trace(Task[list[Line]]):
 
     preset: Preset
     method: Method
-    prompt: str
-    about: str = "caption"
+    question: str | None = None
     forced: bool = False
     top_k: int = 10
     track: tuple[str, ...] = ()
     full_logits: Path | None = None
     verify: Verify | None = None
 
-    @classmethod
-    def of(cls, preset: Preset, method: Method, question: str | None = None, **options: Any) -> Self:
-        """Return the task for captions or a question, with the other attributes by name."""
-        prompts = preset.prompts
-        task = cls(preset, method, prompts.caption if question is None else prompts.asking(question), **options)
-        combinations.check(
-            preset, method, verify=None if task.verify is None else task.verify.mode, streams="sira trace"
-        )
-        return task if question is None else replace(task, about="ask")
+    def __post_init__(self) -> None:
+        mode = None if self.verify is None else self.verify.mode
+        combinations.check(self.preset, self.method, verify=mode, streams="sira trace")
 
     def asked(self, picture: Picture) -> str:
         """Return the prompt about a picture."""
-        return picture.prompt or self.prompt
+        prompts = self.preset.prompts
+        usual = prompts.caption if self.question is None else prompts.asking(self.question)
+        return picture.prompt or usual
 
     def later(self) -> dict[str, Any]:
         """Return the settings that traces contain only if they are set; their `top_k` is of candidates."""

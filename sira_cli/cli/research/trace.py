@@ -109,7 +109,7 @@ def trace(
     if full_logits is not None and len(pictures) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(pictures)}")
     preset, method = choose(model, decoding)
-    task = Trace.of(
+    task = Trace(
         preset,
         method,
         question,
