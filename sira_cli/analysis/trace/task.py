@@ -40,17 +40,7 @@ Line = dict[str, Any]
 Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, the prompt, the forced text
 
 _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
-_FAILED: Line = {
-    "type": "end",
-    "status": "error",
-    "error": "",
-    "text": "",
-    "finish_reason": "error",
-    "output_tokens": 0,
-    "duration_ms": 0.0,
-    "words": [],
-    "tracked": [],
-}
+_NOTHING: Line = {"text": "", "finish_reason": "error", "output_tokens": 0, "duration_ms": 0.0}
 
 
 @dataclass(frozen=True)
@@ -147,7 +137,8 @@ class Trace(Task[list[Line]]):
     def fail(self, lvlm: LoadedModel, item: Item[list[Line]], error: Exception) -> None:
         """Give an item the line of a picture that failed."""
         super().fail(lvlm, item, error)
-        item.result = [_FAILED | {"error": item.error}]
+        failed = {"type": "end", "status": "error", "error": item.error}
+        item.result = [{**failed, **_NOTHING, "words": [], "tracked": []}]
 
 
 def read_texts(path: Path) -> list[Picture]:
