@@ -1,6 +1,7 @@
 """Traces: both streams' predictions at every token of a text.
 
-task      what a trace is, known before the model; the files that keep traces
+settings  what is recorded, known before the model
+task      a trace as a task of a run, and the files that keep traces
 record    the lines of a text that is decoded or forced
 read      traces read from files
 """

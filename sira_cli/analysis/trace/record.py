@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 
 from sira_cli._version import __version__
+from sira_cli.analysis.trace.settings import Line, TraceSettings
 from sira_cli.core.forcing import score
 from sira_cli.core.forward_pass import VIEWS, Step
 from sira_cli.core.rules import kl_divergence
@@ -24,14 +25,13 @@ from sira_cli.models.progress import WordScores
 from sira_cli.run.batch import Batch, Item
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.trace.task import Line, Trace
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
 
 _HEADER = 512  # bytes reserved for that of a safetensors file, which allows spaces after the JSON
 
 
-def traced(task: Trace, lvlm: LoadedModel, batch: Batch[list[Line]]) -> list[list[Line]]:
+def traced(task: TraceSettings, lvlm: LoadedModel, batch: Batch[list[Line]]) -> list[list[Line]]:
     """Return the lines of each picture's text: of one that is decoded, or of given texts in one pass for all."""
     inputs = lvlm.to_device(batch.inputs)
     with ExitStack() as files:
@@ -66,7 +66,7 @@ class Recorder:
 
     def __init__(
         self,
-        task: Trace,
+        task: TraceSettings,
         lvlm: LoadedModel,
         item: Item[list[Line]],
         shown: Shown,

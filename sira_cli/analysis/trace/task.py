@@ -15,13 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sira_cli.core.config import SiraConfig
+from sira_cli.analysis.trace.settings import Line, TraceSettings
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
-from sira_cli.look.verify import Verify
-from sira_cli.methods.base import Method
-from sira_cli.models import combinations
-from sira_cli.models.preset import ONLY_IF_SET, Preset
+from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from sira_cli.models.model import LoadedModel
     from sira_cli.run.lvlm import Lvlm
 
-Line = dict[str, Any]
 Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, the prompt, the forced text
 
 _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
@@ -44,71 +40,14 @@ _NOTHING: Line = {"text": "", "finish_reason": "error", "output_tokens": 0, "dur
 
 
 @dataclass(frozen=True)
-class Trace(Task[list[Line]]):
-    """The logits of both streams at each token of a text about each picture.
-
-    Attributes:
-        preset, method: with the settings in force.
-        question: about pictures without their own prompt; None: the preset's caption prompt.
-        forced: score each picture's caption, instead of decoding a text.
-        top_k: number of candidates of each view.
-        track: words whose first token is looked up at every step.
-        full_logits: a safetensors file for all logits of one trace.
-        verify: how to ask about each object that a text names; None: do not ask.
-    """
-
-    preset: Preset
-    method: Method
-    question: str | None = None
-    forced: bool = False
-    top_k: int = 10
-    track: tuple[str, ...] = ()
-    full_logits: Path | None = None
-    verify: Verify | None = None
-
-    def __post_init__(self) -> None:
-        mode = None if self.verify is None else self.verify.mode
-        combinations.check(self.preset, self.method, verify=mode, streams="sira trace")
+class Trace(TraceSettings, Task[list[Line]]):
+    """The logits of both streams at each token of a text about each picture."""
 
     def asked(self, picture: Picture) -> str:
         """Return the prompt about a picture."""
         prompts = self.preset.prompts
         usual = prompts.caption if self.question is None else prompts.asking(self.question)
         return picture.prompt or usual
-
-    def later(self) -> dict[str, Any]:
-        """Return the settings that traces contain only if they are set; their `top_k` is of candidates."""
-        later = self.preset.later()
-        return {"sampling_top_k" if name == "top_k" else name: value for name, value in later.items()}
-
-    def sampling(self) -> dict[str, Any]:
-        """Return how texts are decoded."""
-        generation = self.preset.generation
-        return {name: getattr(generation, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that all traces of a file share, as far as known, by their names in run lines."""
-        sira = SiraConfig(**self.preset.sira.model_dump())
-        return {
-            **self.later(),
-            **({} if sira.k is None else {"k": sira.k}),
-            "model": self.preset.model,
-            "method": self.method.name,
-            "alpha": self.method.contrast_strength(sira),
-            "beta": sira.beta,
-            **self.sampling(),
-            "top_k": self.top_k,
-            "track": list(self.track),
-            "verify": self.verify is not None,
-        }
-
-    def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
-        """Return the tokens of each tracked word."""
-        tracked = {word: lvlm.vocabulary.encode_inside(word) for word in self.track}
-        for word, ids in tracked.items():
-            if not ids:
-                raise SettingsError(f"`track=`: {word!r} has no tokens")
-        return tracked
 
     def needs_images(self) -> bool:
         """Return True: their sizes are in the trace, and a second look is at them."""
