@@ -31,7 +31,7 @@ Entry = dict[str, Any]  # a record, ready for the page's script
 def gallery_of(
     path: Path, other: Path | None, limit: int | None, on_picture: Callable[[int, int], None]
 ) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Read records and their pictures, and return what the template needs, `shows` and `notes` as in `Page`.
+    """Read records and their pictures, and return the values for the template, `shows` and `notes` as in `Page`.
 
     For arguments and errors see `make_page`. `place`, by which corrections are kept, stands for the file's path.
     """

@@ -229,7 +229,7 @@ def _runs(image: Tensor) -> list[list[int]]:
 
 @contextmanager
 def logits_file(path: Path | None) -> Iterator[Callable[[int, Tensor], None] | None]:
-    """Yield what appends a token and its logits `[3, V]` to a safetensors file, or None without a path.
+    """Yield a function that appends a token and its logits `[3, V]` to a safetensors file, or None without a path.
 
     The file holds `logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`. It is written
     step by step, so that memory does not grow with the text, and replaces `path` if the block ends without an error.
