@@ -10,6 +10,7 @@ from __future__ import annotations
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.dola import Dola
+from sira_cli.methods.flb import Flb
 from sira_cli.methods.greedy import Greedy
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
@@ -32,6 +33,7 @@ METHODS: dict[str, Method] = {
         Vcd(),
         Icd(),
         M3id(),
+        Flb(),
         Sid(),
         Dola(),
         Opera(),

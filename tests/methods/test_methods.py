@@ -18,6 +18,7 @@ from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
+from sira_cli.methods.flb import Flb
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
@@ -53,6 +54,8 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
         return slow.decode(case, slow.text_only(case), lambda z, other, step: 1.5 * z - 0.5 * other, **settings)
     if isinstance(method, M3id):
         return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
+    if isinstance(method, Flb):
+        return slow.decode(case, None, slow.flb_rule(0.3, 0.05, 0.1), **settings)
     assert isinstance(method, TwoPasses), f"{method.name}: write a slow version in tests/support/reference_methods.py"
     branch = branch_of(method, case)  # the noise has tests of its own
     return slow.decode(case, branch, slow.vcd_rule(1.0, 0.1), **settings)
@@ -262,3 +265,8 @@ def test_dola_has_no_low_candidate_of_three_tied_layers():
     with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': use high"):
         Dola().candidates(3, tied=True)
     assert Dola(bucket="high").candidates(3, tied=True) == [1]
+
+
+def test_flb_refuses_to_run_without_a_cache(llava):
+    with attached(Flb(), llava), pytest.raises(UnsupportedModelError, match="leave out use_cache=False"):
+        llava.model.generate(**llava.inputs, max_new_tokens=2, do_sample=False, use_cache=False)

@@ -146,6 +146,17 @@ def vcd_rule(alpha: float, beta: float) -> Rule:
     return lambda z, other, step: cut((1 + alpha) * z - alpha * other, z, beta)
 
 
+def flb_rule(gamma: float, growth: float, beta: float) -> Callable[..., Tensor]:
+    """First Logit Boosting for one text: its first logits, kept from the call with step 1."""
+    first: list[Tensor] = []
+
+    def rule(z: Tensor, other: Tensor | None, step: int) -> Tensor:
+        first[:] = [z] if step == 1 else first
+        return cut(z + gamma * (1 - math.exp(-growth * (step - 1))) * first[0], z, beta)
+
+    return rule
+
+
 def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
     gamma = math.exp(-0.02 * step)
     full, blind = z.log_softmax(0), other.log_softmax(0)
