@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
-from sira_cli.cli.loading import load_model
+from sira_cli.cli.loading import load_in_vllm, load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
 from sira_cli.cli.options.common import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
 from sira_cli.cli.options.decoding import DecodingOptions, MethodsOptions
@@ -66,6 +66,7 @@ class EvalOptions:
         Look | None, typer.Option(help="Also caption under each --method with a second look (CHAIR, AMBER).")
     ] = None
     batch_size: BatchSizeOption = None
+    engine: Annotated[Literal["local", "vllm"], typer.Option(help="Decode here, or in vLLM (docs/vllm.md).")] = "local"
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures."),
@@ -320,6 +321,12 @@ def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, deco
         )
         for one in asked
     ]
+    if options.engine != "local":
+        from sira_cli.models import combinations
+
+        for name, (own, method) in methods.items():
+            if name not in evaluations[0].not_run:
+                combinations.check(own, method, verify=options.verify, engine=options.engine)
     preset = evaluations[0].preset
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
@@ -330,7 +337,10 @@ def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, deco
                     raise SettingsError(f"--details {path}: answers are kept in this file: give another")
             if lvlm is None and not evaluation.nothing_left():
                 first, method = evaluation.first
-                lvlm = load_model(first, model, method, pictures=evaluation.pictures)
+                if options.engine == "vllm":
+                    lvlm = load_in_vllm(first, model, method, options.batch_size)
+                else:
+                    lvlm = load_model(first, model, method, pictures=evaluation.pictures)
             show_stages(evaluation.events(lvlm))
         if options.shard is not None:
             note(f"shard {options.shard} is done: when all are, score them: --answers {one.output}")

@@ -79,6 +79,16 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
+def load_in_vllm(
+    preset: Preset, model: ResearchModelOptions, method: Method, batch_size: Any, together: int = 1
+) -> Lvlm:
+    """Start vLLM with the model of a preset, for prompts with so many pictures."""
+    with waiting("starting vLLM"):
+        from sira_cli.vllm import engine
+
+        return engine.load(preset, method, together=together, at_once=batch_size, offline=model.offline)
+
+
 def engine_of(
     model: ResearchModelOptions,
     options: EngineOptions,
@@ -91,11 +101,7 @@ def engine_of(
 
         def load(task: PictureTask) -> Lvlm:
             if options.on_vllm:
-                with waiting("starting vLLM"):
-                    from sira_cli.vllm import engine as vllm
-
-                    at_once = options.batch_size if isinstance(options.batch_size, int) else None
-                    return vllm.load(task, at_once=at_once, offline=model.offline)
+                return load_in_vllm(task.preset, model, task.method, options.batch_size, task.together)
             return load_model(task.preset, model, task.method, pictures)
 
         return Local(load, options.batch_size, on_text)

@@ -39,7 +39,6 @@ from sira_cli.run.batch import Batch, Item, ahead, is_final
 from sira_cli.run.events import Halved
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.runner import Runner
-from sira_cli.run.task import PictureTask
 from sira_cli.vllm.plugin import DRAW, KEY
 
 if TYPE_CHECKING:
@@ -49,16 +48,22 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 64  # requests, without --batch-size
 AHEAD = 16  # pictures that are read while as many requests as fit are running
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
+QUIET |= {"PYTHONWARNINGS": "ignore"}
 
 
-def load(task: PictureTask, *, at_once: int | None, offline: bool) -> VllmLvlm:
-    """Start vLLM with the model of a task.
+def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = None, offline: bool = False) -> VllmLvlm:
+    """Start vLLM with the model of a preset.
+
+    Args:
+        preset, method: as for `Lvlm`.
+        together: pictures per prompt, at most.
+        at_once: requests that are decoded together, if it is a number.
+        offline: never contact the hub.
 
     Raises:
         SettingsError: vLLM is not installed, or cannot do what is asked for.
         UnsupportedModelError: SIRA cannot follow the model exactly, here or in vLLM.
     """
-    preset, method = task.preset, task.method
     combinations.check(preset, method, engine="vllm")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -89,10 +94,11 @@ def load(task: PictureTask, *, at_once: int | None, offline: bool) -> VllmLvlm:
         model=str(folder),
         dtype=preset.load.dtype,
         trust_remote_code=code,
-        max_num_seqs=at_once or MOST_AT_ONCE,
+        max_num_seqs=at_once if isinstance(at_once, int) else MOST_AT_ONCE,
         max_model_len=-1,  # as long as fits into memory
-        limit_mm_per_prompt={"image": max(1, task.together)},
+        limit_mm_per_prompt={"image": together},
         mm_processor_kwargs=_limits(preset, processor),
+        use_tqdm_on_load=False,
         generation_config="vllm",  # no settings of sampling from the checkpoint's files
         logprobs_mode="raw_logprobs",
         structured_outputs_config={"backend": "guidance"},

@@ -121,13 +121,12 @@ def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list
     from sira_cli.run.check import Check
     from sira_cli.run.lvlm import load
     from sira_cli.run.run import Local
-    from sira_cli.run.task import TASKS, Caption
+    from sira_cli.run.task import TASKS
     from sira_cli.vllm import engine
 
     vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
     plain = presets.resolve(model).with_settings(dtype="float32", max_new_tokens=16)
-    first = Caption.of(plain, plain.method("sira"))
-    there = engine.load(replace(first, together=2), at_once=8, offline=True)
+    there = engine.load(plain, plain.method("sira"), together=2, at_once=8, offline=True)
     here, found = load(plain), []
     for run in runs:
         preset = plain.with_settings(**run.get("settings", {}))

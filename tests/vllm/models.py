@@ -30,18 +30,18 @@ RELEASED = (  # names of weights in released LLaVA checkpoints, which vLLM knows
 )
 
 
-def write_llava(folder: Path) -> None:
-    """LLaVA-1.5."""
+def write_llava(folder: Path, dtype: torch.dtype = torch.float32, scale: float = 6.0, **text: Any) -> None:
+    """LLaVA-1.5, with more settings of its decoder."""
     tokenizer = hf.AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
     config = checkpoint.make_model(tokenizer, seed=0).config
-    config.text_config.update({"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": HEAD})
+    config.text_config.update({"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": HEAD} | text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = hf.LlavaForConditionalGeneration(config)
     for parameter in model.parameters():
         if parameter.ndim > 1:
-            parameter.data.mul_(6.0)
-    checkpoint.save(model, tokenizer, folder, torch.float32)
+            parameter.data.mul_(scale)
+    checkpoint.save(model, tokenizer, folder, dtype)
     weights = load_file(folder / "model.safetensors")
     for new, old in RELEASED:
         weights = {re.sub(new, old, name): weight.contiguous() for name, weight in weights.items()}

