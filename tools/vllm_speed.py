@@ -1,4 +1,4 @@
-"""How fast vLLM decodes with SIRA: `python -m tools.vllm_speed`, beside vLLM, writes docs/bench/vllm.json.
+"""How fast vLLM decodes with SIRA: `python -m tools.vllm_speed`, where vLLM is, writes docs/bench/vllm.json.
 
 A random LLaVA; requests of mixed lengths, all there at once. In each of a few rounds vLLM decodes greedily, then with
 SIRA, then the engine in process, in batches, with SIRA: seconds for all texts, the fastest round.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import announce, note, verbosity, waiting

@@ -10,6 +10,7 @@ from it as ever.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import os
@@ -127,6 +128,7 @@ class Texts:
     def __init__(self, engine: Any) -> None:
         """Take an engine that decodes with SIRA."""
         self.engine = engine
+        atexit.register(engine.engine_core.shutdown)
         self.at_once: int = engine.vllm_config.scheduler_config.max_num_seqs
         self._asked: SimpleQueue[tuple[Any, Any, Future[Any]]] = SimpleQueue()
         Thread(target=self._run, name="sira-vllm-engine", daemon=True).start()
