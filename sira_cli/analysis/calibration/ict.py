@@ -31,8 +31,8 @@ from sira_cli.analysis.calibration.probe import two_fold_accuracy
 from sira_cli.analysis.calibration.questions import LabelledQuestions
 from sira_cli.analysis.calibration.regions import black_out
 from sira_cli.core.families import find_backbone, output_projections
-from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
+from sira_cli.core.passes import followed
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
