@@ -16,44 +16,32 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A picture has its text.
-
-    Attributes:
-        picture: the picture.
-        name: its name in the record.
-        id: unique in a run: the name, unless a picture has several prompts.
-        record: its record as written.
-    """
+class _OfPicture:
+    """A picture, its name in the record, and its id: the name, unless a picture has several prompts."""
 
     picture: Picture
     name: str
     id: str
+
+
+@dataclass(frozen=True)
+class Finished(_OfPicture):
+    """A picture has its text, in the record as written."""
+
     record: Result
 
 
 @dataclass(frozen=True)
-class Failed:
-    """A picture has no text; `record.error` is the reason. The attributes are as in `Finished`."""
+class Failed(_OfPicture):
+    """A picture has no text; `record.error` is the reason."""
 
-    picture: Picture
-    name: str
-    id: str
     record: Result
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A picture was done in an earlier run.
+class Skipped(_OfPicture):
+    """A picture was done in an earlier run; `failed`: it failed there."""
 
-    Attributes:
-        picture, name, id: as in `Finished`.
-        failed: whether it failed in that run.
-    """
-
-    picture: Picture
-    name: str
-    id: str
     failed: bool = False
 
 
@@ -95,14 +83,7 @@ Event = Started | PictureEvent | Halved
 
 @dataclass
 class Counts:
-    """Numbers of pictures by result, in this run and before.
-
-    Attributes:
-        total: all pictures.
-        ok, error: done in this run.
-        ok_before, error_before: done in an earlier run.
-        tokens: generated in this run.
-    """
+    """Numbers of pictures, of which `ok` and `error` are done in this run, and of tokens generated in it."""
 
     total: int = 0
     ok: int = 0

@@ -5,22 +5,22 @@ The file of a killed process is complete, except perhaps for its last line, whic
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import replacing
 from sira_cli.run.continued import ContinuedFile, check_same, kept_in_place
-from sira_cli.run.records import CONFIGURATION, OPTIONAL, as_line, configuration_of
+from sira_cli.run.records import CONFIGURATION, as_line, configuration_of
 
 Numbers = NDArray[np.int64]
 
@@ -82,98 +82,6 @@ def marked(record: dict[str, Any]) -> dict[str, Any]:
 
 
 FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
-
-
-class Head(NamedTuple):
-    """The fields of a record that are needed without its text. Numbers are hashes.
-
-    Attributes:
-        text: of a caption; 0 for answers, which many pictures may share.
-        image: of its picture's content.
-        flags: of `FAILED` and `MARKED`.
-        configuration: all that is equal in a file, as it is written; it may differ where that does not.
-    """
-
-    name: str
-    key: str
-    text: int
-    image: int
-    flags: int
-    configuration: bytes
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any], by: str) -> Head:
-        """Return the fields of a record, whose name is its field `by`."""
-        text, image, warnings = (
-            json.dumps(record.get(name), ensure_ascii=False).encode() for name in ("text", "image_sha256", "warnings")
-        )
-        said = _hashed(record["schema"], record["status"] == "error", text, image, warnings)
-        return cls(record[by], record["key"], *said, b"")
-
-
-def _hashed(schema: str, failed: bool, text: bytes, image: bytes, warnings: bytes) -> tuple[int, int, int]:
-    """Return `text`, `image` and `flags` of a record, from the JSON of its fields."""
-    is_caption = not failed and "sira.caption/" in schema
-    return hash(text) if is_caption else 0, hash(image), FAILED * failed + MARKED * (WARNING.encode() in warnings)
-
-
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_HEAD = re.compile(
-    rb'\{"schema": ("sira\.\w+/\d+"), (?:"id": (%(s)s), )?"key": "(\w*)", '
-    rb'"file_name": (%(s)s), "status": "(ok|error)", "text": (%(s)s), "error": ' % {b"s": _STRING}
-)
-
-
-def head_of(line: bytes, *, by: str = "file_name", same_prompt: bool = True) -> Head | None:
-    """Return the needed fields of a line that sira wrote; None for other lines.
-
-    The searched byte strings cannot occur in a text, in which quotes are escaped.
-    """
-    found = _HEAD.match(line)
-    if found is None:
-        return None
-    first = line.find(b', "prompt": ', found.end())
-    last = line.find(b', "finish_reason": ', first)
-    image = line.find(b', "image_sha256": ', last)
-    version = line.find(b', "sira_version": ', image)
-    if not 0 < first < last < image < version:
-        return None
-    first = first if same_prompt else line.find(b', "preset": ', first)
-    schema, number, key, file_name, status, text = found.groups()
-    name = file_name if by == "file_name" else number
-    if name is None:
-        return None
-    end = _end_of(line[version:])
-    content = line[image + len(b', "image_sha256": ') : version]
-    said = _hashed(schema.decode(), status == b"error", text, content, end.warnings)
-    name = name[1:-1].decode() if b"\\" not in name else json.loads(name)
-    return Head(name, key.decode(), *said, schema + line[first:last] + end.configuration)
-
-
-class _End(NamedTuple):
-    """The needed fields at a line's end: those equal in the whole file, and the warnings."""
-
-    configuration: bytes
-    warnings: bytes
-
-
-@functools.lru_cache(maxsize=64)  # most lines of a file end alike
-def _end_of(end: bytes) -> _End:
-    rest, optional = split_optional(end)
-    same = b"".join(name.encode() + value for name, value in optional.items() if name in CONFIGURATION)
-    return _End(rest + same, optional.get("warnings", b""))
-
-
-def split_optional(line: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Split a line of sira into its beginning and the JSON of its optional fields at the end."""
-    rest, optional = line.rstrip().removesuffix(b"}"), {}
-    for name in reversed(OPTIONAL):
-        rest, found, value = rest.partition(b', "%s": ' % name.encode())
-        if found:
-            optional[name] = value
-    return rest, optional
-
-
 _BEGINNING = b'{"schema": "sira.'
 _HASH, _KEY = re.compile("[0-9a-f]{64}"), 32
 
@@ -204,7 +112,7 @@ class Ledger(ContinuedFile):
         self._superseded = False
         self.configuration: dict[str, Any] = {}
         self._overwrite = overwrite
-        self._before = b""  # the configuration of the line before, as it is written
+        self._before: list[Any] = []  # the configuration of the line before
         super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
@@ -236,10 +144,9 @@ class Ledger(ContinuedFile):
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record; when this returns, the system has it."""
-        line = as_line(record)
-        start = self._end
+        line, start = as_line(record), self._end
         self.add(line)
-        self._note(Head.of(record, self._by), start, len(line))
+        self._note(record, start, len(line))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the newest record of each picture in file order, without those in the file of failures."""
@@ -328,7 +235,7 @@ class Ledger(ContinuedFile):
                         self._failed[self._note_line(self._failures, number, line, -1)] = line
                     elif number == 1 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
                         raise _foreign(self._failures, number)
-        self._before = b""
+        self._before = []
         super()._scan()
 
     def _check_beginning(self, torn: bytes) -> None:
@@ -339,39 +246,38 @@ class Ledger(ContinuedFile):
         self._note_line(self.path, number, line, self._end)
 
     def _note_line(self, path: Path, number: int, line: bytes, start: int) -> int:
-        """Note a line, and return its record's number in the index.
-
-        It is parsed only if its configuration seems to differ from the previous line's.
-        """
+        """Note a line, check that its configuration is the file's, and return its record's number in the index."""
         try:
-            head = head_of(line, by=self._by, same_prompt=self._same_prompt)
-            if head is None or head.configuration != self._before:
-                self._before = b"" if head is None else head.configuration
-                head = Head.of(self._parse(line), self._by)
+            record = from_json(line)
+            configuration = [record.get(name) for name in self._same]
+            if configuration != self._before:
+                self._check_configuration(record)
+                self._before = configuration
+            return self._note(record, start, len(line))
         except SettingsError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _foreign(path, number) from None
-        return self._note(head, start, len(line))
 
-    def _parse(self, line: bytes) -> dict[str, Any]:
-        """Parse a record, and check that its configuration is the file's."""
-        record: dict[str, Any] = json.loads(line)
+    def _check_configuration(self, record: Mapping[str, Any]) -> None:
         if not record["schema"].startswith("sira."):
             raise ValueError
         configuration = {name: value for name, value in configuration_of(record).items() if name in self._same}
         self.check(configuration)
         self.configuration |= configuration
-        return record
 
-    def _note(self, head: Head, start: int, size: int) -> int:
-        name, key = hash(head.name), _packed(head.key)
+    def _note(self, record: Mapping[str, Any], start: int, size: int) -> int:
+        failed = record["status"] == "error"
+        is_caption = not failed and record["schema"].startswith("sira.caption/")  # others may share an answer
+        text, image = (hash(record.get("text")) or 1) * is_caption, hash(record.get("image_sha256"))
+        flags = FAILED * failed + MARKED * (WARNING in (record.get("warnings") or ()))
+        name, key = hash(record[self._by]), _packed(record["key"])
         number = self._numbers.get(name)
         if number is not None and self._index["start"][number] < 0:
             self._index.replace(number, -1, 0, 0, 0, 0, 0)
             del self._numbers[name]  # this one is the last in the file
             number = None
-        row = (start, name, head.image, size, head.text, head.flags)
+        row = (start, name, image, size, text, flags)
         if number is None:
             number = self._numbers[name] = self._index.add(*row)
             self._keys += key

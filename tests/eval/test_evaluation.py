@@ -91,7 +91,7 @@ def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_s
 def test_methods_share_the_pictures_of_a_part(evaluation):
     run = evaluation()
     with run.opened():
-        greedy, sira = (runs[0].job.pictures for runs in run._runs.values())
+        greedy, sira = (runs[0].pictures for runs in run._runs.values())
     assert all(map(operator.is_, greedy, sira))
 
 

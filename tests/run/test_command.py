@@ -282,7 +282,7 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     monkeypatch.chdir(folder)
     command = ("caption", ".", *FAST, "-o", "captions.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("sira_cli.run.runner.Runner._samples", None)
+        broken.setattr("sira_cli.run.batch.Item.content", None)
         assert sira(*command)[0] == 3
     assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
     sira(*command)
@@ -388,7 +388,8 @@ def test_a_pair_of_one_name_has_two_text_files(sira, folder):
     for text, picture in (("001.txt", "001.jpg"), ("001.png.txt", "001.png"), ("002.txt", "002.png")):
         assert (folder / text).read_text() == lvlm.caption(folder / picture).text + "\n"
     assert (code, "1 text file is named like 001.png.txt, next to another picture's" in err) == (3, True)
-    assert [one.text for one in find_captions(folder / "001.png").pictures] == [lvlm.caption(folder / "001.png").text]
+    (found,) = find_captions(folder / "001.png").pictures
+    assert found.caption == lvlm.caption(folder / "001.png").text
     for name in ("x", "y"):
         make_folder(folder / name, 1)
     code, _, err = sira("caption", folder / "x", folder / "y", *FAST, "--output-dir", folder)
@@ -621,10 +622,11 @@ def test_a_read_only_folder_is_refused_at_once(options, way):
             path.chmod(0o755)
         pictures = [as_picture(folder / "000.png")]
         output = {name: folder / "of.jsonl" for name in options if name == "output"}
+        task = Caption.of(resolve("demo"), find_method("sira"))
         os.seteuid(65534)
         try:
             with pytest.raises(SettingsError) as found:
-                Output(Caption.of(resolve("demo"), find_method("sira")), pictures, Files(**options | output))
+                Output(task, pictures, Files(**options | output))
         finally:
             os.seteuid(0)
     assert str(found.value) == f"{folder}: is read-only: {way}"

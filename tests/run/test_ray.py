@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_model_ends_the_run(tmp_path):
     [
         (["x.png", "--engine", "ray"], "--engine ray reads and writes files: give paths, and -o FILE"),
         (["-", "--engine", "ray", "-o", "x.jsonl"], "--engine ray reads and writes files"),
-        (["x.png", "--engine", "ray:all"], "--engine ray:all: expected local, ray, or ray:N"),
+        (["x.png", "--engine", "ray:all"], "--engine ray:all: expected local, vllm, ray, or ray:N"),
         (["x.png", "--engine", "ray", "-o", "x.jsonl", "--device", "cuda"], "1 Ray workers: the cluster has 0 GPUs"),
     ],
 )

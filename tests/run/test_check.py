@@ -238,7 +238,7 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
             "no such file; names in a file start from its folder, or from --images",
         ),
         (["scenes", "--engine", "ray"], 2, "--engine ray writes files: give -o FILE"),
-        (["scenes", "--engine", "ray:x"], 2, "--engine ray:x: expected local, ray, or ray:N"),
+        (["scenes", "--engine", "ray:x"], 2, "--engine ray:x: expected local, vllm, ray, or ray:N"),
         (["scenes", "--objects", "none.txt"], 2, "none.txt: cannot be read"),
         (["scenes", "-o", "x.jsonl"], 2, "x.jsonl: line 1 is not a record of sira"),
     ],
