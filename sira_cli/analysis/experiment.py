@@ -186,7 +186,7 @@ class Table:
     """A table of a report, in words.
 
     Attributes:
-        names, figures: heads of the columns of names, then of those of figures.
+        names, figures, words: heads of the columns of names, then of those of figures, then of those of words.
         sections: rows; a line separates sections.
         chosen: the row that stands out.
         tight: whether columns stand close to each other.
@@ -198,3 +198,4 @@ class Table:
     title: str | None = None
     chosen: Row | None = None
     tight: bool = False
+    words: Sequence[str] = ()

@@ -26,8 +26,7 @@ from sira_cli.cli.options.common import (
 from sira_cli.cli.options.decoding import DecodingOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.options.verifying import MORE_WORDS, MinSupport, Objects, note_threshold
-from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
-from sira_cli.cli.terminal.progress import Progress, run_records
+from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sira_cli.cli.options.common import AsJson
 from sira_cli.cli.terminal.console import set_verbosity, waiting
-from sira_cli.cli.terminal.output import print_tables, show_report
+from sira_cli.cli.terminal.output import show_report
 
 EXAMPLES = """
 sira doctor
@@ -22,4 +22,4 @@ def doctor(*, as_json: AsJson = False) -> None:
         from sira_cli.analysis.doctor import examine
 
         found = examine()
-    show_report(found, print_tables, as_json)
+    show_report(found, as_json)

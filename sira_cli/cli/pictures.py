@@ -17,8 +17,7 @@ from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
 from sira_cli.cli.options.common import OutputOptions
 from sira_cli.cli.options.run import RunOptions
 from sira_cli.cli.options.verifying import print_marked, unsupported, verdict
-from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity
-from sira_cli.cli.terminal.progress import Progress, in_words, picture_events
+from sira_cli.cli.terminal.console import Progress, in_words, note, picture_events, resumable, say, set_verbosity
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

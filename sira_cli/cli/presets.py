@@ -15,7 +15,7 @@ from sira_cli.cli.options.choosing import choose_preset, with_revision
 from sira_cli.cli.options.common import Offline, ResearchModelOptions
 from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import note, say, set_verbosity, waiting
-from sira_cli.cli.terminal.output import print_tables, show_report
+from sira_cli.cli.terminal.output import show_report
 from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _is_exact(model: ResearchModelOptions, as_json: bool) -> bool:
         from sira_cli.demo.scenes import make_scene, render
 
         proof = prove(lvlm, render(make_scene(SCENE))[0])
-    show_report(proof, print_tables, as_json)
+    show_report(proof, as_json)
     return proof.verdict == "exact"
 
 

@@ -8,8 +8,7 @@ from itertools import islice
 
 from PIL import Image
 
-from sira_cli.analysis.calibration.questions import LabelledQuestions
-from sira_cli.analysis.calibration.regions import Outline
+from sira_cli.analysis.calibration.questions import LabelledQuestions, Outline
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.sweep.questions import Question
 from sira_cli.demo.measure import batches

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.controls import ControlsReport, WithControls, interval_of, threshold_of
+from sira_cli.analysis.calibration.support import ControlsReport, WithControls, interval_of, threshold_of
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
@@ -91,8 +91,10 @@ def test_the_report_counts_named_things_and_controls():
     assert report.threshold == 0.501
     assert report.yes == pytest.approx((2 / 3, 1 / 2))
     assert report.below[0.501] == pytest.approx((1 / 3, 3 / 4))
-    assert report.is_doubtful
-    assert not ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).is_doubtful
+    assert next(report.doubts()).startswith("support means little here: 33% of the named")
+    assert [*ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).doubts()] == [
+        "only 2 controls: the threshold is uncertain"
+    ]
     assert json.loads(report.to_json())["threshold"] == 0.501
     assert report.interval[0] <= 0.501 <= report.interval[1]
     with pytest.raises(DataError, match="no picture could be asked about"):

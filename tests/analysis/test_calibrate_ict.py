@@ -12,10 +12,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch.nn import functional as F
 
-from sira_cli.analysis.calibration.ict import IctTraining
-from sira_cli.analysis.calibration.probe import fit, two_fold_accuracy
-from sira_cli.analysis.calibration.questions import LabelledQuestions, from_files
-from sira_cli.analysis.calibration.regions import Regions, black_out
+from sira_cli.analysis.calibration.ict import IctTraining, fit, two_fold_accuracy
+from sira_cli.analysis.calibration.questions import LabelledQuestions, Regions, black_out, from_files
 from sira_cli.analysis.sweep.questions import Question
 from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
@@ -134,9 +132,9 @@ def degraded(image: Image.Image, question: Question, level: str) -> tuple[Image.
 )
 def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoint, batch_size, request, questions):
     lvlm = load(request.getfixturevalue(checkpoint), method="greedy", dtype="float32")
-    training = IctTraining(questions, lvlm, batch_size=batch_size, seed=3)
+    training = IctTraining(questions, lvlm, batch_size=batch_size)
     events = [*training.events()]
-    assert sum(event.count for event in events if isinstance(event, Advanced)) == 5 + 2 * lvlm.layers
+    assert sum(event.count for event in events if isinstance(event, Advanced)) == 14 + 2 * lvlm.layers  # 14 prefills
     made = training.calibration()
     assert made.origin.made_from["questions"] == {"image": 5, "object": 4}
     assert not any(layer.self_attn.o_proj._forward_hooks for layer in lvlm.model.get_decoder().layers)
@@ -149,7 +147,7 @@ def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoi
                 clean.append(by_hand(lvlm, image, question.text, "yes" if question.expected else "no"))
                 other.append(by_hand(lvlm, pair[0], question.text, pair[1]))
         count = len(clean)
-        order = torch.randperm(2 * count, generator=torch.Generator().manual_seed(3)).tolist()
+        order = torch.randperm(2 * count, generator=torch.Generator().manual_seed(0)).tolist()
         for layer in (0, 3, lvlm.layers - 1):
             rows = [each[layer].tolist() for each in clean + other]
             for number in (0, len(rows[0]) // 32 - 1):

@@ -11,13 +11,14 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from sira_cli.analysis.calibration.maskcd import calibrate, measure_mass, recorded_mass
+from sira_cli.analysis.calibration.maskcd import ImageMass, calibrate, measure_mass, recorded_mass
+from sira_cli.analysis.experiment import Units
 from sira_cli.core.reference import extend
-from sira_cli.errors import AttachError, PictureError, SettingsError
+from sira_cli.errors import AttachError, PictureError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
 from sira_cli.models import presets
-from sira_cli.models.presets import SHIPPED
+from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.lvlm import load
 from tests.support import tiny
@@ -73,6 +74,18 @@ def test_the_model_is_as_before_also_after_an_error():
     assert (hooks(case.model), config._attn_implementation) == (before, "sdpa")
 
 
+def measured(lvlm, pictures, batch_size=1) -> Units[ImageMass]:
+    units = Units[ImageMass]()
+    for _ in measure_mass(lvlm, pictures, units, batch_size):
+        pass
+    return units
+
+
+def results(lvlm, pictures, batch_size=1) -> list[ImageMass]:
+    units = measured(lvlm, pictures, batch_size)
+    return [units[number] for number in units]
+
+
 def by_hand(lvlm, path: Path) -> torch.Tensor:
     """`[L, H]`: one picture's mass, from weights of an eager copy."""
     inputs = lvlm.to_device(lvlm.prepare([Image.open(path).convert("RGB")], [lvlm.preset.prompts.caption]))
@@ -90,23 +103,24 @@ def by_hand(lvlm, path: Path) -> torch.Tensor:
 
 def test_the_calibration_is_the_mean_over_rows_and_pictures():
     lvlm = load("demo", max_new_tokens=12, temperature=1.0)  # the caption is greedy all the same
-    results = [result for _, result in measure_mass(lvlm, map(as_picture, EXAMPLES[:2]))]
+    units = measured(lvlm, [*map(as_picture, EXAMPLES[:2])])
+    masses = [units[number] for number in units]
     expected = [by_hand(lvlm, path) for path in EXAMPLES[:2]]
-    for result, mass in zip(results, expected, strict=True):
+    for result, mass in zip(masses, expected, strict=True):
         torch.testing.assert_close(result.mass, mass, atol=1e-5, rtol=0)
-    made = calibrate(lvlm, results)
+    made = calibrate(lvlm, units)
     torch.testing.assert_close(made.tensors[MASS], torch.stack(expected).mean(dim=0).float(), atol=1e-5, rtol=0)
-    assert made.origin.made_from["rows"] == sum(result.rows for result in results)
-    with pytest.raises(SettingsError, match="no picture could be measured"):
-        calibrate(lvlm, [])
+    assert made.origin.made_from["rows"] == sum(result.rows for result in masses)
+    with pytest.raises(PictureError, match="no picture could be measured"):
+        calibrate(lvlm, Units[ImageMass]())
 
 
 def test_a_batch_of_captions_of_different_lengths_equals_single_ones(qwen_folder, photos):
     lvlm = load(qwen_folder, dtype="float32", max_new_tokens=8)
     pictures = [as_picture(photos[name]) for name in ("coffee", "tall", "rocket")]
-    together = [result for _, result in measure_mass(lvlm, pictures, batch_size=3)]
+    together = results(lvlm, pictures, 3)
     for picture, result in zip(pictures, together, strict=True):
-        ((_, alone),) = measure_mass(lvlm, [picture])
+        (alone,) = results(lvlm, [picture])
         torch.testing.assert_close(result.mass, alone.mass, atol=1e-5, rtol=0)
         assert (result.rows, result.image_sha256) == (alone.rows, alone.image_sha256)
 
@@ -123,8 +137,8 @@ def test_what_pads_a_shorter_caption_does_not_count(end):
         first, second = (text[0].tolist() for text in texts)
         token = next(token for token in first[2:] if token not in second)
         lvlm.model.generation_config.eos_token_id = [token]
-    together = [result for _, result in measure_mass(lvlm, pictures, batch_size=2)]
-    alone = [result for _, result in measure_mass(lvlm, pictures)]
+    together = results(lvlm, pictures, 2)
+    alone = results(lvlm, pictures)
     assert len({result.rows for result in together}) == 1 + end
     for one, two in zip(together, alone, strict=True):
         assert one.rows == two.rows
@@ -135,9 +149,10 @@ def test_a_picture_that_fails_leaves_the_others_of_its_batch(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     lvlm = load("demo", max_new_tokens=6)
     pictures = [as_picture(path) for path in (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1])]
-    one, failed, two = (result for _, result in measure_mass(lvlm, pictures, 4))
-    assert isinstance(failed, PictureError)
-    assert str(failed).startswith(f"{tmp_path / 'broken.png'}: is not a picture")
+    units = measured(lvlm, pictures, 4)
+    (failed,) = units.failures.values()
+    assert failed.error.startswith(f"{tmp_path / 'broken.png'}: is not a picture")
+    one, two = (units[number] for number in units)
     for result, path in ((one, EXAMPLES[0]), (two, EXAMPLES[1])):
         torch.testing.assert_close(result.mass, by_hand(lvlm, path), atol=1e-5, rtol=0)
 
@@ -152,7 +167,7 @@ def test_the_command_makes_what_the_method_finds(sira, tmp_path):
     assert "\n1 picture, " in out
     assert "now: sira caption PATH -p demo --method maskcd" in err
     (own,) = (home / "calibrations" / "maskcd").iterdir()
-    assert own.name == next((SHIPPED / "maskcd").iterdir()).name
+    assert own.name == next((SHIPPED_CALIBRATIONS / "maskcd").iterdir()).name
     first = own.read_bytes()
     code, _, err = sira(*command, home=home)
     assert (code, "exists: replace it with --overwrite" in err) == (2, True)
@@ -178,7 +193,7 @@ def test_drawn_scenes_give_the_shipped_calibration_and_a_preset_names_it(sira, t
     assert f"use it with --method maskcd --set calibration={file}" in err
     assert presets.read(preset).methods["maskcd"]["calibration"] == str(file)
     assert " of 32 heads have a z-score above 0.7777 " in out
-    made, shipped = (Calibration.read(path) for path in (file, next((SHIPPED / "maskcd").iterdir())))
+    made, shipped = (Calibration.read(path) for path in (file, next((SHIPPED_CALIBRATIONS / "maskcd").iterdir())))
     assert made.origin.made_from["prompt"] == shipped.origin.made_from["prompt"]
     assert made.tensors[MASS].shape == shipped.tensors[MASS].shape == (8, 4)
     with safe_open(file, framework="pt") as opened:

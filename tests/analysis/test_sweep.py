@@ -258,7 +258,7 @@ def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, 
     report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid(ks, (0.5, 1.0)))
     assert (report.best, report.by_default) == (chosen, True)
     assert SweepReport.from_json(report.to_json()) == report
-    print_tables(report)
+    print_tables(report.table())
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
     assert line.startswith("best: K = 4, alpha = 0.5: " if chosen else "best: none of these settings")
     if chosen is None:

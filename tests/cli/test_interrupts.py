@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli import interrupts
-from sira_cli.cli.terminal.progress import Progress
+from sira_cli.cli.terminal.console import Progress
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

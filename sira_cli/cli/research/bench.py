@@ -14,9 +14,8 @@ from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
 from sira_cli.cli.options.common import AsJson, Overwrite, Quiet, ResearchModelOptions, Verbose
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import set_verbosity, waiting
-from sira_cli.cli.terminal.output import check_file, print_tables, save_report, show_report
-from sira_cli.cli.terminal.progress import Progress
+from sira_cli.cli.terminal.console import Progress, set_verbosity, waiting
+from sira_cli.cli.terminal.output import check_file, save_report, show_report
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
@@ -103,7 +102,7 @@ def bench(
         ):
             if output is not None:
                 save_report(report, output)
-    show_report(report, print_tables, as_json)
+    show_report(report, as_json)
 
 
 def _numbers(option: str, given: str) -> list[int]:

@@ -12,9 +12,8 @@ import typer
 
 from sira_cli.cli.options.common import Overwrite, Quiet, Verbose
 from sira_cli.cli.options.verifying import marked
-from sira_cli.cli.terminal.console import note, set_verbosity, waiting
+from sira_cli.cli.terminal.console import Progress, note, set_verbosity, waiting
 from sira_cli.cli.terminal.output import table_console
-from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import SettingsError, SiraError
 
 if TYPE_CHECKING:

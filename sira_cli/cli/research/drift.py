@@ -20,15 +20,13 @@ from sira_cli.cli.options.common import (
     Verbose,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import set_verbosity
+from sira_cli.cli.terminal.console import set_verbosity, show_stages
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
-    print_tables,
     save_plot,
     show_report,
 )
-from sira_cli.cli.terminal.stages import show_stages
 
 EXAMPLES = """
 sira drift photo.jpg
@@ -73,7 +71,7 @@ def drift(
     show_stages(measure_pictures(lvlm, pictures, prompt, units, how), len(pictures))
     if len(units):
         report = DriftReport.of(lvlm, prompt, how, units)
-        show_report(report, print_tables, as_json, output)
+        show_report(report, as_json, output)
         if plot is not None:
             save_plot(report, plot)
     if units.failures:

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from sira_cli.cli.options.common import Overwrite, Quiet, Verbose
-from sira_cli.cli.terminal.console import note, set_verbosity
+from sira_cli.cli.terminal.console import Progress, note, set_verbosity
 from sira_cli.cli.terminal.output import check_file
-from sira_cli.cli.terminal.progress import Progress
 from sira_cli.errors import SettingsError
 
 EXAMPLES = """

@@ -21,17 +21,15 @@ from sira_cli.cli.options.common import (
     batch_size_option,
 )
 from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.terminal.console import resumable, set_verbosity
+from sira_cli.cli.terminal.console import resumable, set_verbosity, show_stages
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
     check_preset_file,
-    print_tables,
     save_plot,
     save_preset,
     show_report,
 )
-from sira_cli.cli.terminal.stages import show_stages
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -147,7 +145,7 @@ def sweep(
         show_stages(measured.events(), len(questions.pictures))
         report = measured.report()
     if report is not None:
-        show_report(report, print_tables, as_json)
+        show_report(report, as_json)
         if plot is not None:
             save_plot(report, plot)
         if write_preset is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,16 @@ def new_list(*names: str, edge: bool = True) -> Table:
     return Table(*names, box=None, pad_edge=edge, header_style="bold")
 
 
-def print_tables(report: Any) -> None:
-    """Print a report's `table()`: tables and lines."""
+def print_tables(parts: Iterable[Any]) -> None:
+    """Print the tables and lines of a report's `table()`."""
     out = table_console()
-    for part in report.table():
+    for part in parts:
         if isinstance(part, str):
             out.print(part, soft_wrap=True)
             continue
         table = new_table(*part.names, figures=part.figures, title=part.title, tight=part.tight)
+        for head in part.words:
+            table.add_column(head)
         for section in part.sections:
             for number, row in enumerate(section, start=1):
                 style = "bold" if row is part.chosen else None
@@ -76,14 +78,14 @@ def save_report(report: Any, path: Path) -> None:
     write_whole(path, report.to_json().encode() + b"\n")
 
 
-def show_report(report: Any, print_table: Callable[[Any], None], as_json: bool, path: Path | None = None) -> None:
-    """Print a report, as JSON or with `print_table`, and write it to a file, if one is given."""
+def show_report(report: Any, as_json: bool, path: Path | None = None) -> None:
+    """Print a report, as JSON or as tables, and write it to a file, if one is given."""
     if path is not None:
         save_report(report, path)
     if as_json:
         print(report.to_json())
     else:
-        print_table(report)
+        print_tables(report.table())
 
 
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:

@@ -1,0 +1,416 @@
+"""`sira calibrate`: what a method or a score must know about a model, found once. A command is a function and a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from sira_cli.cli.help import Command, Variadic
+from sira_cli.cli.loading import engine_of, load_model
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.common import (
+    AsJson,
+    EngineOptions,
+    FewOptions,
+    Images,
+    Overwrite,
+    QuestionImages,
+    QuestionScenes,
+    Quiet,
+    ReportFile,
+    ResearchModelOptions,
+    Verbose,
+)
+from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.verifying import Objects
+from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity, show_stages
+from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
+from sira_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sira_cli.analysis.calibration.questions import LabelledQuestions
+    from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
+    from sira_cli.methods.calibrated import Calibration
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.run import Engine
+
+FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
+PICTURES, PICTURE_BATCH = 32, 16  # of maskcd
+SCENES = 600  # of support
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Where a calibration goes, and amount of output."""
+
+    title: ClassVar[str] = "Options"
+
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Target (default: where --method finds it)."),
+    ] = None
+    write_preset: Annotated[
+        Path | None,
+        typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration."),
+    ] = None
+    overwrite: Overwrite = False
+    quiet: Quiet = False
+    verbose: Verbose = 0
+
+    def check(self) -> None:
+        """Set the verbosity, and check the files to write, before anything is measured."""
+        set_verbosity(self.quiet, self.verbose)
+        check_file("--output", self.output, self.overwrite)
+        check_preset_file(self.write_preset, self.overwrite)
+
+    def check_place(self, kind: str, lvlm: Lvlm) -> None:
+        """Check that the new calibration would not replace the user's own one."""
+        from sira_cli.models.presets import calibration_path
+
+        path = calibration_path(kind, lvlm.preset.model, lvlm.revision)
+        if self.output is None and path.exists() and not self.overwrite:
+            raise SettingsError(f"{path}: exists: replace it with --overwrite, or give another file with --output")
+
+    def save(self, calibration: Calibration, preset: Preset) -> None:
+        """Write a calibration where `load` finds it, or to `output`, and a preset that names it."""
+        from sira_cli.models.presets import calibration_path
+
+        kind, origin = calibration.origin.kind, calibration.origin
+        path = self.output or calibration_path(kind, origin.model, origin.revision)
+        calibration.write(path)
+        by_hand = f"use it with --method {kind} --set calibration={path}"
+        note(f"{path}: {f'--method {kind} finds it by the model' if self.output is None else by_hand}")
+        if self.write_preset is not None:
+            own = {**preset.methods.get(kind, {}), "calibration": str(path.resolve())}
+            preset = preset.model_copy(update={"methods": {**preset.methods, kind: own}})
+            save_preset(preset, self.write_preset, f"with a calibration for {kind}", f"the calibration for {kind}")
+
+
+@with_options()
+def ict(
+    *,
+    questions: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE...", help="Labelled yes/no questions in POPE's format.")
+    ] = None,
+    images: QuestionImages = None,
+    annotations: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="COCO's instances, for the object level.")
+    ] = None,
+    scenes: QuestionScenes = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help=f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS}).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "-b", "--batch-size", metavar="N", min=1, help="Questions asked together (default: 1; for scenes 32)."
+        ),
+    ] = None,
+    model: ResearchModelOptions,
+    files: CalibrationOptions,
+) -> None:
+    """Find the directions that method ict adds, once per model, from labelled yes/no questions about pictures.
+
+    Each question is asked three times, one prefill each: about the picture, about the picture blurred (or with the
+    wrong answer), and about the picture with the object blacked out. Without --annotations the last is left out:
+    the calibration has the image level only.
+    """
+    files.check()
+    from sira_cli.models.presets import BUNDLED
+    from sira_cli.pictures.sources import located
+
+    preset = choose_preset(model)
+    drawn = scenes or (not questions and preset.model == BUNDLED)
+    asked = _questions(questions or [], images, annotations, drawn, limit)
+    pictures = () if drawn else (located(str(Path(asked.folder, name))) for name in asked.pictures)
+    lvlm = load_model(preset, model, "greedy", pictures=pictures)
+    files.check_place("ict", lvlm)
+    from sira_cli.analysis.calibration.ict import IctTraining, summary
+
+    training = IctTraining(asked, lvlm, batch_size=batch_size or (QUESTION_BATCH if drawn else 1))
+    failures = show_stages(training.events(), len(asked.pictures))
+    calibration = training.calibration()
+    for line in summary(calibration):
+        note(line)
+    files.save(calibration, preset)
+    if failures:
+        raise typer.Exit(3)
+
+
+def _questions(
+    paths: list[Path], images: Path | None, annotations: Path | None, scenes: bool, limit: int | None
+) -> LabelledQuestions:
+    """Return the questions. A missing picture is found before a model is loaded."""
+    if scenes:
+        if paths or images is not None or annotations is not None:
+            raise SettingsError("give question files with their --images, or --scenes, not both")
+        from sira_cli.demo.labelled import labelled_questions
+
+        return labelled_questions(limit or SCENE_QUESTIONS)
+    if not paths or images is None:
+        raise SettingsError(
+            "give --questions FILE... with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
+        )
+    from sira_cli.analysis.calibration.questions import from_files
+    from sira_cli.pictures.find import check_images
+
+    found = from_files(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
+    check_images(images, found.pictures)
+    if annotations is None:
+        note("without --annotations the places of objects are unknown: the image level only")
+    return found
+
+
+@with_options()
+def support(
+    *,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH", help="Records with a second look; with --controls any captions.", show_default=False
+        ),
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Find it without labels, by objects of other captions.")
+    ] = False,
+    answers: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers, to resume.")
+    ] = None,
+    objects: Objects = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help='Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.'
+        ),
+    ] = None,
+    scenes: Annotated[
+        bool, typer.Option("--scenes", help="Caption drawn scenes (default with the bundled model).")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help=f"First N scenes (default: {SCENES}), or captions with --controls (default: all)."
+        ),
+    ] = None,
+    model: ResearchModelOptions,
+    output: ReportFile = None,
+    write_preset: Annotated[
+        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Find the threshold of support (--min-support), from captions with labels, or with --controls without them.
+
+    With labels it is the highest threshold that marks at most 3 % of the real objects as unsupported.
+    The records hold the support of every object that the captions name; the labels are the ground truth. A few hundred
+    named objects are enough, if some are hallucinated. With --controls the model is also asked about objects that only
+    captions of other pictures name, and the threshold is above 98 % of these answers; a few hundred captions are
+    enough.
+    """
+    set_verbosity(quiet, verbose)
+    check_file("--output", output, overwrite)
+    check_preset_file(write_preset, overwrite)
+    asks = answers is not None or objects is not None
+    for is_wrong, message in (
+        (controls and labels is not None, "--controls needs no labels: leave out --labels"),
+        (controls and paths and scenes, "give captions, or --scenes, not both"),
+        (controls and not paths and asks, "--answers and --objects need PATH: captions"),
+        (not controls and asks, "--answers and --objects are for --controls: records hold their answers already"),
+        (
+            not controls and paths and (scenes or limit is not None),
+            "--scenes and --limit are for drawn scenes: leave out the records, or these",
+        ),
+        (not controls and not paths and labels is not None, "--labels is for records: also give PATH"),
+        (
+            not controls and paths and labels is None,
+            "give the ground truth: --labels PATH, a folder of COCO's annotations or a FILE.json",
+        ),
+    ):
+        if is_wrong:
+            raise SettingsError(message)
+    preset = choose_preset(model)
+    report: SupportReport | ControlsReport
+    if not paths:
+        report = _from_scenes(limit or SCENES, preset, model, scenes, controls)
+    elif controls:
+        from sira_cli.pictures.captions import check_pictures, find_captions
+
+        captions = find_captions(paths, limit=limit)
+        check_pictures(captions)
+        engine = engine_of(model, EngineOptions(), captions.pictures)
+        report = _by_controls(captions.pictures, preset, engine, answers, overwrite, objects)
+    else:
+        from sira_cli.analysis.calibration.support import from_files
+
+        report = from_files([Path(path) for path in paths], labels or Path())
+    if write_preset is not None and report.source.model != preset.model:
+        raise SettingsError(
+            f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
+            "give the records' model with --preset or --model"
+        )
+    show_report(report, as_json, output)
+    for doubt in () if as_json else report.doubts():
+        note(doubt)
+    if write_preset is not None:
+        verify = preset.verify.model_copy(update={"min_support": report.threshold})
+        how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
+        holds = f"min_support = {report.threshold:g}"
+        save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
+    if failed := getattr(report, "failed", 0):
+        say(f"{failed} of {report.pictures + failed} failed")
+        raise typer.Exit(3)
+
+
+def _from_scenes(
+    count: int, preset: Preset, model: ResearchModelOptions, scenes: bool, controls: bool
+) -> SupportReport | ControlsReport:
+    """Let a model caption drawn scenes, and find the threshold."""
+    from sira_cli.models.presets import BUNDLED
+
+    if not scenes and preset.model != BUNDLED:
+        records = "files of records, which `sira caption --verify flag -o captions.jsonl` writes"
+        instead = "captions, such as those that `sira caption -o captions.jsonl` writes" if controls else records
+        raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")
+    lvlm = load_model(preset, model, "sira", pictures=())
+    from sira_cli.demo.labelled import captioned_scenes, scene_report
+    from sira_cli.run.run import Local
+
+    with Progress.shown("scenes", count) as progress:
+        if not controls:
+            return scene_report(lvlm, count, progress.reach)
+        pictures = captioned_scenes(lvlm, count, progress.reach)
+    return _by_controls(pictures, lvlm.preset, Local(lvlm))
+
+
+def _by_controls(
+    pictures: Sequence[Picture],
+    preset: Preset,
+    engine: Engine,
+    answers: Path | None = None,
+    overwrite: bool = False,
+    objects: str | None = None,
+) -> ControlsReport:
+    """Ask about the things that captions name and about controls, and find the threshold."""
+    from sira_cli.analysis.calibration.support import ControlsReport, WithControls
+    from sira_cli.look.noun_phrases import find_words
+    from sira_cli.look.verify import ObjectFinder, Verify
+    from sira_cli.run.check import Check
+    from sira_cli.run.output import Files, Output
+    from sira_cli.run.run import run
+
+    verify = Verify(words=find_words(objects))
+    finder = ObjectFinder(verify, preset)
+    if finder.asks:
+        raise SettingsError("--controls needs a list of objects: give --objects FILE")
+    words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
+    task = Check.under(preset, replace(verify, words=words)).about(pictures)
+    with (
+        Output(task, pictures, Files(answers, overwrite=overwrite, retry_errors=True)) as written,
+        closing(run(task, pictures, engine, written)) as events,
+    ):
+        next(events)  # the model is ready
+        with resumable(written.any, overwrite), Progress.shown("captions", len(pictures)) as progress:
+            return ControlsReport.of(record for _, record in run_records(events, written, progress))
+
+
+@with_options()
+def maskcd(
+    *,
+    paths: Images = None,
+    scenes: Annotated[bool, typer.Option("--scenes", help="Draw scenes (default with the bundled model).")] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "-b", "--batch-size", metavar="N", min=1, help="Pictures measured together (default: 1; scenes 16)."
+        ),
+    ] = None,
+    model: ResearchModelOptions,
+    selection: FewOptions,
+    files: CalibrationOptions,
+) -> None:
+    """Find the heads that look at the image, for --method maskcd.
+
+    The model captions a few dozen pictures (default: 32, see --limit), greedily and without SIRA. Each head's
+    attention on image tokens is averaged; MaskCD silences the heads that stand out in their layer. No labels are
+    needed; use pictures similar to yours.
+    """
+    files.check()
+    preset = choose_preset(model)
+    pictures, drawn = _some_pictures(paths, selection, scenes, preset)
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
+    files.check_place("maskcd", lvlm)
+    from sira_cli.analysis.calibration.maskcd import ImageMass, calibrate, measure_mass, table
+    from sira_cli.analysis.experiment import Units
+
+    units = Units[ImageMass]()
+    batch_size = batch_size or (PICTURE_BATCH if drawn else 1)
+    failures = show_stages(measure_mass(lvlm, pictures, units, batch_size), len(pictures))
+    calibration = calibrate(lvlm, units)
+    print_tables(table(calibration))
+    files.save(calibration, preset)
+    if files.output is None:
+        where = f"-p {preset.name}" if preset.name else f"-m {preset.model}"
+        note(f"now: sira caption PATH {where} --method maskcd")
+    if failures:
+        raise typer.Exit(3)
+
+
+def _some_pictures(
+    paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
+) -> tuple[list[Picture], bool]:
+    """Return the first few pictures, and whether they are drawn scenes."""
+    from sira_cli.models.presets import BUNDLED
+
+    if scenes and paths:
+        raise SettingsError("give pictures, or --scenes, not both")
+    if scenes or (not paths and preset.model == BUNDLED):
+        from sira_cli.demo.questions import validation_pictures
+
+        return list(islice(validation_pictures(), selection.limit or PICTURES)), True
+    found = selection.selected(paths).pictures()
+    if selection.limit is None and len(found) > PICTURES:
+        note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
+        return found[:PICTURES], False
+    return found, False
+
+
+app = typer.Typer(
+    help="Fit a method's or score's parameters to a model (once per model).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+ICT = """
+sira calibrate ict -p llava-1.5-7b --questions coco_pope_popular.json --images val2014/ --annotations annotations/
+sira calibrate ict -p demo --scenes
+"""
+SUPPORT = """
+sira calibrate support captions.jsonl --labels annotations/ -p llava-1.5-7b --write-preset mine.yaml
+sira calibrate support captions.jsonl --labels objects.json
+sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset mine.yaml
+"""
+MASKCD = """
+sira calibrate maskcd photos/ -p llava-1.5-7b
+sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.yaml
+"""
+for command, kind, examples, line in (
+    (ict, Variadic, ICT, "Directions of method ict, from labelled yes/no questions."),
+    (support, Command, SUPPORT, "The second look's threshold of support, from captions with labels."),
+    (maskcd, Command, MASKCD, "Image heads of method maskcd, from pictures without labels."),
+):
+    app.command(command.__name__, cls=kind, epilog=examples, short_help=line)(command)
