@@ -205,7 +205,7 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
     chat = lvlm.chat_inputs
 
     def refusing(images, prompts, **options):
-        if any(image.size == (1, 1) for image in images):
+        if any(image.size == (1, 1) for shown in images for image in shown):
             raise ValueError("too small")
         return chat(images, prompts, **options)
 
