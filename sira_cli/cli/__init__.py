@@ -11,14 +11,13 @@ from types import ModuleType
 from typing import Annotated
 
 import typer
-from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
 from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, export, presets, serve
 from sira_cli.cli import eval as evaluation
-from sira_cli.cli.help import Command, Groups, Variadic, in_one_line
+from sira_cli.cli.help import Command, Groups, Variadic, in_one_line, kind_of
 from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
 from sira_cli.cli.terminal.console import say, verbosity
 from sira_cli.errors import SiraError
@@ -109,11 +108,11 @@ def _run() -> int | str | None:
             args = ["--version"]
         code = app(args, prog_name="sira", standalone_mode=False)  # the name also under `python -m`
         return code if isinstance(code, int) else 0
-    except NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        return error.exit_code
     except TyperException as error:
-        say(in_one_line(error))
+        if kind_of(error) == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+        else:
+            say(in_one_line(error))
         return error.exit_code
     except SystemExit as stop:
         return stop.code

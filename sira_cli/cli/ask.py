@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import Paths
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.run import RunOptions
+from sira_cli.cli.options.groups import Paths, RunOptions, with_options
 from sira_cli.cli.pictures import run_pictures
 from sira_cli.errors import SettingsError
 

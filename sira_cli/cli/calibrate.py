@@ -14,11 +14,12 @@ import typer
 from sira_cli.cli.help import Command, Variadic
 from sira_cli.cli.loading import engine_of, load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import (
+from sira_cli.cli.options.groups import (
     AsJson,
     EngineOptions,
     FewOptions,
     Images,
+    Objects,
     Overwrite,
     QuestionImages,
     QuestionScenes,
@@ -26,9 +27,8 @@ from sira_cli.cli.options.common import (
     ReportFile,
     ResearchModelOptions,
     Verbose,
+    with_options,
 )
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import Objects
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
@@ -54,8 +54,7 @@ class CalibrationOptions:
     title: ClassVar[str] = "Options"
 
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Target (default: where --method finds it)."),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Target (default: where --method finds it).")
     ] = None
     write_preset: Annotated[
         Path | None,

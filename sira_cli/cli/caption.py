@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import ColumnsPrompt, Paths
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.run import RunOptions
+from sira_cli.cli.options.groups import ColumnsPrompt, Paths, RunOptions, with_options
 from sira_cli.cli.pictures import run_pictures
 
 EXAMPLES = """

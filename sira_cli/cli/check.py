@@ -13,20 +13,22 @@ import typer
 
 from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options.choosing import choose
-from sira_cli.cli.options.common import (
+from sira_cli.cli.options.groups import (
+    DecodingOptions,
     EngineOptions,
     FailFast,
+    MinSupport,
     ModelOptions,
+    Objects,
     PathOptions,
     Quiet,
     RecordsFile,
     RetryErrors,
     Verbose,
+    with_options,
 )
-from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import MORE_WORDS, MinSupport, Objects, note_threshold
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity
+from sira_cli.cli.terminal.output import MORE_WORDS, note_threshold
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sira_cli.cli.options.common import AsJson
+from sira_cli.cli.options.groups import AsJson
 from sira_cli.cli.terminal.console import set_verbosity, waiting
 from sira_cli.cli.terminal.output import show_report
 

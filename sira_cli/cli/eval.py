@@ -14,12 +14,18 @@ import typer
 
 from sira_cli.cli.loading import load_in_vllm, load_model
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
-from sira_cli.cli.options.common import BatchSizeOption, ModelOptions, Quiet, RetryErrors, Verbose
-from sira_cli.cli.options.decoding import DecodingOptions, MethodsOptions
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import note_threshold
+from sira_cli.cli.options.groups import (
+    BatchSizeOption,
+    DecodingOptions,
+    MethodsOptions,
+    ModelOptions,
+    Quiet,
+    RetryErrors,
+    Verbose,
+    with_options,
+)
 from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity, show_stages, spell, with_options_named
-from sira_cli.cli.terminal.output import check_file, new_table, save_report, table_console
+from sira_cli.cli.terminal.output import check_file, new_table, note_threshold, save_report, table_console
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import Quiet, Verbose
+from sira_cli.cli.options.groups import Quiet, Verbose
 from sira_cli.cli.terminal.console import note, set_verbosity
 from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError

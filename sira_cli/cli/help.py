@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pydantic import ValidationError
-from typer._click.exceptions import BadOptionUsage, MissingParameter, NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from sira_cli.cli.options.groups import MAY_BE_PATHS, check_path
 from sira_cli.cli.options.setting import OPTIONS, spelled
-from sira_cli.cli.options.values import MAY_BE_PATHS, check_path
 from sira_cli.errors import SettingsError
 from sira_cli.methods.settings import FORK_SETTINGS, Setting
 
@@ -29,22 +27,28 @@ _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
 def in_one_line(error: TyperException) -> str:
     """Return a usage error in our words: the option, what was given, what was expected."""
-    if isinstance(error, NoSuchOption):
-        nearest = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-        return f"no such option: {error.option_name}{nearest}"
-    if isinstance(error, BadOptionUsage):
-        return f"{error.option_name}: {'takes no value' if 'not take' in error.message else 'expected a value'}"
-    parameter: Any = getattr(error, "param", None)
-    cause = error.__cause__
-    if isinstance(error, MissingParameter) and parameter is not None:
-        return f"Missing argument {_named(parameter)}: {parameter.help}"
-    if parameter is None:
+    kind, fields = kind_of(error), vars(error)
+    if kind == "NoSuchOption":
+        nearest = f"; did you mean {fields['possibilities'][0]}?" if fields["possibilities"] else ""
+        return f"no such option: {fields['option_name']}{nearest}"
+    if kind == "BadOptionUsage":
+        return f"{fields['option_name']}: {'takes no value' if 'not take' in error.message else 'expected a value'}"
+    if (parameter := fields.get("param")) is None:
         return error.format_message()
-    name = _named(parameter)
+    name, cause = _named(parameter), error.__cause__
+    if kind == "MissingParameter":
+        return f"Missing argument {name}: {parameter.help}"
+    from pydantic import ValidationError
+
     if not isinstance(cause, ValidationError):  # a parser of our own
         return f"{name} {error.message}"
     (problem,) = cause.errors()[:1]
     return f"{name} {problem['input']}: {_expected(parameter, problem)}"
+
+
+def kind_of(error: TyperException) -> str:
+    """Return the name of an error's class: Typer has no public names for those of its parser."""
+    return type(error).__name__
 
 
 def _named(parameter: Any) -> str:
@@ -81,9 +85,9 @@ class Command(TyperCommand):
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except TyperException as error:
-            name = getattr(error, "option_name", None)
-            takes = any("--set" in option.opts for option in self.params)
-            if isinstance(error, NoSuchOption) and takes and (instead := spelled(error.option_name)):
+            name = vars(error).get("option_name", "")
+            takes = kind_of(error) == "NoSuchOption" and any("--set" in option.opts for option in self.params)
+            if takes and (instead := spelled(name)):
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise
         parameters: list[Any] = [] if ctx.resilient_parsing else self.params

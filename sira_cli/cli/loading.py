@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.options.common import EngineOptions, ResearchModelOptions
+from sira_cli.cli.options.groups import EngineOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import announce, note, verbosity, waiting
 from sira_cli.interrupts import raise_interrupts
 from sira_cli.methods.base import Method
@@ -24,10 +24,7 @@ LOOKED_AT = 20  # pictures that are checked for being drawn scenes
 
 
 def load_model(
-    preset: Preset,
-    model: ResearchModelOptions,
-    method: str | Method,
-    pictures: Iterable[Picture] | None = None,
+    preset: Preset, model: ResearchModelOptions, method: str | Method, pictures: Iterable[Picture] | None = None
 ) -> Lvlm:
     """Load the model of a preset; `pictures`: its input."""
     from sira_cli.models import presets

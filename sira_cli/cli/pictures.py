@@ -14,10 +14,9 @@ import typer
 
 from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
-from sira_cli.cli.options.common import OutputOptions
-from sira_cli.cli.options.run import RunOptions
-from sira_cli.cli.options.verifying import print_marked, unsupported, verdict
+from sira_cli.cli.options.groups import OutputOptions, RunOptions
 from sira_cli.cli.terminal.console import Progress, in_words, note, picture_events, resumable, say, set_verbosity
+from sira_cli.cli.terminal.output import unsupported, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def run_pictures(
     from sira_cli.run.task import TASKS
 
     asked: dict[str, Any] = {"words": words, "choices": choices, "questions": questions is not None}
-    asked |= {"verify": options.verify.read(first), "schema": options.schema.read(), "needs_text": True}
+    asked |= {"verify": options.verify.read(), "schema": options.schema.read(), "needs_text": True}
     asked["engine"] = "vllm" * engine.on_vllm
     tasks = {name: TASKS[kind].of(*under, prompt, **asked) for name, under in chosen.items()}
     pictures = selection.pictures(first.prompts.asking)
@@ -169,6 +168,8 @@ class _Terminal:
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
         elif result.objects:
+            from sira_cli.cli.terminal.strip import print_marked
+
             print_marked(result)
         else:
             print(result.text, flush=True)

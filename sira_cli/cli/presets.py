@@ -12,8 +12,7 @@ import typer
 from sira_cli.cli.help import Command
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset, with_revision
-from sira_cli.cli.options.common import Offline, ResearchModelOptions
-from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.groups import Offline, ResearchModelOptions, with_options
 from sira_cli.cli.terminal.console import note, say, set_verbosity, waiting
 from sira_cli.cli.terminal.output import show_report
 from sira_cli.errors import ModelNotFoundError, SettingsError
@@ -163,8 +162,7 @@ def _check_structure(file: str, preset: Preset) -> None:
 
 
 @app.command(
-    cls=Command,
-    epilog="sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml",
+    cls=Command, epilog="sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml"
 )
 def new(
     model: Annotated[str, typer.Argument(help="Hugging Face model id, ID@REVISION, or folder.")],

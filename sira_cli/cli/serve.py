@@ -12,9 +12,7 @@ import typer
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose
-from sira_cli.cli.options.common import Host, ModelOptions, Port, Quiet, Verbose
-from sira_cli.cli.options.decoding import DecodingOptions
-from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.groups import DecodingOptions, Host, ModelOptions, Port, Quiet, Verbose, with_options
 from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
 from sira_cli.errors import SettingsError
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from sira_cli import __version__
 from sira_cli.cli.options.choosing import note_idle
-from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.options.groups import DecodingOptions
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
 from tests.support.helpers import SIRA, installed, on_terminal

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from sira_cli import load
 from sira_cli.analysis.check import check_captions
 from sira_cli.cli.check import Summary
-from sira_cli.cli.options.verifying import MORE_WORDS
+from sira_cli.cli.terminal.output import MORE_WORDS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.cli.options import setting as set_option
-from sira_cli.cli.options.common import ResearchModelOptions
-from sira_cli.cli.options.decoding import DecodingOptions
+from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import note, spell
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS, find
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
 
 ALL = "all"  # as --method: every method
+LOADING = ("dtype", "quantization", "max_pixels")  # options that are settings of a preset's model
 
 
 def method_names(text: str) -> list[str]:
@@ -81,8 +81,8 @@ def choose_each(
 
 def choose_preset(model: ResearchModelOptions, **settings: Any) -> Preset:
     """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`."""
-    if not model.loading:  # no options of their own, so that messages name --set
-        spell(dict.fromkeys(("dtype", "quantization", "max_pixels"), "--set"))
+    if not isinstance(model, ModelOptions):  # no options of their own, so that messages name --set
+        spell(dict.fromkeys(LOADING, "--set"))
     return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)
 
 
@@ -111,7 +111,7 @@ def _changed(preset: Preset, model: ResearchModelOptions, keys: Mapping[str, Any
     """Return a preset with the values of options, and with the keys that --set gives."""
     from sira_cli.models.preset import full_key
 
-    options |= model.loading
+    options |= {name: getattr(model, name) for name in LOADING if hasattr(model, name)}
     given = {full_key(name): name for name, value in options.items() if value is not None}
     for key in map(full_key, keys):
         if key in given:

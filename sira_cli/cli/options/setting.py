@@ -15,20 +15,8 @@ if TYPE_CHECKING:
 
 # Last parts of keys that are also options; all others are given by --set.
 OPTIONS = {
-    *(
-        "k",
-        "alpha",
-        "dtype",
-        "quantization",
-        "max_new_tokens",
-        "max_pixels",
-        "prefix",
-        "prompt",
-        "seed",
-        "system",
-        "temperature",
-    ),
-    *("think", "top_p", "min_support", "verify"),
+    *("k", "alpha", "dtype", "quantization", "max_new_tokens", "max_pixels", "prefix", "prompt", "seed", "system"),
+    *("temperature", "think", "top_p", "min_support", "verify"),
 }
 
 

@@ -12,8 +12,7 @@ from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
-from sira_cli.cli.options.common import AsJson, Overwrite, Quiet, ResearchModelOptions, Verbose
-from sira_cli.cli.options.groups import with_options
+from sira_cli.cli.options.groups import AsJson, Overwrite, Quiet, ResearchModelOptions, Verbose, with_options
 from sira_cli.cli.terminal.console import Progress, set_verbosity, waiting
 from sira_cli.cli.terminal.output import check_file, save_report, show_report
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sira_cli.cli.options.common import Overwrite, Quiet, Verbose
-from sira_cli.cli.options.verifying import marked
+from sira_cli.cli.options.groups import Overwrite, Quiet, Verbose
 from sira_cli.cli.terminal.console import Progress, note, set_verbosity, waiting
 from sira_cli.cli.terminal.output import table_console
 from sira_cli.errors import SettingsError, SiraError
@@ -144,6 +143,7 @@ def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
     """Print the scene's objects, and each caption with hallucinated words red and in brackets."""
     from rich.text import Text
 
+    from sira_cli.cli.terminal.strip import marked
     from sira_cli.demo.questions import hallucinated
 
     rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}

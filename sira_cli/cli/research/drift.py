@@ -6,7 +6,7 @@ import typer
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import (
+from sira_cli.cli.options.groups import (
     AsJson,
     Depth,
     FewOptions,
@@ -18,8 +18,8 @@ from sira_cli.cli.options.common import (
     ReportFile,
     ResearchModelOptions,
     Verbose,
+    with_options,
 )
-from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import set_verbosity, show_stages
 from sira_cli.cli.terminal.output import (
     check_file,

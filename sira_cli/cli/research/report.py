@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sira_cli.cli.options.common import Overwrite, Quiet, Verbose
+from sira_cli.cli.options.groups import Overwrite, Quiet, Verbose
 from sira_cli.cli.terminal.console import Progress, note, set_verbosity
 from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError

@@ -10,7 +10,7 @@ import typer
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.common import (
+from sira_cli.cli.options.groups import (
     AsJson,
     Plot,
     QuestionImages,
@@ -19,8 +19,8 @@ from sira_cli.cli.options.common import (
     ResearchModelOptions,
     Verbose,
     batch_size_option,
+    with_options,
 )
-from sira_cli.cli.options.groups import with_options
 from sira_cli.cli.terminal.console import resumable, set_verbosity, show_stages
 from sira_cli.cli.terminal.output import (
     check_file,

@@ -12,20 +12,20 @@ import typer
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose, note_idle
-from sira_cli.cli.options.common import (
+from sira_cli.cli.options.groups import (
+    FlagOptions,
     Images,
     ModelOptions,
     Overwrite,
     Question,
     Quiet,
+    TraceDecodingOptions,
     TraceSelection,
     Verbose,
+    with_options,
 )
-from sira_cli.cli.options.decoding import TraceDecodingOptions
-from sira_cli.cli.options.groups import with_options
-from sira_cli.cli.options.verifying import FlagOptions, verdict
 from sira_cli.cli.terminal.console import note, note_halved, resumable, say, set_verbosity, verbosity
-from sira_cli.cli.terminal.output import check_file
+from sira_cli.cli.terminal.output import check_file, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def trace(
         top_k=top_k,
         track=tuple(word.strip() for word in track.split(",") if word.strip()),
         full_logits=full_logits,
-        verify=verifying.read(preset),
+        verify=verifying.read(),
     )
     note_idle(decoding, preset)
     check_file("--output", output)

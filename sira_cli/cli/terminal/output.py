@@ -1,10 +1,10 @@
-"""Shared functions of commands that print tables and write files."""
+"""What commands print of results, tables and files; imports rich only when it is needed."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from sira_cli.look.verify import Verify
     from sira_cli.models.preset import Preset
+    from sira_cli.models.texts import Answer
+    from sira_cli.run.records import Result
+
+MORE_WORDS = "--objects FILE: your own words; --objects ask: the model's"
 
 
 def table_console() -> Console:
@@ -132,3 +137,31 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     }
     write_whole(path, presets.to_yaml(preset.model_copy(update=changes)).encode())
     note(f"{path}: {holds}; use it with --preset {path}")
+
+
+def note_threshold(verify: Verify, preset: Preset) -> None:
+    """Note that a threshold is not measured, and how to measure it."""
+    if verify.min_support is None and preset.verify.min_support == type(preset.verify)().min_support:
+        threshold = f"the threshold of {verify.threshold(preset):g} is not measured for {preset.model}"
+        note(f"{threshold}: `sira calibrate support --controls` finds one without labels; --min-support X sets one")
+
+
+def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
+    """Return the objects of a text that the picture does not support."""
+    from sira_cli.look import claims
+
+    return claims.unsupported({"objects": result.objects, "verify": result.verify})
+
+
+def verdict(result: Answer | Result) -> str:
+    """Return the second look's verdict on a text, as one line."""
+    if result.candidates is not None:
+        forbidden, added = ", ".join(result.forbidden or ()), ", ".join(result.added or ())
+        told = f"; not in its first caption: {added}" * bool(added)
+        return f"looked first at {len(result.candidates)} objects; not supported: {forbidden or 'none'}" + told
+    if doubted := unsupported(result):
+        return "not supported: " + ", ".join(f"{one['thing']} ({one['support']:.2f})" for one in doubted)
+    if not result.objects:
+        return f"second look: nothing was recognised ({MORE_WORDS})"
+    count = len(result.objects)
+    return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"

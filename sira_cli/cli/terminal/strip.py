@@ -1,14 +1,19 @@
-"""A text as a coloured strip on the terminal, which marks words to doubt."""
+"""Texts on the terminal, with words to doubt in colour."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from sira_cli.cli.terminal.output import new_list
+from sira_cli.cli.terminal.output import new_list, unsupported
 from sira_cli.look.claims import DOUBTED, STEPS, bare, doubt, says_something
+
+if TYPE_CHECKING:
+    from sira_cli.run.records import Result
 
 # Okabe and Ito's blue and vermilion, which colour-blind readers tell apart; marks carry the same without colour.
 DOUBT = ("", "black on #fbe9df", "black on #f3c6a8 italic", "black on #e8935a italic", "black on #d55e00 italic bold")
@@ -38,6 +43,28 @@ def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) 
         for degree, step in enumerate(STEPS, start=1):
             meaning.append(f"< {step:g}", DOUBT[degree]).append("  ")
         console.print(meaning.append("evidence, not proof; function words are pale", PALE))
+
+
+def print_marked(result: Result) -> None:
+    """Print a text; on a terminal, unsupported words are coloured by doubt, and in brackets."""
+    if not sys.stdout.isatty():
+        print(result.text, flush=True)
+        return
+    parts = [
+        (*span, DOUBT[doubt(claim["support"], (result.verify or {})["min_support"])])
+        for claim in unsupported(result)
+        for span in claim["spans"]
+    ]
+    Console(highlight=False).print(marked(result.text, parts))
+
+
+def marked(text: str, parts: Iterable[tuple[int, int, str]]) -> Text:
+    """Return a text with some parts styled and in brackets."""
+    shown, end = Text(), 0
+    for first, last, style in sorted(parts):
+        shown.append(text[end:first]).append(f"[{text[first:last]}]", style=style)
+        end = last
+    return shown.append(text[end:])
 
 
 def print_candidates(tokens: list[dict[str, Any]]) -> None:
