@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +11,9 @@ from textwrap import fill
 from sira_cli.demo.measure import SceneReport, markdown
 from sira_cli.demo.questions import held_out
 from tools.comparison import Comparison
-from tools.docs import GPU_COSTS, bench_report
+from tools.docs import BENCH, GPU_COSTS, bench_report
 from tools.grammar import is_right
+from tools.speed import BATCH
 from tools.verified import VerifiedReport
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -44,13 +46,10 @@ def effect() -> str:
     compared, looked = Comparison.shipped(), VerifiedReport.shipped()
     if looked is None:
         raise LookupError("no figures of the second look: run python -m tools.verified")
-    ratios = {name: spread.median for name, spread in compared.cost.items()}
-    ratios |= {
-        name: spread.median / looked.seconds["greedy"].median
-        for name, spread in looked.seconds.items()
-        if " + " in name
-    }
-    rows = [["captions by", "hallucinated objects (CHAIRi)", "objects named (coverage)", "time"]]
+    speed = json.loads((BENCH / "cpu-demo-captions.json").read_text(encoding="utf-8"))
+    alone, folder = (speed["seconds"][batch] for batch in ("1", str(BATCH)))
+    heads = [f"{FIGURES[0]}: objects hallucinated", f"{FIGURES[1]}: objects named"]
+    rows = [["captions by", *heads, "one picture takes", f"pictures per second, a folder with `-b {BATCH}`"]]
     for title, name, report in (
         ("greedy decoding", "greedy", compared.report),
         ("SIRA", "sira", compared.report),
@@ -61,7 +60,8 @@ def effect() -> str:
         ),
         ("VCD", "vcd", compared.report),
     ):
-        rows.append([title, *_cells(report, name), f"x{ratios[name]:.2f}"])
+        times = f"{alone[name]:.2f} s (x{alone[name] / alone['greedy']:.2f})", f"{1 / folder[name]:.1f}"
+        rows.append([title, *_cells(report, name), *times])
     return markdown(rows)
 
 
