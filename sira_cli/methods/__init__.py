@@ -1,7 +1,7 @@
 """The decoders: SIRA, and others to compare with it on the same model, prompt, picture and code path.
 
 One file per decoder; `base` defines a method, `settings` declares its settings, `second_pass` runs a contrast stream
-with its own inputs, `sid_fork` is SID's variant of the fork, `opera_search`, `opera_passes` and `opera_run` are
+with its own inputs, `sid_fork` is SID's variant of the fork, `opera_search` and `opera_passes` are
 OPERA's search. Importing this package does not import torch: a method imports it when it is used.
 """
 
@@ -11,8 +11,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.flb import Flb
-from sira_cli.methods.greedy import Greedy
-from sira_cli.methods.greedy_apc import GreedyApc
+from sira_cli.methods.greedy import Greedy, GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
@@ -44,11 +43,7 @@ METHODS: dict[str, Method] = {
 
 
 def find(method: str | Method) -> Method:
-    """Return the method of that name, with its defaults, or the given method.
-
-    Raises:
-        SettingsError: no method has this name.
-    """
+    """Return the method of that name, with its defaults, or the given method."""
     if isinstance(method, Method):
         return method
     if not isinstance(method, str) or method not in METHODS:
@@ -57,16 +52,7 @@ def find(method: str | Method) -> Method:
 
 
 def require(method: Method, ability: Ability, what: str) -> None:
-    """Check that a method can do something.
-
-    Args:
-        method: the decoder.
-        ability: the required ability.
-        what: the feature that needs it, for the message.
-
-    Raises:
-        SettingsError: the method lacks the ability; the message names the methods that have it.
-    """
+    """Check that a method can do something."""
     if ability not in method.abilities:
         able = [name for name, other in METHODS.items() if ability in other.abilities]
         raise SettingsError(f"{what} needs method {' or '.join(able)}, not {method.name}")

@@ -117,11 +117,7 @@ def _warn_of_settings(model: Any) -> None:
 
 
 def obeyed(generation: Any) -> dict[str, Any]:
-    """Return the settings that make plain `generate` pick other tokens than greedy decoding, with their values.
-
-    Args:
-        generation: a checkpoint's generation config, or None.
-    """
+    """Return the settings that make plain `generate` pick other tokens than greedy decoding, with their values."""
     given = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
     in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
     if given["top_k"] == 1:

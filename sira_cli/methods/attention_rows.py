@@ -17,15 +17,6 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
     """Return the weights of the last `rows` query rows, `[B, H, rows, kv]` float32, each row's sum 1.
 
     Call it in a forward hook of the attention module, when its keys are in the cache.
-
-    Args:
-        attention: the attention module of a Hugging Face decoder layer.
-        kwargs: the arguments of its call.
-        rows: number of rows.
-        method: name of the method, for messages.
-
-    Raises:
-        UnsupportedModelError: no cache is used, or the module is called in another way.
     """
     cache, hidden = cache_of((), kwargs), hidden_of(attention, (), kwargs)
     if cache is None or hidden is None:

@@ -136,30 +136,18 @@ class Method:
         return float(getattr(self, "alpha", 0.0))
 
     def with_settings(self, /, **given: Any) -> Self:
-        """Return the same method with values replaced. None keeps a value; the preset's settings are ignored.
-
-        Raises:
-            SettingsError: the method has no such setting, or a value is out of range.
-        """
+        """Return the same method with values replaced. None keeps a value; the preset's settings are ignored."""
         own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
         return self.with_values(**own)
 
     def with_values(self, /, **own: Any) -> Self:
-        """Return the same method with values of its own settings replaced; None is a value like any other.
-
-        Raises:
-            SettingsError: the method has no such setting, or a value is out of range.
-        """
+        """Return the same method with values of its own settings replaced; None is a value like any other."""
         for name in own:
             self._check_known(name, self.own_settings())
         return replace(self, **own)
 
     def parse_settings(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Convert the method's `--set NAME=VALUE` options to values of the right types.
-
-        Raises:
-            SettingsError: the method has no such setting, or a value has another type.
-        """
+        """Convert the method's `--set NAME=VALUE` options to values of the right types."""
         for name in given:
             self._check_known(name, self.all_settings())
         return {name: self.all_settings()[name].parse(name, text) for name, text in given.items()}
@@ -255,12 +243,7 @@ class TwoPasses(Method):
     abilities = frozenset({Ability.BATCHES, Ability.SAMPLING})
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Return the scores for processors and sampling.
-
-        Args:
-            z, z_contrast: logits `[B, V]` float32 of the full and the contrast stream.
-            step: 1 for the first token.
-        """
+        """Return the scores for processors and sampling."""
         raise NotImplementedError
 
     def attach(
@@ -280,12 +263,7 @@ class TwoPasses(Method):
 
 @dataclass(frozen=True)
 class CutContrast(TwoPasses):
-    """(1 + alpha) z - alpha z' with APC, VCD's rule; subclasses define the inputs of z'.
-
-    Args:
-        alpha: contrast strength.
-        beta: plausibility cut-off.
-    """
+    """(1 + alpha) z - alpha z' with APC, VCD's rule; subclasses define the inputs of z'."""
 
     alpha: float = setting(1.0, "contrast strength", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)

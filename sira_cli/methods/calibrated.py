@@ -25,20 +25,14 @@ SCHEMA = "sira.calibration/1"
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a calibration.
+    """The origin of a calibration."""
 
-    Attributes:
-        kind: the method that it is for.
-        model, revision: as in records.
-        made_from: its data, as JSON values: numbers of pictures and questions, settings, a hash of the files.
-        sira_version: version of the command that made it.
-    """
-
-    kind: str
+    kind: str  # the method that it is for
     model: str
     revision: str
+    # its data, as JSON values: numbers of pictures and questions, settings, a hash of the files
     made_from: Mapping[str, Any]
-    sira_version: str
+    sira_version: str  # version of the command that made it
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,7 @@ class Calibration:
     tensors: Mapping[str, Tensor]
 
     def write(self, path: Path) -> None:
-        """Write the file, and make its folders.
-
-        Raises:
-            SiraError: the file cannot be written.
-        """
+        """Write the file, and make its folders."""
         from safetensors.torch import save
 
         from sira_cli.files import replacing
@@ -66,11 +56,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `write`.
-
-        Raises:
-            DataError: the file cannot be read, or is not a calibration.
-        """
+        """Read a file of `write`."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -88,11 +74,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Calibrated(Method):
-    """A method that needs a calibration.
-
-    Args:
-        calibration: the file; None: the model's own, found by `load`.
-    """
+    """A method that needs a calibration."""
 
     calibration: str | None = setting(
         None, "file made by sira calibrate (none: the model's own)", kind=str, optional=True
@@ -108,12 +90,7 @@ class Calibrated(Method):
         raise NotImplementedError
 
     def read(self) -> Calibration:
-        """Return the calibration.
-
-        Raises:
-            SettingsError: no calibration was given, or it is for another method.
-            DataError: the file cannot be read.
-        """
+        """Return the calibration."""
         if self.calibration is None:
             raise SettingsError(
                 f"method {self.name} needs a calibration of the model: set `calibration=` to a file "
@@ -126,11 +103,7 @@ class Calibrated(Method):
 
 
 def digest(path: str) -> str:
-    """Return a name for the content of a file: the beginning of its SHA-256.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return a name for the content of a file: the beginning of its SHA-256."""
     try:
         changed = Path(path).stat().st_mtime_ns
         return _digest(path, changed)

@@ -27,11 +27,6 @@ class Dola(Method):
     Q is the output head applied to a layer's input h_l, without the final norm, as in the authors' code and in the
     version of transformers; the paper's text has the norm. The layer is chosen for each row of a batch separately.
     The advised repetition penalty of 1.2 is a setting of generation, off by default.
-
-    Args:
-        bucket: `low` picks among early layers (long texts), `high` among later ones (short answers); None: low for
-            captions, high for questions, as the authors advise.
-        relative_top: tokens with log P < max log P + ln relative_top are never chosen.
     """
 
     name = "dola"
@@ -81,15 +76,7 @@ class Dola(Method):
             yield
 
     def candidates(self, layers: int, tied: bool) -> list[int]:
-        """Return the layers whose inputs are candidates, chosen as in transformers.
-
-        Args:
-            layers: L.
-            tied: whether embeddings and head share a matrix.
-
-        Raises:
-            SettingsError: the model has too few layers.
-        """
+        """Return the layers whose inputs are candidates, chosen as in transformers."""
         start, middle = min(2, layers - 1) * tied, layers // 2  # under a tied head h_0 predicts its own token
         if self.for_task("caption").bucket == "high":
             return list(range(layers - 20 if layers > 40 else middle, layers, 2))

@@ -17,16 +17,10 @@ ROLE = "You are a confused objects detector to provide a fuzzy overview or impre
 
 @dataclass(frozen=True)
 class Icd(CutContrast):
-    """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, with a disturbing instruction.
-
-    Args:
-        alpha: contrast strength.
-        beta: plausibility cut-off.
-        role: instruction of the contrast stream: the system message, instead of the template's own, or put before the
-            prompt if the chat template has no system message.
-    """
+    """(1 + alpha) z - alpha z' with APC; z' from the same picture and question, with a disturbing instruction."""
 
     name = "icd"
+    # the system message, instead of the template's own; before the prompt if the template has no system message
     role: str = setting(ROLE, "instruction of the contrast stream")
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:

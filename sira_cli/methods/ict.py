@@ -29,11 +29,6 @@ class Ict(Calibrated):
     A calibration has, for each slice of each level, the direction d from degraded to clean pictures, the standard
     deviation sigma of the outputs along it, and the accuracy of a probe that separates the two: the most accurate
     slices are changed. If both levels change a slice, both add to it.
-
-    Args:
-        strength: factor on sigma.
-        slices: number of slices that a level changes; None: `SHARE` of all.
-        level: `image`, `object` or `both`; None: all levels of the calibration.
     """
 
     name = "ict"
@@ -61,17 +56,7 @@ class Ict(Calibrated):
             yield
 
     def vectors(self, tensors: Mapping[str, Tensor], layers: int, slices: int) -> Tensor:
-        """Return the vectors added to o_proj's output of each layer, float32 `[L, d]`.
-
-        Args:
-            tensors: tensors of a calibration.
-            layers, slices: the model's L, and slices per layer.
-
-        Raises:
-            SettingsError: the calibration is for a model of another shape, or lacks the level; or `slices` is too
-                large.
-            DataError: the calibration is incomplete.
-        """
+        """Return the vectors added to o_proj's output of each layer, float32 `[L, d]`."""
         import torch
 
         total = layers * slices
@@ -124,11 +109,7 @@ class Ict(Calibrated):
 
 
 def slices_of(width: int) -> int:
-    """Return the number of slices of o_proj's output of this width.
-
-    Raises:
-        UnsupportedModelError: the width is not a multiple of `WIDTH`.
-    """
+    """Return the number of slices of o_proj's output of this width."""
     if width % WIDTH:
         raise UnsupportedModelError(f"method ict cuts layers into slices of {WIDTH}, which do not fit into {width}")
     return width // WIDTH

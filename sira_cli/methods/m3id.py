@@ -23,10 +23,6 @@ class M3id(TwoPasses):
 
     Its authors published no code. This is the rule of AvisC's code: t = 1 at the first token, and log-softmaxes.
     Other ports begin with t = 0, which leaves the first token unchanged, or use raw logits.
-
-    Args:
-        decay: growth of the contrast from token to token; 0: no contrast.
-        beta: plausibility cut-off.
     """
 
     name = "m3id"

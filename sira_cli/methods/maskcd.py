@@ -31,11 +31,6 @@ class MaskCd(CutContrast, Calibrated):
     Image heads attend to the image much more than other heads of their layer: their attention mass on image tokens,
     stored in the calibration, has a z-score above `threshold` within the layer. In every pass of the contrast stream
     their slices of o_proj's input are zero.
-
-    Args:
-        alpha: contrast strength.
-        beta: plausibility cut-off.
-        threshold: minimum z-score of an image head; None: `usual_threshold`.
     """
 
     name = "maskcd"
@@ -57,12 +52,7 @@ class MaskCd(CutContrast, Calibrated):
         return usual_threshold(heads) if self.threshold is None else self.threshold
 
     def mass(self) -> Tensor:
-        """Return the mean attention mass on image tokens, `[L, H]`, of the calibration.
-
-        Raises:
-            SettingsError: no calibration was given, or it is for another method.
-            DataError: the file cannot be read, or is incomplete.
-        """
+        """Return the mean attention mass on image tokens, `[L, H]`, of the calibration."""
         try:
             changed = Path(self.calibration or "").stat().st_mtime_ns
         except OSError:
@@ -70,11 +60,7 @@ class MaskCd(CutContrast, Calibrated):
         return _mass(self, changed)
 
     def image_heads(self) -> Tensor:
-        """Return the mask of silenced heads, bool `[L, H]`.
-
-        Raises:
-            SettingsError: no head is silenced, so nothing would be contrasted; or as `mass`.
-        """
+        """Return the mask of silenced heads, bool `[L, H]`."""
         z = z_scores(self.mass())  # [L, H]
         threshold = self.threshold_for(z.shape[1])
         found = z > threshold
@@ -113,12 +99,7 @@ class MaskCd(CutContrast, Calibrated):
         return {MASS: mass}
 
     def _silent_inputs(self, model: Any) -> list[tuple[Any, Tensor]]:
-        """Return each `o_proj` whose layer has image heads, with the mask `[H * D]` of their inputs.
-
-        Raises:
-            UnsupportedModelError: the model has no `o_proj` to hook.
-            SettingsError: the calibration is for a model of another shape; or as `image_heads`.
-        """
+        """Return each `o_proj` whose layer has image heads, with the mask `[H * D]` of their inputs."""
         projections, layers, heads = _structure(model)
         silent = self.image_heads()  # [L, H]
         if silent.shape != (layers, heads):

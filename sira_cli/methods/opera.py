@@ -28,20 +28,6 @@ class Opera(Method):
     """Beam search with a penalty on tokens that rely on one earlier token of the text, and a rollback to that token.
 
     `docs/notes/opera.md` lists where the published code and the paper differ.
-
-    Args:
-        beams: beams per picture.
-        candidates: tokens per beam that are evaluated and from which the beam chooses.
-        scale: sigma, factor on attention weights before they are multiplied with each other.
-        penalty: lambda, weight of the gain by image attention (first ten tokens) and of the penalty (afterwards).
-        damping: factor on phi, not in the paper.
-        threshold: the search goes back after more than this number of steps that trust one column in every beam.
-        attempts: maximum number of times that the search goes back to one place; 0: never.
-        length: divisor of an ended text's score: `published`: the tokens of prompt and text, a picture counted as one,
-            without the end token; `text`: the tokens of the text, as in transformers today.
-
-    Raises:
-        SettingsError: a value is out of range, or beams times candidates are more than 1024.
     """
 
     name = "opera"
@@ -49,11 +35,15 @@ class Opera(Method):
     own_search = True
     beams: int = setting(5, "beams per picture", low=1, high=MOST_BEAMS)
     candidates: int = setting(5, "tokens that each beam chooses from", low=1, high=MOST_CANDIDATES)
+    # sigma, before attention weights are multiplied with each other; lambda, of the gain by image attention (first ten
+    # tokens) and of the penalty (afterwards); a factor on phi that is not in the paper
     scale: float = setting(50.0, "scale of attention weights", low=0, above_low=True)
     penalty: float = setting(1.0, "weight of image attention and of the over-trust penalty", low=0)
     damping: float = setting(1e-7, "factor on the over-trust score (the authors' code: 1e-07, the paper: 1)", low=0)
     threshold: int = setting(15, "steps that trust one token before the search goes back", low=2)
     attempts: int = setting(5, "maximum rollbacks to one place", low=0, high=MOST_ATTEMPTS)
+    # published: tokens of prompt and text, a picture counted as one, without the end token; text: of the text alone, as
+    # in transformers today
     length: str = setting(LENGTHS[0], "length that scores of texts are divided by", choices=LENGTHS)
 
     def __post_init__(self) -> None:
@@ -65,11 +55,7 @@ class Opera(Method):
             )
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
-        """Check the model's structure.
-
-        Raises:
-            UnsupportedModelError: the search cannot follow its layers or attention.
-        """
+        """Check the model's structure."""
         from sira_cli.core.families import check_columns
 
         check_columns(model, "method opera")
@@ -90,22 +76,10 @@ class Opera(Method):
 
         `generate` of transformers prepares everything and calls this search instead of its own. Logits
         processors get B rows, one beam of each prompt at a time; stopping criteria get the continuations of one prompt.
-
-        Args:
-            model, inputs, config, branch, on_attach: as for `Method.generate`.
-            on_step: not supported.
-            streamer: gets B tokens each time the beams of all prompts reach a new length. The search may take them
-                back: they show progress, not the text.
-            **arguments: arguments of `generate`.
-
-        Raises:
-            SettingsError: sampling, `num_beams` or `on_step` was requested.
-            UnsupportedModelError: the search cannot follow the model or the cache.
         """
         from sira_cli.core.hooks import attached_hooks
         from sira_cli.methods.opera_passes import Passes
-        from sira_cli.methods.opera_run import OperaRun
-        from sira_cli.methods.opera_search import Rule
+        from sira_cli.methods.opera_search import OperaRun, Rule
 
         if on_step is not None:
             raise SettingsError("method opera has no second stream to observe: leave out on_step")

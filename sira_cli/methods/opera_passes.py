@@ -32,38 +32,24 @@ PER_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_
 
 @dataclass(frozen=True)
 class Ahead:
-    """The result of a pass over C possible next tokens of each of R beams.
+    """The result of a pass over C possible next tokens of each of R beams."""
 
-    Attributes:
-        logits: `[R, C, V]` for the token after them.
-        attention: `[R, C, N + 1]` of the last layer, maximum over heads, as shares of 1: the N columns of the beam,
-            then the token's own.
-        stored: keys and values of each layer, `[R, H, C, D]` each.
-    """
-
-    logits: Tensor
+    logits: Tensor  # [R, C, V] for the token after them
+    # [R, C, N + 1] of the last layer, maximum over heads, as shares of 1: the N columns of the beam, then the
+    # token's own
     attention: Tensor
-    stored: list[tuple[Tensor, Tensor]]
+    stored: list[tuple[Tensor, Tensor]]  # keys and values of each layer, [R, H, C, D] each
 
 
 class Passes:
-    """The model, and the cache of R = B K beams.
-
-    Attributes:
-        norm: the model's final norm.
-        cache: keys and values of all beams, N columns.
-    """
+    """The model, and the cache of R = B K beams."""
 
     def __init__(self, model: Any, beams: int) -> None:
-        """Check the model; no hook is put on yet.
-
-        Raises:
-            UnsupportedModelError: the search cannot follow its layers or attention.
-        """
+        """Check the model; no hook is put on yet."""
         check_columns(model, "method opera")
         backbone = find_backbone(model)
-        self.norm = backbone.norm
-        self.cache = DynamicCache()
+        self.norm = backbone.norm  # the model's final norm
+        self.cache = DynamicCache()  # keys and values of all beams, N columns
         self._model, self._layers, self._beams = model, backbone.decoder_layers, beams
         self._siblings = 0  # tokens of a beam in a pass that looks ahead
         self._weights = torch.empty(0)  # [R, H, C, N + C] of that pass
@@ -76,15 +62,7 @@ class Passes:
         yield attention.register_forward_hook(self._keep_weights, with_kwargs=True)
 
     def prompt(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """Run B prompts `[B, S]`, and return the logits of the first token for K beams each, `[B K, V]` float32.
-
-        Args:
-            input_ids: left-padded.
-            kwargs: prepared by `generate`; their cache is filled.
-
-        Raises:
-            UnsupportedModelError: the cache is not empty, or cannot grow.
-        """
+        """Run B prompts `[B, S]`, and return the logits of the first token for K beams each, `[B K, V]` float32."""
         cache = cache_of((), kwargs)
         if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
             raise UnsupportedModelError(
@@ -137,12 +115,7 @@ class Passes:
         self._per_token = self._longer(self._followed_inputs(parents, length))
 
     def follow(self, parents: Tensor, length: int) -> None:
-        """Let beams follow others: row i becomes what row `parents[i]` was, `[R']`.
-
-        Args:
-            parents: rows of the same picture; a picture without rows is finished.
-            length: tokens of the longest remaining text; columns that no text needs are dropped.
-        """
+        """Let beams follow others: row i becomes row `parents[i]`, `[R']`; columns that no text needs leave."""
         for layer in _filled(self.cache):
             layer.keys, layer.values = (
                 torch.cat(self._followed(stored, parents, length), dim=2) for stored in (layer.keys, layer.values)
@@ -159,14 +132,8 @@ class Passes:
         return {name: each[..., parents, -(self._prompt + length) :] for name, each in self._per_token.items()}
 
     def go_back(self, rows: slice, length: int, tokens: Tensor, longest: int) -> Tensor:
-        """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32.
-
-        Args:
-            rows: rows of the picture.
-            length: current number of tokens of its beams.
-            tokens: `[K, p]` the new tokens.
-            longest: tokens of the longest text of any picture afterwards.
-        """
+        """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32."""
+        # tokens [K, p]; length: of the current beams; longest: of any picture's text afterwards
         columns = self.cache.get_seq_length()
         prompt = slice(columns - length - self._prompt, columns - length)
         cache = DynamicCache()

@@ -12,13 +12,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import multimode
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from sira_cli.core.upstream import end_and_pad
+from sira_cli.errors import SettingsError
+from sira_cli.methods.opera_passes import Ahead, Passes
 
 EARLY = 10  # tokens that gain by image attention, and columns to which the search never goes back
 ENDED = -1e9  # added to the score of an ended beam; also the score of beams that do not exist yet
@@ -41,68 +48,39 @@ class Rule:
 
 @dataclass(frozen=True)
 class Ending:
-    """When texts end, as in transformers' beam search.
+    """When texts end, as in transformers' beam search."""
 
-    Attributes:
-        criteria: `[N, S + t]` ids -> `[N]` bool, whether each has ended.
-        ends: `[E]` end tokens.
-        kept: number of continuations ranked at each step: (end tokens + 1) K, so that K of them go on.
-        length_penalty, early_stopping: from the generation config.
-        longest: maximum number of new tokens.
-    """
-
-    criteria: Callable[[Tensor], Tensor]
-    ends: Tensor
-    kept: int
-    length_penalty: float
+    criteria: Callable[[Tensor], Tensor]  # [N, S + t] ids -> [N] bool, whether each has ended
+    ends: Tensor  # [E] end tokens
+    kept: int  # number of continuations ranked at each step: (end tokens + 1) K, so that K of them go on
+    length_penalty: float  # as in the generation config
     early_stopping: bool | str
-    longest: int
+    longest: int  # maximum number of new tokens
 
 
 @dataclass(frozen=True)
 class Beams:
-    """A picture's beams with t tokens each.
+    """A picture's beams with t tokens each."""
 
-    Attributes:
-        tokens: `[K, t]`.
-        scores: `[K]` sums of log-probabilities.
-        log_phi: `[K, t]` log phi of each column; between `step` and `settle` without the newest.
-        finished: scores and tokens of at most K ended texts, best first.
-        open: whether a running beam may still beat these.
-    """
-
-    tokens: Tensor
-    scores: Tensor
-    log_phi: Tensor
-    finished: tuple[tuple[float, Tensor], ...] = ()
-    open: bool = True
+    tokens: Tensor  # [K, t]
+    scores: Tensor  # [K] sums of log-probabilities
+    log_phi: Tensor  # [K, t] log phi of each column; between `step` and `settle` without the newest
+    finished: tuple[tuple[float, Tensor], ...] = ()  # scores and tokens of at most K ended texts, best first
+    open: bool = True  # whether a running beam may still beat these
 
 
 class Search:
-    """The search for one picture's text.
-
-    Attributes:
-        beams: the current beams.
-        done: whether no text can beat the best ended one.
-        longest: largest length of the beams so far, in tokens.
-    """
+    """The search for one picture's text."""
 
     def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
-        """Begin with an empty text.
-
-        Args:
-            rule: rule of the method.
-            prompt: `[S]` ids, left-padded.
-            image: `[S]` bool, its image tokens.
-            padding: number of padding tokens of the prompt.
-            ending: when texts end.
-        """
+        """Begin with an empty text."""
+        # prompt [S], image [S]
         self.beams = Beams(
             tokens=prompt.new_zeros((rule.beams, 0)),
             scores=torch.tensor([0.0] + [ENDED] * (rule.beams - 1), device=prompt.device),
             log_phi=torch.zeros((rule.beams, 0), device=prompt.device),
         )
-        self.done, self.longest = False, 0
+        self.done, self.longest = False, 0  # whether no text can beat the best ended one; largest length so far
         self._rule, self._prompt, self._image, self._ending = rule, prompt, image, ending
         self._published = rule.length == "published"
         # In the published code, LLaVA's prompts have one placeholder per picture when `generate` gets them.
@@ -127,16 +105,8 @@ class Search:
         return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
 
     def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
-        """Return the log-probabilities of the candidates under the penalty; -inf for all other tokens.
-
-        Args:
-            logits: `[K, V]` for the next token.
-            candidates: `[K, C]` tokens.
-            attention: `[K, C, S + t + 1]` of each candidate's row, as shares of 1.
-
-        Returns:
-            `[K, V]`.
-        """
+        """Return the log-probabilities of the candidates under the penalty; -inf for all other tokens."""
+        # logits [K, V], candidates [K, C], attention [K, C, S + t + 1] -> [K, V]
         largest, column = self.log_phi(attention).max(dim=-1)  # [K, C], phi_c and c
         self._trusted.append([min(multimode(row)) for row in column.tolist()])
         if self.length < EARLY:
@@ -180,14 +150,8 @@ class Search:
         return logits.flatten().index_fill(0, refused, -torch.inf).view_as(logits).log_softmax(dim=-1)
 
     def step(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the next token of every beam, as in transformers' beam search.
-
-        Args:
-            log_probs: `[K, V]`, processed.
-
-        Returns:
-            parents, tokens: `[K]` each. `settle` must follow, unless the search is done.
-        """
+        """Take the next token of every beam, as in transformers' beam search; unless done, `settle` must follow."""
+        # log_probs [K, V] -> parents, tokens [K]
         now, ending, beams = self.beams, self._ending, self._rule.beams
         totals = (log_probs + now.scores[:, None]).flatten()  # [K V]
         scores, flat = totals.topk(min(ending.kept, len(totals)))  # [N]
@@ -228,3 +192,152 @@ class Search:
     def text(self) -> Tensor:
         """Return the tokens of the best text, `[T]`."""
         return self.beams.finished[0][1] if self.beams.finished else self.beams.tokens[0]
+
+
+class OperaRun:
+    """B running searches."""
+
+    def __init__(self, rule: Rule, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
+        """Prepare B searches; `image [B, S]` bool."""
+        self.passes = passes  # the model, and the cache of all beams
+        self.rollbacks = 0  # number of rollbacks of all searches
+        self._rule, self._image, self._streamer = rule, image, streamer
+        self._streamed = 0
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Decode B prompts `[B, S]`; `generate` calls this with its prepared arguments, and returns its result."""
+        config: Any = generation_config  # its attributes are not declared
+        if config.do_sample or len(input_ids) != len(self._image):
+            raise SettingsError(
+                "method opera has beams of its own: leave out do_sample, num_beams and num_return_sequences"
+            )
+        if self._streamer is not None:
+            self._streamer.put(input_ids.cpu())
+        ends, pad = end_and_pad(generation_config)
+        ending = Ending(
+            criteria=lambda ids: stopping_criteria(ids, None),
+            ends=input_ids.new_tensor(ends),
+            kept=max(2, 1 + len(ends)) * self._rule.beams,
+            length_penalty=config.length_penalty,
+            early_stopping=config.early_stopping,
+            longest=config.max_length - input_ids.shape[1],
+        )
+        mask = kwargs.get("attention_mask")
+        padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(dim=-1).tolist()
+        prompts = zip(input_ids, self._image, padding, strict=True)
+        searches = [Search(self._rule, *prompt, ending) for prompt in prompts]
+        filler = int(pad if pad is not None else ends[0] if ends else 0)
+        self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
+        self._search(searches, self.passes.prompt(input_ids, kwargs))
+        if self._streamer is not None:
+            self._streamer.end()
+        texts = [search.text() for search in searches]
+        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=filler)  # [B, T]
+        return torch.cat([input_ids, padded], dim=1)
+
+    def _search(self, searches: list[Search], logits: Tensor) -> None:
+        """Search until all are done, from the logits of the first token on, `[B K, V]`."""
+        running = dict(enumerate(searches))  # by row of the prompts; R = K of them each
+        while True:
+            candidates = logits.topk(min(self._rule.candidates, logits.shape[1])).indices  # [R, C]
+            ahead = self.passes.look_ahead(candidates)
+            log_probs = torch.empty_like(logits)
+            for rows, search in self._rows(running):
+                attention = ahead.attention[rows, :, -(self._prompts.shape[1] + search.length + 1) :]
+                log_probs[rows] = search.weigh(logits[rows], candidates[rows], attention)
+            for rows, search in self._rows(running):
+                length = search.length
+                if (shorter := search.way_back()) is not None:
+                    self.rollbacks += 1
+                    search.go_back(shorter)
+                    longest = max(each.length for each in running.values())
+                    logits[rows] = self.passes.go_back(rows, length, search.beams.tokens, longest)
+                    log_probs[rows] = search.choose_again(logits[rows])
+                    candidates[rows] = -1  # no token was looked ahead
+            log_probs = self._processed(running, log_probs, logits)
+            parents, tokens = [], []
+            for rows, search in self._rows(running):
+                parent, token = search.step(log_probs[rows])
+                if not search.done:
+                    parents.append(parent + rows.start)
+                    tokens.append(token)
+            self._stream(searches)
+            running = {number: search for number, search in running.items() if not search.done}
+            if not running:
+                return
+            logits = self._take(running, ahead, candidates, torch.cat(parents), torch.cat(tokens))
+
+    def _take(
+        self, running: dict[int, Search], ahead: Ahead, candidates: Tensor, parents: Tensor, tokens: Tensor
+    ) -> Tensor:
+        """Update the model's beams from the searches, and return the logits of the next token, `[R, V]`.
+
+        If all tokens are candidates, the look-ahead pass has the logits; else they need another pass.
+        """
+        # parents, tokens [R]
+        length = max(search.length for search in running.values()) - 1
+        hits = candidates[parents] == tokens[:, None]  # [R, C]
+        at = parents, hits.int().argmax(dim=1)
+        if not bool(hits.any(dim=1).all()):
+            self.passes.follow(parents, length)
+            ahead = self.passes.look_ahead(tokens[:, None])
+            at = torch.arange(len(tokens), device=tokens.device), torch.zeros_like(tokens)
+        self.passes.keep(ahead, *at, length)
+        attention = ahead.attention[at]  # [R, N + 1]
+        for rows, search in self._rows(running):
+            search.settle(attention[rows, -(self._prompts.shape[1] + search.length) :])
+        return ahead.logits[at].float()
+
+    def _rows(self, running: dict[int, Search]) -> Iterator[tuple[slice, Search]]:
+        """Yield each search with the rows of its beams in the model."""
+        beams = self._rule.beams
+        for number, search in enumerate(running.values()):
+            yield slice(number * beams, (number + 1) * beams), search
+
+    def _processed(self, running: dict[int, Search], log_probs: Tensor, logits: Tensor) -> Tensor:
+        """Apply the logits processors; if they leave no candidate, a beam chooses from all tokens. `[R, V]` each."""
+        processed = self._process(running, log_probs)
+        nothing_left = (processed == -torch.inf).all(dim=-1, keepdim=True)  # [R, 1]
+        if not bool(nothing_left.any()):
+            return processed
+        return torch.where(nothing_left, self._process(running, logits.log_softmax(dim=-1)), processed)
+
+    def _process(self, running: dict[int, Search], log_probs: Tensor) -> Tensor:
+        """Apply the processors to one beam of each picture at a time, and to pictures of one length together.
+
+        Processors were made for B rows, and may depend on each row's padding. So rows of the other pictures are
+        included, with arbitrary tokens after their prompts.
+        """
+        if not self._processors:
+            return log_probs
+        processed = torch.empty_like(log_probs)
+        for length in {search.length for search in running.values()}:
+            ids = F.pad(self._prompts, (0, length), value=self._filler)  # [B, S + t]
+            scores = log_probs.new_zeros((len(ids), log_probs.shape[1]))  # [B, V]
+            now = {number: rows.start for number, (rows, _) in zip(running, self._rows(running), strict=True)}
+            now = {number: row for number, row in now.items() if running[number].length == length}
+            pictures, first = list(now), torch.tensor(list(now.values()), device=ids.device)
+            for beam in range(self._rule.beams):
+                ids[pictures, self._prompts.shape[1] :] = torch.stack(
+                    [running[number].beams.tokens[beam] for number in pictures]
+                )
+                scores[pictures] = log_probs[first + beam]
+                processed[first + beam] = self._processors(ids, scores)[pictures]  # type: ignore[arg-type] # LongTensor
+        return processed
+
+    def _stream(self, searches: list[Search]) -> None:
+        """Tell the streamer about each new length that all texts have reached."""
+        reached = min((search.longest for search in searches if not search.done), default=None)
+        if reached is None:
+            reached = max(search.longest for search in searches)
+        while self._streamer is not None and self._streamed < reached:
+            self._streamed += 1
+            self._streamer.put(torch.stack([search.beams.tokens[0, -1] for search in searches]).cpu())

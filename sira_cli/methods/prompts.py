@@ -15,19 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message of a conversation.
+    """One message of a conversation."""
 
-    Attributes:
-        role: the speaker.
-        text: the words.
-        pictures: number of its pictures.
-        parts: its texts, with None for each picture, where pictures stand between words; empty: the pictures come
-            before the text.
-    """
-
-    role: Literal["user", "assistant"]
-    text: str
-    pictures: int = 0
+    role: Literal["user", "assistant"]  # the speaker
+    text: str  # the words
+    pictures: int = 0  # number of its pictures
+    # its texts, with None for each picture, where pictures stand between words; empty: the pictures come before
+    # the text
     parts: tuple[str | None, ...] = ()
 
     @property

@@ -35,20 +35,11 @@ Within = Callable[[], AbstractContextManager[None]]
 def second_pass(
     model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, *, within: Within = nullcontext
 ) -> Iterator[SecondPass]:
-    """Replace the model's logits inside this context by `rule(z, z', t)`, `[B, V]` float32, t = 1 for the first token.
+    """Replace the model's logits inside this context by `rule(z, z', t)`, `[B, V]` float32, t = 1 at the first token.
 
-    Args:
-        model: a Hugging Face LVLM.
-        prompts: `[B, S]` ids of the prompts that `generate` will get.
-        branch: inputs of the B contrast prompts, left-padded, on the model's device.
-        rule: combines the logits of both.
-        within: makes a context in which each pass of the branch runs, for branches of a changed model.
-
-    Raises:
-        UnsupportedModelError: the model cannot be followed, or is not called to continue `prompts`, one text each.
-        AttachError: the model is attached already, or its cache was filled elsewhere.
-        SettingsError: `branch` is not complete.
+    `branch` holds inputs of the B contrast prompts, left-padded; each of its passes runs in a context from `within`.
     """
+    # prompts [B, S]: ids that `generate` will get
     backbone = find_backbone(model)
     passes = SecondPass(model, prompts, branch, rule, within)
     with attached_hooks(model, backbone.norm) as handles:
@@ -57,20 +48,15 @@ def second_pass(
 
 
 class SecondPass:
-    """The contrast branch of B running prompts, made by `second_pass`.
-
-    Attributes:
-        cache: keys and values of the branch, never those of the full stream.
-        steps: passes since the prompt: the t of the rule.
-    """
+    """The contrast branch of B running prompts, made by `second_pass`."""
 
     def __init__(
         self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, within: Within = nullcontext
     ) -> None:
         if not {"input_ids", "attention_mask"} <= branch.keys():
             raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
-        self.cache: DynamicCache | None = None
-        self.steps = 0
+        self.cache: DynamicCache | None = None  # keys and values of the branch, never those of the full stream
+        self.steps = 0  # passes since the prompt: the t of the rule
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
         self._within = within
         self._position_state = position_state(model)

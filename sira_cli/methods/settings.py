@@ -49,11 +49,7 @@ class Setting:
         return f"{words}, or none" if self.optional else words
 
     def parse(self, name: str, text: str, shown: str = "") -> Any:
-        """Convert the text of `--set NAME=TEXT` to a value; `shown` names another option.
-
-        Raises:
-            SettingsError: the text is not of its type, or out of range.
-        """
+        """Convert the text of `--set NAME=TEXT` to a value; `shown` names another option."""
         if self.optional and text.strip().lower() == "none":
             return None
         try:
@@ -64,11 +60,7 @@ class Setting:
         return value
 
     def check(self, name: str, value: Any) -> None:
-        """Check the type and the range of a value.
-
-        Raises:
-            SettingsError: the value has another type or is out of range.
-        """
+        """Check the type and the range of a value."""
         if value is None and self.optional:
             return
         if self.kind is float:

@@ -21,19 +21,13 @@ AUTHORS_ALL = 576
 
 @dataclass(frozen=True)
 class Sid(Method):
-    """(1 + alpha) z - alpha z' with APC; from layer 2 on z' sees only the least attended image tokens.
-
-    Args:
-        alpha: contrast strength.
-        beta: plausibility cut-off.
-        visible: number of image tokens that the contrast stream sees, fewer than the picture has; None: the authors' 50
-            for captions and 100 for questions; for a picture with no more tokens, the authors' share: 50/576 or
-            100/576, rounded, at least one.
-    """
+    """(1 + alpha) z - alpha z' with APC; from layer 2 on z' sees only the least attended image tokens."""
 
     name = "sid"
     alpha: float = setting(0.5, "contrast strength", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
+    # fewer than the picture has; for a picture with no more than the authors' number, their share of its tokens: 50/576
+    # or 100/576, rounded, at least one
     visible: int | None = setting(
         None,
         "image tokens that the contrast stream sees (none: 50 for captions, 100 for questions, or their share of 576)",
@@ -51,11 +45,7 @@ class Sid(Method):
         return Sid(self.alpha, self.beta, self.visible_of(image_tokens))
 
     def visible_of(self, image_tokens: int) -> int:
-        """Return the number of a picture's tokens that the contrast stream sees.
-
-        Raises:
-            PictureSettingsError: the stream would see all of them, so nothing would be contrasted.
-        """
+        """Return the number of a picture's tokens that the contrast stream sees."""
         visible = self.visible or 0
         if visible >= image_tokens:
             raise PictureSettingsError(

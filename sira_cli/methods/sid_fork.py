@@ -42,18 +42,7 @@ def attach_sid(
     beta: float,
     visible: Callable[[int], int],
 ) -> Iterator[Fork]:
-    """Decode `model` with SID inside this context; otherwise as `sira_cli.attach`.
-
-    Args:
-        model: as for `attach`.
-        image_tokens: which positions belong to the image.
-        alpha, beta: contrast strength and plausibility cut-off.
-        visible: returns the number of visible image tokens, from the picture's number.
-
-    Raises:
-        PictureSettingsError: from `visible`.
-        UnsupportedModelError: as `attach`, or the model's first layers rule out the ranking or the fork.
-    """
+    """Decode `model` with SID inside this context; otherwise as `sira_cli.attach`."""
     config = SiraConfig(alpha=alpha, beta=beta, image_tokens=image_tokens)
     with attached(_SidFork(model, config, visible)) as fork:
         yield fork

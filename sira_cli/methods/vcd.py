@@ -26,10 +26,7 @@ _MARKS = {"pixel_attention_mask", "image_position_ids"}  # inputs that tell a pi
 class Vcd(CutContrast):
     """(1 + alpha) z - alpha z' with APC; z' from the picture under `noise_step` steps of diffusion noise.
 
-    Args:
-        alpha: contrast strength.
-        beta: plausibility cut-off; the authors' script for POPE uses 0.2.
-        noise_step: amount of noise, 0 to 999.
+    Its authors' script for POPE uses a beta of 0.2.
     """
 
     name = "vcd"
@@ -75,16 +72,9 @@ def noised(
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
     Each prompt has its own seed, from which its pictures draw their noise e in order, independent of the batch.
-    Padding is unchanged.
-
-    Args:
-        inputs: the processor's output for B prompts.
-        image_tokens: `[B]` number of each prompt's image tokens.
-        copies: copies of a frame in each patch of `pixel_values` (Qwen: temporal_patch_size); all get one e.
-        step: 0 to 999.
-        seeds: B seeds of the noise.
-        counts: B numbers of pictures per prompt; None: one each.
+    Padding is unchanged. Qwen's patches hold `copies` of a frame (temporal_patch_size), which get one e.
     """
+    # image_tokens [B]
     import torch
 
     pixels = inputs["pixel_values"].float()
@@ -165,11 +155,7 @@ def _following(numbers: Sequence[int]) -> Iterator[list[Any]]:
 
 
 def _in_proportion(total: int, image_tokens: Sequence[int]) -> Iterator[slice]:
-    """Yield each prompt's share of `total` parts, as many per image token in all prompts.
-
-    Raises:
-        UnsupportedModelError: the shares are no whole numbers.
-    """
+    """Yield each prompt's share of `total` parts, as many per image token in all prompts."""
     start, tokens = 0, sum(image_tokens)
     for own in image_tokens:
         if own * total % tokens:

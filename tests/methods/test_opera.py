@@ -20,8 +20,7 @@ from sira_cli.core.fork import attach as attach_sira
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods.attaching import attach
 from sira_cli.methods.opera import Opera
-from sira_cli.methods.opera_run import OperaRun
-from sira_cli.methods.opera_search import Ending, Rule, Search
+from sira_cli.methods.opera_search import Ending, OperaRun, Rule, Search
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
 from tests.support import decoding, tiny
