@@ -7,7 +7,6 @@ import functools
 import warnings
 
 import pytest
-import torch
 import transformers as hf
 from packaging.version import Version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -20,7 +19,7 @@ from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
 from tests.support import census, tiny
-from tests.support.helpers import generate_sira, left_pad
+from tests.support.helpers import batch_equals_singles, equal_streams, generate_sira, left_pad
 
 STEPS = 3
 KNOWN = {*EXACT, *REFUSED, *UNSETTLED, *(family.model_type for family in FAMILIES)}
@@ -48,8 +47,7 @@ def check_exact(case: tiny.Tiny, config: SiraConfig, caches: tuple[bool, ...] = 
             # and so does that of Cosmos until transformers 5.22 (other tokens than with one)
             tokens, steps = census.without_cache(case, config, STEPS)
         assert tokens == expected.tokens
-        torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
-        torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
+        equal_streams(steps, expected)
     assert float((expected.full - expected.cf).abs().max()) > 0.005
 
 
@@ -94,15 +92,8 @@ def test_exact_types_in_a_padded_batch(kind: str, monkeypatch: pytest.MonkeyPatc
             monkeypatch.setattr(part, "floor_scale", 8192)
     singles = [case.inputs, census.longer(case, 4)]
     k = min(3, largest_k(case))
-    batch, steps = generate_sira(
-        case.model, census.stacked(kind, left_pad(singles), singles), SiraConfig(k=k), max_new_tokens=2
-    )
-    for row, single in enumerate(singles):
-        tokens, own = generate_sira(case.model, single, SiraConfig(k=k), max_new_tokens=2)
-        assert batch[row].tolist() == tokens[0].tolist()
-        for one, other in zip(steps, own, strict=True):
-            torch.testing.assert_close(one.full[row], other.full[0], atol=1e-4, rtol=0)
-            torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-4, rtol=0)
+    batch = census.stacked(kind, left_pad(singles), singles)
+    batch_equals_singles(case.model, singles, k, 1e-4, batch, max_new_tokens=2)
 
 
 @pytest.mark.parametrize("kind", BUILT)

@@ -13,7 +13,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES
 from sira_cli.core.fork import Step, attach
 from tests.support import tiny
-from tests.support.helpers import generate, generate_sira
+from tests.support.helpers import equal_streams, generate, generate_sira
 
 STEPS = 6
 
@@ -97,8 +97,7 @@ def test_several_images_in_a_prompt(every_family: tiny.Tiny):
     expected = reference.decode(case, 3, 0.5, STEPS)
     tokens, steps = generate_sira(case.model, case.inputs)
     assert tokens[0].tolist() == expected.tokens
-    torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
-    torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
+    equal_streams(steps, expected)
 
 
 @pytest.mark.parametrize("name", tiny.REPRESENTATIVES)

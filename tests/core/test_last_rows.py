@@ -17,7 +17,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
 from tests.support import tiny
-from tests.support.helpers import generate_sira, left_pad
+from tests.support.helpers import equal_streams, generate_sira, left_pad
 from tests.support.prompts import qwen_prompts
 
 
@@ -189,8 +189,7 @@ def test_experts_get_all_rows():
     last = case.model.get_decoder().layers[-1]
     tokens, steps = generate_sira(case.model, case.inputs, SiraConfig(k=3), max_new_tokens=4)
     assert tokens[0].tolist() == expected.tokens
-    torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=1e-4, rtol=0)
-    torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=1e-4, rtol=0)
+    equal_streams(steps, expected)
     prompt = case.inputs["input_ids"].shape[1]
     with attach(case.model, SiraConfig(k=3)), rows_of(experts=last.mlp, o=last.self_attn.o_proj) as seen:
         case.model(**case.inputs)

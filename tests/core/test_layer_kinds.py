@@ -20,7 +20,7 @@ from sira_cli.methods.sid import Sid
 from tests.support import census, tiny
 from tests.support import reference_methods as slow
 from tests.support.decoding import attached
-from tests.support.helpers import generate, generate_sira, hooks, left_pad
+from tests.support.helpers import batch_equals_singles, equal_streams, generate, generate_sira, hooks, left_pad
 
 STEPS = 6  # Llama 4's prompt has 30 tokens and chunks have 16: a new one begins on the way
 
@@ -50,8 +50,7 @@ def test_equals_the_reference(kind: str, k: int):
     whole = census.without_cache(case, SiraConfig(k=k), STEPS)
     for found, seen in ((tokens[0].tolist(), steps), whole):
         assert found == expected.tokens
-        torch.testing.assert_close(torch.cat([step.full for step in seen]), expected.full, atol=1e-5, rtol=0)
-        torch.testing.assert_close(torch.cat([step.cf for step in seen]), expected.cf, atol=1e-5, rtol=0)
+        equal_streams(seen, expected, 1e-5)
     assert float((expected.full - expected.cf).abs().max()) > 0.1
 
 
@@ -87,34 +86,22 @@ def test_the_cache_of_an_indexer():
 
 
 @indexers
-def test_both_streams_of_an_indexer_follow_the_beams():
+def test_both_streams_of_an_indexer_follow_the_beams_and_are_never_cropped():
     case = case_of("dots3_note")
     cache = DynamicCache(config=case.model.config)
-    singles = [case.inputs, census.longer(case, 4)]
-    generate_sira(case.model, left_pad(singles), SiraConfig(k=1), **{CACHE: cache})
+    generate_sira(case.model, left_pad([case.inputs, census.longer(case, 4)]), SiraConfig(k=1), **{CACHE: cache})
     layer = cache.layers[5]
     parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
-    before = [getattr(*part) for part in parts]
-    layer.reorder_cache(torch.tensor([1, 0]))
-    for part, old in zip(parts, before, strict=True):
-        assert torch.equal(getattr(*part), old.flip(0))
-        assert not torch.equal(getattr(*part), old)
-
-
-@indexers
-def test_both_streams_of_an_indexer_are_repeated_and_selected_and_never_cropped():
-    case = case_of("dots3_note")
-    cache = DynamicCache(config=case.model.config)
-    generate_sira(case.model, case.inputs, SiraConfig(k=1), **{CACHE: cache})
-    layer = cache.layers[5]
-    parts = [(layer, "keys"), (layer.cf, "keys"), (layer.cf, "values"), (layer.cf, "indexer_keys")]
-    before = [getattr(*part) for part in parts]
-    layer.batch_repeat_interleave(2)
-    for part, old in zip(parts, before, strict=True):
-        assert torch.equal(getattr(*part), torch.cat([old, old]))
-    layer.batch_select_indices(torch.tensor([1]))
-    for part, old in zip(parts, before, strict=True):
-        assert torch.equal(getattr(*part), old)
+    rows = [(getattr(*part)[0], getattr(*part)[1]) for part in parts]
+    assert not any(torch.equal(first, second) for first, second in rows)
+    for change, order in [
+        (lambda: layer.reorder_cache(torch.tensor([1, 0])), [1, 0]),
+        (lambda: layer.batch_repeat_interleave(2), [1, 1, 0, 0]),
+        (lambda: layer.batch_select_indices(torch.tensor([1, 2])), [1, 0]),
+    ]:
+        change()
+        for part, own in zip(parts, rows, strict=True):
+            assert torch.equal(getattr(*part), torch.stack([own[row] for row in order]))
     with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
         layer.crop(-1)
 
@@ -134,13 +121,7 @@ def test_pictures_of_two_sizes_in_a_batch(kind: str, k: int):
     case = case_of(kind)
     singles = [case.inputs, with_half_a_picture(case)]
     singles = [{name: single[name] for name in singles[0]} for single in singles]
-    tokens, steps = generate_sira(case.model, left_pad(singles), SiraConfig(k=k))
-    for row, single in enumerate(singles):
-        own, seen = generate_sira(case.model, single, SiraConfig(k=k))
-        assert tokens[row].tolist() == own[0].tolist()
-        for one, other in zip(steps, seen, strict=True):
-            torch.testing.assert_close(one.full[row], other.full[0], atol=1e-5, rtol=0)
-            torch.testing.assert_close(one.cf[row], other.cf[0], atol=1e-5, rtol=0)
+    batch_equals_singles(case.model, singles, k, 1e-5)
 
 
 @pytest.mark.parametrize("kind", sorted({"mistral4", "dots3_note"} & census.HERE))

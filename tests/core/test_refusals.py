@@ -155,15 +155,55 @@ def test_a_prompt_without_image(llava: tiny.Tiny):
         generate(llava.model, text)
 
 
-def test_a_prompt_that_ends_with_the_image(llava: tiny.Tiny):
-    ids = tiny.prompt(after=0)
-    refused(llava, ImageTokenError, "ends with an image token", input_ids=ids, attention_mask=torch.ones_like(ids))
+ENDS_IN_ITS_PICTURE = {"input_ids": tiny.prompt(after=0), "attention_mask": torch.ones(1, 21).long()}
 
 
-def test_right_padding(llava: tiny.Tiny):
-    mask = llava.inputs["attention_mask"].clone()
-    mask[:, -2:] = 0
-    refused(llava, ImageTokenError, "pad them on the left", attention_mask=mask)
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (ImageTokenError, "ends with an image token", ENDS_IN_ITS_PICTURE),
+        (ImageTokenError, "pad them on the left", {"attention_mask": (torch.arange(30) < 28)[None].long()}),
+        (ImageTokenError, "leave out guidance_scale", {"guidance_scale": 1.5}),
+        (ImageTokenError, "leave out prefill_chunk_size", {"prefill_chunk_size": 8}),  # a piece ends in the picture
+        (UnsupportedModelError, "chunked prefill", {"prefill_chunk_size": 24}),
+        (
+            UnsupportedModelError,
+            "prompt lookup proposes several tokens .* leave out prompt_lookup_num_tokens",
+            {"prompt_lookup_num_tokens": 2},
+        ),
+        (
+            UnsupportedModelError,
+            "another model propose several tokens.* leave out assistant_model",
+            {"assistant_model": tiny.llava().model},
+        ),
+    ],
+)
+def test_prompts_and_ways_of_generating(llava: tiny.Tiny, error, message, changes):
+    refused(llava, error, message, **changes)
+    assert "generate" not in vars(llava.model)
+
+
+def test_ways_of_calling_the_model(llava: tiny.Tiny):
+    embeddings = llava.model.get_input_embeddings()(llava.inputs["input_ids"])
+    for message, call in [
+        ("without input_ids", {"inputs_embeds": embeddings}),
+        ("return_dict=True", {**llava.inputs, "return_dict": False}),
+    ]:
+        with pytest.raises(UnsupportedModelError, match=message), attach(llava.model):
+            llava.model(**call)
+
+
+def test_a_cache_of_two_streams(llava: tiny.Tiny):
+    """It is of no use outside, nor for a conversation that goes on, and cannot be cropped."""
+    cache = hf.DynamicCache(config=llava.model.config)
+    with attach(llava.model):
+        generate(llava.model, llava.inputs, **{CACHE: cache})
+        with pytest.raises(UnsupportedModelError, match="continued conversations"):
+            llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
+    with pytest.raises(AttachError, match="cannot be used outside"):
+        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+    with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
+        cache.crop(-1)
 
 
 def test_a_cache_filled_outside(llava: tiny.Tiny):
@@ -175,22 +215,6 @@ def test_a_cache_filled_outside(llava: tiny.Tiny):
     }
     with pytest.raises(AttachError, match="filled outside"), attach(llava.model):
         generate(llava.model, longer, **{CACHE: cache})
-
-
-def test_a_cache_taken_outside(llava: tiny.Tiny):
-    cache = hf.DynamicCache(config=llava.model.config)
-    with attach(llava.model):
-        generate(llava.model, llava.inputs, **{CACHE: cache})
-    with pytest.raises(AttachError, match="cannot be used outside"):
-        llava.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
-
-
-def test_a_continued_conversation(llava: tiny.Tiny):
-    cache = hf.DynamicCache(config=llava.model.config)
-    with attach(llava.model):
-        generate(llava.model, llava.inputs, **{CACHE: cache})
-        with pytest.raises(UnsupportedModelError, match="continued conversations"):
-            llava.model(input_ids=torch.tensor([[5, 6, 7]]), **{CACHE: cache})
 
 
 def test_static_caches(llava: tiny.Tiny):
@@ -245,26 +269,6 @@ def test_quantized_layers(llava: tiny.Tiny):
     assert cache.layers == before
 
 
-def test_cropping_the_cache(llava: tiny.Tiny):
-    cache = hf.DynamicCache(config=llava.model.config)
-    with attach(llava.model):
-        generate(llava.model, llava.inputs, **{CACHE: cache})
-    with pytest.raises(UnsupportedModelError, match="cannot be cropped"):
-        cache.crop(-1)
-
-
-def test_chunked_prefill(llava: tiny.Tiny):
-    refused(llava, UnsupportedModelError, "chunked prefill", prefill_chunk_size=24)
-
-
-def test_assisted_generation(llava: tiny.Tiny):
-    message = "prompt lookup proposes several tokens .* leave out prompt_lookup_num_tokens"
-    refused(llava, UnsupportedModelError, message, prompt_lookup_num_tokens=2)
-    message = "another model propose several tokens.* leave out assistant_model"
-    refused(llava, UnsupportedModelError, message, assistant_model=tiny.llava().model)
-    assert "generate" not in vars(llava.model)
-
-
 def test_gradient_checkpointing():
     case = tiny.llava()
     case.model.train()
@@ -283,14 +287,6 @@ def test_a_model_that_is_copied_inside(llava: tiny.Tiny):
         generate(twin, llava.inputs)
     assert not torch.equal(inside, expected)
     assert torch.equal(generate(llava.model, llava.inputs), expected)
-
-
-def test_guidance(llava: tiny.Tiny):
-    refused(llava, ImageTokenError, "leave out guidance_scale", guidance_scale=1.5)
-
-
-def test_pieces_of_a_prompt_that_end_in_its_picture(llava: tiny.Tiny):
-    refused(llava, ImageTokenError, "leave out prefill_chunk_size", prefill_chunk_size=8)
 
 
 def test_threads_inside_one_attach(llava: tiny.Tiny):
@@ -321,17 +317,6 @@ def test_threads_inside_one_attach(llava: tiny.Tiny):
         with pytest.raises(AttachError, match="take turns, with their own lock"):
             generate(llava.model, llava.inputs, streamer=Meanwhile())
     assert (texts, errors) == ([alone], [])
-
-
-def test_inputs_embeds(llava: tiny.Tiny):
-    embeddings = llava.model.get_input_embeddings()(llava.inputs["input_ids"])
-    with pytest.raises(UnsupportedModelError, match="without input_ids"), attach(llava.model):
-        llava.model(inputs_embeds=embeddings)
-
-
-def test_a_tuple_instead_of_an_output(llava: tiny.Tiny):
-    with pytest.raises(UnsupportedModelError, match="return_dict=True"), attach(llava.model):
-        llava.model(**llava.inputs, return_dict=False)
 
 
 def test_a_type_that_was_not_tried_warns(capsys, monkeypatch):

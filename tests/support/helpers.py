@@ -95,6 +95,26 @@ def left_pad(prompts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return batch
 
 
+def equal_streams(steps: Iterable[Step], expected: Any, atol: float = 1e-4) -> None:
+    """Both streams' logits are those of a reference, with `full` and `cf` `[T, V]`."""
+    steps = list(steps)
+    torch.testing.assert_close(torch.cat([step.full for step in steps]), expected.full, atol=atol, rtol=0)
+    torch.testing.assert_close(torch.cat([step.cf for step in steps]), expected.cf, atol=atol, rtol=0)
+
+
+def batch_equals_singles(
+    model: Any, singles: list[dict[str, Tensor]], k: int, atol: float, batch: Any = None, **settings: Any
+) -> None:
+    """Each row of a left-padded batch has the text and both streams' logits of its prompt alone."""
+    tokens, steps = generate_sira(model, left_pad(singles) if batch is None else batch, SiraConfig(k=k), **settings)
+    for row, single in enumerate(singles):
+        own, alone = generate_sira(model, single, SiraConfig(k=k), **settings)
+        assert tokens[row].tolist() == own[0].tolist()
+        for one, other in zip(steps, alone, strict=True):
+            torch.testing.assert_close(one.full[row], other.full[0], atol=atol, rtol=0)
+            torch.testing.assert_close(one.cf[row], other.cf[0], atol=atol, rtol=0)
+
+
 class SlowContrast(LogitsProcessor):
     """The contrast recomputed at every step from the whole sequence: two uncached forwards a row.
 
