@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from PIL import Image
@@ -74,7 +73,7 @@ def captioned_scenes(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] 
     """Return the first scenes as pictures with the model's captions."""
     captioned: list[Picture] = []
     for scene, _, text in _described(lvlm, [held_out(seed) for seed in VALIDATION_SEEDS[:count]]):
-        captioned.append(replace(scene_picture(scene), caption=text))
+        captioned.append(scene_picture(scene).known(caption=text))
         on_progress(len(captioned))
     return captioned
 

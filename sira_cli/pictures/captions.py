@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Captions:
             self.without += 1
             return
         self._numbers[picture.identity] += 1
-        self.pictures.append(replace(picture, caption=text, number=self._numbers[picture.identity], fault=fault))
+        self.pictures.append(picture.known(caption=text, number=self._numbers[picture.identity], fault=fault))
 
 
 def find_captions(

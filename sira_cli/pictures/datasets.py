@@ -224,7 +224,8 @@ class DataFile:
         below = f"/{member}" if member else ""
         place, relative = self.location + below, self.relative + below
         source = SampleSource(place, relative, self.location, member, number, names, listed)
-        return Picture((source,), fault=fault and f"{source.shown}: {fault}")
+        picture = Picture((source,))
+        return picture.known(fault=f"{source.shown}: {fault}") if fault else picture
 
 
 def is_data_file(name: str) -> bool:

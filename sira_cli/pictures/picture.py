@@ -136,11 +136,10 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A named picture, not opened yet, or several that are shown together.
+class About:
+    """What is asked or known about a picture.
 
     Attributes:
-        sources: where it is; of a group, where each picture is.
         together: whether it was named as a group, which may have one picture.
         prompt: the picture's own prompt; None: the run's.
         caption: an existing text about it.
@@ -151,25 +150,52 @@ class Picture:
         reads: the bytes of the latest pictures, the same object in all questions of a run.
     """
 
-    sources: tuple[Source, ...]
     together: bool = False
     prompt: str | None = None
     caption: str | None = None
     number: int = 1
     id: str = ""
     fault: str = ""
-    fields: Mapping[str, Any] | None = field(default=None, compare=False)
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
     reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)
+
+
+_NOTHING = About()  # one for most of a million pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A named picture, not opened yet, or several that are shown together: where each is, and what is asked about it.
+
+    `sources` has one source; for a group, one per picture.
+    """
+
+    sources: tuple[Source, ...]
+    about: About = _NOTHING
+
+    def known(self, **about: Any) -> Picture:
+        """Return the picture with more about it: fields of `About`."""
+        return Picture(self.sources, replace(self.about, **about))
 
     def asking(self, prompt: str, number: str | int, reads: Cache[bytes]) -> Picture:
         """Return the picture with a question about it, of this id. Consecutive questions read it once."""
-        return replace(self, prompt=prompt, id=str(number), reads=reads)
+        return self.known(prompt=prompt, id=str(number), reads=reads)
 
     def asked(self, prompt: str) -> str:
         """Return the prompt for this picture in a run with `prompt`; with a caption, both: they decide the result."""
         if self.caption is not None:
             return json.dumps([prompt, self.caption])
-        return prompt if self.prompt is None else self.prompt
+        return prompt if self.about.prompt is None else self.about.prompt
+
+    @property
+    def caption(self) -> str | None:
+        """An existing text about it."""
+        return self.about.caption
+
+    @property
+    def id(self) -> str:
+        """Unique in a run, if it differs from the name."""
+        return self.about.id
 
     @property
     def location(self) -> str:
@@ -183,7 +209,7 @@ class Picture:
 
     @property
     def _mark(self) -> str:
-        return f"#{self.number}" if self.number > 1 else ""
+        return f"#{self.about.number}" if self.about.number > 1 else ""
 
     @property
     def shown(self) -> str:
@@ -213,17 +239,21 @@ class Picture:
         return self.address not in ("", self.name_in(None))
 
     @property
+    def _has_text(self) -> bool:
+        return self.about.prompt is not None or self.caption is not None
+
+    @property
     def has_columns(self) -> bool:
         """Whether a prompt's `{names}` are its columns."""
-        own = self.prompt is not None or self.caption is not None
-        return not own and (bool(self.fields) if self.together else self.sources[0].has_columns)
+        about = self.about
+        return not self._has_text and (bool(about.fields) if about.together else self.sources[0].has_columns)
 
     def columns(self) -> Mapping[str, Any]:
         """Return texts about the picture by name, for the prompt of a run."""
-        if self.prompt is not None or self.caption is not None:
+        if self._has_text:
             return {}
         self._check()
-        return (self.fields or {}) if self.together else self.sources[0].columns()
+        return self.about.fields if self.about.together else self.sources[0].columns()
 
     def is_missing(self) -> bool:
         """Return whether one of its pictures is known to be missing, without reading it."""
@@ -239,7 +269,7 @@ class Picture:
 
     def images(self, name: str) -> list[str] | None:
         """Return the names of a group's pictures from its name in a record; None if it is no group."""
-        if not self.together:
+        if not self.about.together:
             return None
         name = name.removesuffix(self._mark)
         return parted(name) if len(self.sources) > 1 else [name]
@@ -274,7 +304,8 @@ class Picture:
 
     def read(self) -> bytes:
         """Return the bytes of its file, those of several packed. Safe in threads."""
-        return self._read() if self.reads is None else self.reads.get(self._place, self._read)
+        reads = self.about.reads
+        return self._read() if reads is None else reads.get(self._place, self._read)
 
     def _read(self) -> bytes:
         self._check()
@@ -282,8 +313,8 @@ class Picture:
         return files[0] if len(files) == 1 else pack(files)
 
     def _check(self) -> None:
-        if self.fault:
-            raise PictureError(self.fault)
+        if self.about.fault:
+            raise PictureError(self.about.fault)
 
     def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
         """Yield each source with the bytes that it has read."""
@@ -326,7 +357,7 @@ def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = Non
     sources = tuple(source for picture in pictures for source in picture.sources)
     if not sources:
         raise PictureError("a group of pictures is empty: expected one picture or more")
-    return Picture(sources, together=True, fields=fields)
+    return Picture(sources, About(together=True, fields=fields or {}))
 
 
 def digest_of(hashes: Sequence[str]) -> str:

@@ -8,15 +8,15 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import httpcore2
+import httpx2
 from PIL import Image
 
 from sira_cli import interrupts
@@ -40,15 +40,9 @@ T = TypeVar("T")
 
 
 class _DownloadError(Exception):
-    """A failed download."""
+    """A failed download; `host`: whose address is not public."""
 
-
-class _PrivateAddressError(_DownloadError):
-    """A host has no public address."""
-
-    def __init__(self, host: str, address: str) -> None:
-        super().__init__(f"{host} is at {address}, which is no public address")
-        self.host = host
+    host = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +62,30 @@ class WebSource(Source):
 
     def read(self) -> bytes:
         """Download it."""
-        return self._checked(_in_time)
-
-    def read_here(self) -> bytes:
-        """Download in this thread, for callers that limit threads; otherwise as `read`.
-
-        A name lookup cannot be stopped, so it may take longer.
-        """
-        return self._checked(_download)
-
-    def _checked(self, get: Callable[[str], bytes]) -> bytes:
+        interrupts.check()
         try:
-            data = get(self.location)
-        except _PrivateAddressError as error:
-            failed = f"{self.shown}: failed_to_download:"
-            raise PrivatePictureError(f"{failed} {error}", f"{failed} {error.host} has no public address") from None
-        except _DownloadError as error:
-            raise PictureError(f"{self.shown}: failed_to_download: {error}") from None
-        with self._decoding():
+            data = in_time(lambda: _download(self.location), SECONDS + _LOOK, interrupts.check)
+        except (_DownloadError, TimeoutError) as error:
+            message = f"{self.shown}: failed_to_download: {error if isinstance(error, _DownloadError) else _too_slow()}"
+            if host := getattr(error, "host", ""):
+                public = f"{self.shown}: failed_to_download: {host} has no public address"
+                raise PrivatePictureError(message, public) from None
+            raise PictureError(message) from None
+        try:
             picture_size(self.shown, data)
+        except PictureError as error:
+            self._fail(error)
         return data
 
     def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
         """Decode the picture; if it is cut off, the header alone may be valid."""
-        with self._decoding():
-            return Source.decoded(self, data)
-
-    @contextmanager
-    def _decoding(self) -> Iterator[None]:
         try:
-            yield
+            return Source.decoded(self, data)
         except PictureError as error:
-            raise PictureError(str(error).replace(f"{self.shown}: ", f"{self.shown}: failed_to_decode: ", 1)) from None
+            self._fail(error)
+
+    def _fail(self, error: PictureError) -> NoReturn:
+        raise PictureError(str(error).replace(f"{self.shown}: ", f"{self.shown}: failed_to_decode: ", 1)) from None
 
 
 def is_web(location: str) -> bool:
@@ -133,10 +119,16 @@ class _PublicBackend(httpcore2.SyncBackend):
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore2.NetworkStream:
         """Connect to a host, if its address is public."""
-        addresses = list(dict.fromkeys(str(found[4][0]) for found in _resolved(host, port)))
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
+        addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
         public = [address for address in addresses if is_public(address)]
         if not public:
-            raise _PrivateAddressError(host, addresses[0])
+            private = _DownloadError(f"{host} is at {addresses[0]}, which is no public address")
+            private.host = host
+            raise private
         for address in public:
             try:
                 stream = super().connect_tcp(address, port, _left(self._end, timeout), *args, **options)
@@ -183,22 +175,6 @@ def _too_slow() -> _DownloadError:
     return _DownloadError(f"takes longer than {SECONDS:.0f} s")
 
 
-def _resolved(host: str, port: int) -> Iterable[Any]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _in_time(url: str) -> bytes:
-    """Return the bytes at a URL."""
-    interrupts.check()
-    try:
-        return in_time(lambda: _download(url), SECONDS + _LOOK, interrupts.check)
-    except TimeoutError:
-        raise _too_slow() from None
-
-
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
     """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
 
@@ -232,12 +208,10 @@ def _download(url: str) -> bytes:
             except httpcore2.TimeoutException:
                 _left(end)  # raises if the download as a whole is too slow
                 raise _DownloadError("the server does not answer in time") from None
-            except httpcore2.UnsupportedProtocol as error:
-                raise _DownloadError(str(error)) from None
-            except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
+            except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, OSError) as error:
                 plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
                 raise _DownloadError(plain or type(error).__name__) from None
-            except ValueError as error:
+            except (httpx2.InvalidURL, ValueError) as error:
                 raise _DownloadError(f"is not a URL: {error}") from None
             if isinstance(found, bytes):
                 return found
@@ -247,7 +221,12 @@ def _download(url: str) -> bytes:
 
 def _fetch(connections: httpcore2.ConnectionPool, url: str) -> bytes | str:
     """Return the content at a URL, or the URL that it redirects to."""
-    with connections.stream("GET", _encoded(url), headers=_HEADERS, extensions={"timeout": _WAITS}) as response:
+    if not urlsplit(url).hostname:
+        raise ValueError("it names no host")
+    parts = httpx2.URL(url)  # in ASCII; a password is not part of the request
+    target = httpcore2.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
+    host = (b"Host", parts.netloc)
+    with connections.stream("GET", target, headers=[host, *_HEADERS], extensions={"timeout": _WAITS}) as response:
         headers = {name.lower(): value for name, value in response.headers}
         if response.status in (301, 302, 303, 307, 308) and b"location" in headers:
             return urljoin(url, headers[b"location"].decode("utf-8", "replace"))
@@ -261,15 +240,3 @@ def _fetch(connections: httpcore2.ConnectionPool, url: str) -> bytes | str:
             if len(data) > LARGEST:
                 raise _DownloadError(f"is larger than {LARGEST / 2**20:.0f} MiB")
         return bytes(data)
-
-
-def _encoded(url: str) -> str:
-    """Return a URL in ASCII, without a password and a fragment."""
-    parts = urlsplit(url)
-    if not parts.hostname:
-        raise ValueError("it names no host")
-    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
-    host = f"[{host}]" if ":" in host else host
-    netloc = host if parts.port is None else f"{host}:{parts.port}"
-    path, query = (quote(part, safe="/%:=&?~+!$,;'@()*[]") for part in (parts.path or "/", parts.query))
-    return urlunsplit((parts.scheme.lower(), netloc, path, query, ""))

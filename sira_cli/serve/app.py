@@ -220,7 +220,7 @@ class Server:
         downloaded: dict[str, bytes] = {}
         for url in filter(is_web, urls) if self._allow_urls else ():
             if url not in downloaded:
-                read = WebSource(url, url).read_here
+                read = WebSource(url, url).read
                 downloaded[url] = await asyncio.get_running_loop().run_in_executor(self._downloads, read)
         return await asyncio.to_thread(receive, urls, self._limits, downloaded)
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import pickle
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pyarrow
@@ -110,7 +109,7 @@ def test_the_name_of_a_group_leads_to_its_pictures(folder):
     assert [source.location for source in group.sources] == [f"{folder}/0.png", f"{folder}/1.png"]
     (folder / "0.png | 1.png").write_bytes(PICTURES[2])
     assert recorded("0.png | 1.png", folder).read() == PICTURES[2]  # a file of this name
-    text = replace(group, caption="A dog.", number=2)
+    text = group.known(caption="A dog.", number=2)
     assert text.images(text.name_in(folder)) == ["0.png", "1.png"]
     assert [name for name, _ in text.files(text.read())] == [f"{folder}/0.png", f"{folder}/1.png"]
     web = recorded("https://a.org/x.png | s3://b/y.png", folder)

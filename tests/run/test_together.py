@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -240,7 +239,7 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, f
 
 def test_a_check_asks_about_each_picture_by_itself(folder, demo):
     group = as_picture(["photos/0.png", "photos/1.png"])
-    assert Check.under(demo.preset).about([replace(group, caption="A dog.")]).together == 1
+    assert Check.under(demo.preset).about([group.known(caption="A dog.")]).together == 1
 
 
 def test_groups_are_asked_about_on_a_server(sira, folder, demo):
