@@ -129,11 +129,8 @@ def find_captions(
 
 def check_pictures(captions: Captions) -> None:
     """Check that not all pictures are missing, before a model is loaded."""
-    if captions.pictures and all(picture.is_missing() for picture in captions.pictures):
-        many = len(captions.pictures)
-        others = f", nor any of the other {many - 1}" * (many > 1)
-        where = "; names in a file start from its folder, or from `images=`" * bool(captions.files)
-        raise PictureError(f"{captions.pictures[0].shown}: no such file{others}{where}")
+    advice = "; names in a file start from its folder, or from `images=`" * bool(captions.files)
+    check_any_exists(captions.pictures, advice)
 
 
 def _is_caption_file(place: str) -> bool:

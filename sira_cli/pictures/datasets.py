@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class SampleSource(Source):
     """A row, or a key in a tar file; it may hold several pictures that are shown together.
 
     Attributes:
-        container: path or URI of the file.
+        container: the file.
         member: the row's number, or the name in the tar file; empty for the file as a whole.
         number: of the sample in the file, from 0.
         names: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
@@ -66,7 +66,7 @@ class SampleSource(Source):
         listed: whether the column holds lists.
     """
 
-    container: str
+    container: Source
     member: str
     number: int = -1
     names: tuple[str, ...] = ()
@@ -82,20 +82,20 @@ class SampleSource(Source):
     @property
     def identity(self) -> str:
         """The path without detours, and the name inside."""
-        return f"{_file_of(self.container).identity}/{self.member}"
+        return f"{self.container.identity}/{self.member}"
 
     @property
     def address(self) -> str:
         """The address of the file that holds it, and its name inside."""
-        return self._below(_file_of(self.container).address)
+        return self._below(self.container.address)
 
     def is_missing(self) -> bool:
         """Return whether the file that should hold it does not exist."""
-        return not self.member and _file_of(self.container).is_missing()
+        return not self.member and self.container.is_missing()
 
     def name_in(self, folder: Path | None) -> str:
         """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
-        return self._below(_file_of(self.container).name_in(folder))
+        return self._below(self.container.name_in(folder))
 
     def _below(self, container: str) -> str:
         return f"{container}/{as_text(self.member)}" if self.member else container
@@ -103,7 +103,8 @@ class SampleSource(Source):
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         sample = self._sample()
-        found = [self._file(name, each) for name in self.names for each in _as_list(sample.get(name))]
+        cells = [(name, sample.get(name)) for name in self.names]
+        found = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
         if not found:
             raise self._without(self.names[0])
         return pack(found) if self.several else found[0]
@@ -117,14 +118,15 @@ class SampleSource(Source):
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
         sample = {name: value for name, value in self._sample().items() if name not in self.names}
-        if not is_tar(self.container):
+        if not is_tar(self.container.location):
             return sample
         texts = {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in _TEXTS}
         return columns_of(self.shown, texts)
 
     def _sample(self) -> Sample:
         try:
-            return _shared_pass(self.container, _version(self.container)).sample(self.number)
+            place = self.container.location
+            return _shared_pass(place, _version(place)).sample(self.number)
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
@@ -141,91 +143,80 @@ class SampleSource(Source):
         if is_base64(value):
             with contextlib.suppress(binascii.Error):
                 return base64.b64decode(value.partition("base64,")[2] or value)
-        scheme = self.container.partition("://")[0]
-        if is_web(value) or (stores.is_uri(self.container) and value.startswith(f"{scheme}://")):
+        folder, scheme = os.path.dirname(self.container.location), self.container.location.partition("://")[0]  # noqa: PTH120 (may be a URI)
+        in_store = stores.is_uri(self.container.location)
+        if is_web(value) or (in_store and value.startswith(f"{scheme}://")):
             return located(value).read()
         if stores.is_uri(value):  # a table from elsewhere does not open connections of any kind
             raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
-        if stores.is_uri(self.container):
-            return located(f"{self.container.rpartition('/')[0]}/{value}").read()
-        return located(os.path.join(os.path.dirname(self.container), value)).read()  # noqa: PTH118, PTH120 (may be no text)
+        return located(f"{folder}/{value}" if in_store else os.path.join(folder, value)).read()  # noqa: PTH118 (no text)
 
     def _without(self, column: str) -> PictureError:
         return PictureError(f"{self.shown}: has no picture in column {column}")
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a data set.
+def pictures_in(location: str, relative: str, image: str | None = None) -> Iterator[Picture]:
+    """Yield the pictures in a file, in order. What cannot be read becomes one that raises its error when opened.
 
-    Attributes:
-        location: its path or URI.
-        relative: its path below the folder that was given, or `location`; decides shards.
-        image: the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
-            and name.
+    `image` is the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
+    and name.
     """
+    (container,), last = located(location).sources, ""
 
-    location: str
-    relative: str
-    image: str | None = None
-
-    def pictures(self) -> Iterator[Picture]:
-        """Yield the pictures inside, in order. What cannot be read becomes one that raises its error when opened."""
-        if not stores.is_uri(self.location) and not os.path.lexists(self.location):
-            yield self._picture("", fault="no such file")
-            return
-        last = ""
-        try:
-            for picture in self._members() if is_tar(self.location) else self._rows():
-                last = picture.sources[0].location[len(self.location) + 1 :]
-                yield picture
-        except SiraError:
-            raise
-        except Exception as error:  # of tarfile, pyarrow, pandas, a store
-            after = f" after {one_line(last)}" if last else ""
-            yield self._picture("", fault=f"cannot be read{after}: {_reason(error)}")
-
-    def _members(self) -> Iterator[Picture]:
-        """Yield the picture of each key in a tar file; keys without one are left out."""
-        given = () if self.image is None else self.image.lower().split(",")
-        wanted = [part.removeprefix(".") for each in given if (part := each.strip())]
-        for number, (key, sample) in enumerate(_tar_samples(self.location, read=False)):
-            named = [name for each in wanted for name in sample if name.lower() == each]
-            found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
-            count = len(wanted) or 1
-            if len(found) == count:
-                yield self._picture(f"{key}.{found[0]}" if count == 1 else key, number, tuple(found))
-            elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
-                shown = ", ".join(found[:8])
-                expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
-                fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
-                yield self._picture(key, fault=fault)
-
-    def _rows(self) -> Iterator[Picture]:
-        shown, kinds = one_line(self.location), _kinds(self.location)
-        columns = _picture_columns(shown, kinds, self.image)
-        listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
-        for number in self._numbers(next(iter(kinds))):
-            yield self._picture(str(number), number, columns, listed)
-
-    def _numbers(self, column: str) -> Iterator[int]:
-        if _ending(self.location) == ".parquet":
-            from pyarrow import parquet
-
-            with stores.opened(self.location) as file:
-                number_of_rows = parquet.ParquetFile(file).metadata.num_rows
-            yield from range(number_of_rows)
-        else:
-            yield from (number for number, _ in enumerate(_table(self.location, column)))
-
-    def _picture(
-        self, member: str, number: int = -1, names: tuple[str, ...] = (), listed: bool = False, fault: str = ""
+    def picture(
+        member: str, number: int = -1, names: tuple[str, ...] = (), listed: bool = False, fault: str = ""
     ) -> Picture:
         below = f"/{member}" if member else ""
-        place, relative = self.location + below, self.relative + below
-        source = SampleSource(place, relative, self.location, member, number, names, listed)
-        picture = Picture((source,))
-        return picture.known(fault=f"{source.shown}: {fault}") if fault else picture
+        source = SampleSource(location + below, relative + below, container, member, number, names, listed)
+        found = Picture((source,))
+        return found.known(fault=f"{source.shown}: {fault}") if fault else found
+
+    if container.is_missing():
+        yield picture("", fault="no such file")
+        return
+    try:
+        for found in _members(location, image) if is_tar(location) else _rows(location, image):
+            last = found[0]
+            yield picture(*found)
+    except SiraError:
+        raise
+    except Exception as error:  # of tarfile, pyarrow, pandas, a store
+        after = f" after {one_line(last)}" if last else ""
+        yield picture("", fault=f"cannot be read{after}: {_reason(error)}")
+
+
+_Found = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
+
+
+def _members(location: str, image: str | None) -> Iterator[_Found]:
+    """Yield the picture of each key in a tar file; keys without one are left out."""
+    wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
+    for number, (key, sample) in enumerate(_tar_samples(location, read=False)):
+        named = [name for each in wanted for name in sample if name.lower() == each]
+        found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
+        count = len(wanted) or 1
+        if len(found) == count:
+            yield f"{key}.{found[0]}" if count == 1 else key, number, tuple(found), False, ""
+        elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
+            shown = ", ".join(found[:8])
+            expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
+            fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
+            yield key, -1, (), False, fault
+
+
+def _rows(location: str, image: str | None) -> Iterator[_Found]:
+    kinds = _kinds(location)
+    columns = _picture_columns(one_line(location), kinds, image)
+    listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
+    if _ending(location) == ".parquet":
+        from pyarrow import parquet
+
+        with stores.opened(location) as file:
+            numbers: Iterable[int] = range(parquet.ParquetFile(file).metadata.num_rows)
+    else:
+        numbers = (number for number, _ in enumerate(_table(location, next(iter(kinds)))))
+    for number in numbers:
+        yield str(number), number, columns, listed, ""
 
 
 def is_data_file(name: str) -> bool:
@@ -312,11 +303,6 @@ def _version(location: str) -> tuple[int, ...] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=1024)  # many pictures share few files
-def _file_of(container: str) -> Picture:
-    return located(container)
 
 
 def _samples(location: str) -> Iterator[Sample]:
@@ -422,10 +408,6 @@ def _library(location: str) -> Any:
     if stores.is_uri(location):
         stores.filesystem_of(location)  # refuses what cannot be read here
     return library
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _list(names: Collection[str]) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
-from sira_cli.pictures.datasets import IN_FOLDERS, TARS, DataFile, is_data_file, is_tar
+from sira_cli.pictures.datasets import IN_FOLDERS, TARS, is_data_file, is_tar, pictures_in
 from sira_cli.pictures.names import on_disk, one_line
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
@@ -141,7 +141,7 @@ def find_pictures(
         if location == STDIN:
             inside: Iterable[Picture] = (Picture((StdinSource(STDIN, "", sys.stdin.buffer.read()),)),)
         elif is_data_file(location) and not has_scheme(location):
-            any_data, inside = True, DataFile(location, relative, image_column).pictures()
+            any_data, inside = True, pictures_in(location, relative, image_column)
         else:
             inside = (located(location, relative),)
         for picture in inside:
@@ -160,6 +160,10 @@ def find_pictures(
             f"{shown}: no pictures in this folder{but or ' (subfolders count with -r)' * (not recursive)}"
         )
     return pictures
+
+
+# Lists the names of files and of subfolders in a folder, by its path below the folder that was given: `sub/`.
+_Listing = Callable[[str], tuple[Iterable[str], Iterable[str]]]
 
 
 @dataclass
@@ -181,10 +185,20 @@ class _Looking:
         if path == STDIN or has_scheme(path):
             yield path, path
         elif stores.is_uri(path):
-            yield from self._in_store(path)
+            try:
+                folder, tree = stores.tree(path, self.recursive)
+            except SettingsError:
+                if self.alone:
+                    raise
+                folder, tree = path, None
+            if tree is None:
+                yield path, folder
+            else:
+                inside = self._walk("", "/", lambda below: stores.names(tree, below))
+                yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
         elif _is_folder(path):
-            inside = self._walk(path, self.recursive, self.left_out)
-            yield from _pictures_or_containers((file, os.path.relpath(file, path)) for file in inside)
+            inside = self._walk("", os.sep, lambda below: _names_in(Path(path, below)))
+            yield from _pictures_or_containers((str(Path(path, below)), below or ".") for below in inside)
         elif os.path.lexists(path) or not (matches := _matches(path)):
             yield path, path
         else:
@@ -195,46 +209,33 @@ class _Looking:
                     self.alone = False
                     yield from self.at(match)
 
-    def _in_store(self, uri: str) -> Iterator[tuple[str, str]]:
-        try:
-            listed = list(stores.walk(uri, self.recursive))
-        except SettingsError:
-            if self.alone:
-                raise
-            listed = [(uri, uri)]
-        if any(each == uri for each, _ in listed):
-            yield from listed
-            return
-        systems: dict[str, str] = {}  # their names, by their paths
-        files = []
-        for each, below in listed:
-            if system := _system_folder(below.rpartition("/")[0]):
-                systems[below[: below.index(system) + len(system)]] = system
-            elif _counts(below, self.left_out):
-                files.append((each, below))
-        self.left_out.update(f"{system}/" for system in systems.values())
-        yield from _pictures_or_containers(files)
-
-    def _walk(self, folder: str, recursive: bool, left_out: Counter[str]) -> Iterator[str]:
+    def _walk(self, folder: str, separator: str, listing: _Listing) -> Iterator[str]:
         """Yield a folder's pictures and containers that are not hidden; of an unreadable folder, the folder itself."""
         try:
-            with os.scandir(folder) as entries:
-                inside = sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+            files, folders = listing(folder)
         except OSError:
-            yield folder
+            yield folder.removesuffix(separator)
             return
-        for entry in inside:
-            if not _is_folder(entry.path) and _counts(entry.name, left_out):
-                yield str(Path(folder, entry.name))
-        for entry in inside:
-            if entry.is_dir(follow_symlinks=False):
-                if _system_folder(entry.name):
-                    left_out[f"{entry.name}/"] += 1
-                elif recursive:
-                    yield from self._walk(str(Path(folder, entry.name)), True, left_out)
-                else:
-                    below = self._walk(entry.path, True, Counter())
-                    left_out[f"./{entry.name}/"] += any(Path(each).suffix.lower() in endings() for each in below)
+        yield from (folder + name for name in sorted(files) if name[0] != "." and _counts(name, self.left_out))
+        for name in sorted(folders):
+            below = folder + name + separator
+            if name.startswith("."):
+                continue
+            if _system_folder(name):
+                self.left_out[f"{name}/"] += 1
+            elif self.recursive:
+                yield from self._walk(below, separator, listing)
+            else:
+                inside = _Looking(True, self.alone)._walk(below, separator, listing)
+                self.left_out[f"./{name}/"] += any(Path(each).suffix.lower() in endings() for each in inside)
+
+
+def _names_in(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of files, and of folders but links to folders."""
+    with os.scandir(folder) as entries:
+        inside = list(entries)
+    files = [entry.name for entry in inside if not _is_folder(entry)]
+    return files, [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
 
 
 def _system_folder(path: str) -> str:
@@ -251,10 +252,10 @@ def _counts(name: str, left_out: Counter[str]) -> bool:
     return False
 
 
-def _is_folder(path: str) -> bool:
+def _is_folder(path: str | os.DirEntry[str]) -> bool:
     """Return whether the path is a folder; False for names that no file can have."""
     try:
-        return Path(path).is_dir()
+        return (Path(path) if isinstance(path, str) else path).is_dir()
     except OSError:
         return False
 
@@ -298,21 +299,19 @@ def _expand_ranges(path: str) -> Iterator[str]:
         yield from _expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")
 
 
-def check_any_exists(pictures: Sequence[Picture]) -> None:
+def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
     """Check that not all of some pictures are missing, before a model is loaded."""
     if pictures and all(picture.is_missing() for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
         first = next(source for source in pictures[0].sources if source.is_missing())
-        raise PictureError(f"{first.shown}: no such file{others}")
+        raise PictureError(f"{first.shown}: no such file{others}{advice}")
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:
     """Check that a folder holds any of a benchmark's pictures, before a model is loaded."""
     if not folder.is_dir():
         raise SettingsError(f"`images=` {folder}: is not a folder")
-    if not any(os.path.lexists(on_disk(str(folder / name))) for name in names):
-        others = f", nor any of the other {len(names) - 1}" * (len(names) > 1)
-        raise PictureError(f"{folder / names[0]}: no such file{others}: is `images=` right?")
+    check_any_exists([located(str(folder / name)) for name in names], ": is `images=` right?")
 
 
 def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:

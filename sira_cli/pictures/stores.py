@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from sira_cli.errors import SettingsError
 
+Tree = dict[str, Any]  # what is in a folder, by name: None for a file, a tree for a folder
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -41,30 +42,38 @@ def opened(uri: str) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, file)
 
 
-def walk(uri: str, recursive: bool) -> Iterator[tuple[str, str]]:
-    """Yield URI and path below for every file in a folder but hidden ones; for anything else the URI itself.
+def tree(uri: str, recursive: bool) -> tuple[str, Tree | None]:
+    """Return a folder's URI and everything in it, nested by name; for anything else its path, and None.
 
-    A `*` in the last part of a URI stands for any characters, unless an object has that name. The order is that
-    of a local folder: a folder's files by name, then its subfolders.
+    A `*` in the last part of a URI stands for any characters, unless an object has that name.
     """
     try:
         with _connected(uri):
             filesystem, path = filesystem_of(uri)
-            found: list[str] | None = None
             if filesystem.isdir(path):
-                found = filesystem.find(path, maxdepth=None if recursive else 1)
+                found, folder = filesystem.find(path, maxdepth=None if recursive else 1), uri.rstrip("/")
             elif "*" in path.rpartition("/")[2] and not filesystem.exists(path):
-                found, path = filesystem.glob(path), path.rpartition("/")[0]
+                found, path, folder = filesystem.glob(path), path.rpartition("/")[0], uri.rpartition("/")[0]
+            else:
+                return uri.partition("://")[2], None
     except OSError as error:
         raise SettingsError(f"{public(uri)}: cannot be listed: {error}") from error
-    if found is None:
-        yield uri, uri.partition("://")[2]
-        return
-    below = [name[len(path.rstrip("/")) :].strip("/").split("/") for name in found]
-    visible = [names for names in below if not any(name.startswith(".") for name in names)]
-    folder = uri.rpartition("/")[0] if "*" in uri.rpartition("/")[2] else uri.rstrip("/")
-    for names in sorted(visible, key=lambda names: [(1, name) for name in names[:-1]] + [(0, names[-1])]):
-        yield f"{folder}/{'/'.join(names)}", "/".join(names)
+    root: Tree = {}
+    for name in found:
+        *folders, file = name[len(path.rstrip("/")) :].strip("/").split("/")
+        inside = root
+        for each in folders:
+            inside[each] = inside.get(each) or {}  # an object may have the name of a folder
+            inside = inside[each]
+        inside.setdefault(file, None)
+    return folder, root
+
+
+def names(root: Tree, folder: str) -> tuple[list[str], list[str]]:
+    """Return the names of files and of folders in a folder of a tree, such as `sub/`."""
+    for name in folder.split("/")[:-1]:
+        root = root[name]
+    return [name for name in root if root[name] is None], [name for name in root if root[name] is not None]
 
 
 @contextmanager

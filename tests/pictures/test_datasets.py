@@ -22,7 +22,7 @@ import webdataset
 from pyarrow import feather, parquet
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures.datasets import DataFile
+from sira_cli.pictures.datasets import pictures_in
 from sira_cli.pictures.find import Shard, find_pictures
 from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
 
@@ -181,7 +181,7 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     whole = Path("shards/cc-00000.tar").read_bytes().rstrip(b"\0")
     whole += bytes(-len(whole) % 512)
     Path("odd.tar").write_bytes(whole + claiming("000009.png", size, kind) + whole + bytes(1024))
-    pictures = list(itertools.islice(DataFile("odd.tar", "odd.tar").pictures(), 9))
+    pictures = list(itertools.islice(pictures_in("odd.tar", "odd.tar"), 9))
     assert pictures[0].read() == PICTURES[0]
     assert len(pictures) < 4
     assert pictures[-1].about.fault.startswith("odd.tar: cannot be read after 00000")
