@@ -18,17 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.look.words import (
-    LONGEST,
-    Asked,
-    Thing,
-    WordList,
-    in_singular,
-    is_denied,
-    lists,
-    shipped,
-    words_of,
-)
+from sira_cli.look.words import LONGEST, Asked, Thing, WordList, in_singular, is_denied, lists, shipped, words_of
 
 if TYPE_CHECKING:
     from spacy.language import Language

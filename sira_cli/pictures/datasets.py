@@ -191,7 +191,7 @@ _Found = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, a
 def _members(location: str, image: str | None) -> Iterator[_Found]:
     """Yield the picture of each key in a tar file; keys without one are left out."""
     wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
-    for number, (key, sample) in enumerate(_tar_samples(location, read=False)):
+    for number, (key, sample) in enumerate(_tar_samples(location)):
         named = [name for each in wanted for name in sample if name.lower() == each]
         found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
         count = len(wanted) or 1
@@ -306,12 +306,10 @@ def _version(location: str) -> tuple[int, ...] | None:
 
 
 def _samples(location: str) -> Iterator[Sample]:
-    if is_tar(location):
-        return (sample for _, sample in _tar_samples(location, read=True))
-    return iter(_table(location))
+    return (sample for _, sample in _tar_samples(location)) if is_tar(location) else iter(_table(location))
 
 
-def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
+def _tar_samples(location: str) -> Iterator[tuple[str, Sample]]:
     """Yield key and members, by extension, of each sample in a tar file: the members of a key follow each other.
 
     `load_dataset("webdataset")` would decode each member, and refuse a shard whose samples are of different kinds.
@@ -319,28 +317,24 @@ def _tar_samples(location: str, *, read: bool) -> Iterator[tuple[str, Sample]]:
     library, before = _library(location), ""
     sample: dict[str, bytes] = {}
     for name, file in library.StreamingDownloadManager().iter_archive(_absolute(location)):
-        match = _MEMBER.fullmatch(name)
-        if match is None:
-            continue
-        key, extension = match[1], match[2]
-        if sample and (key != before or extension in sample):
-            yield before, sample
-            sample = {}
-        before, sample[extension] = key, _content(name, file, keep=read)
+        if match := _MEMBER.fullmatch(name):
+            key, extension = match[1], match[2]
+            if sample and (key != before or extension in sample):
+                yield before, sample
+                sample = {}
+            before, sample[extension] = key, _content(name, file)
     if sample:
         yield before, sample
 
 
-def _content(name: str, file: Any, *, keep: bool) -> bytes:
-    """Read a member to its end, as tarfile itself would pass over a missing end; return its bytes, or none."""
-    pieces, size = [], 0
+def _content(name: str, file: Any) -> bytes:
+    """Return the bytes of a member, read to its end: tarfile itself would pass over a missing end."""
+    data = bytearray()
     while piece := file.read(2**20):
-        size += len(piece)
-        if size > _LARGEST:
+        data += piece
+        if len(data) > _LARGEST:
             raise ValueError(f"{one_line(name)} has more than {_LARGEST / 2**30:.0f} GiB")
-        if keep:
-            pieces.append(piece)
-    return b"".join(pieces)
+    return bytes(data)
 
 
 def _table(location: str, column: str | None = None) -> Any:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import os
-import struct
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,6 @@ from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
 _SHOWN = 4  # names of a group in a message
-_LENGTH = struct.Struct(">Q")  # before the bytes of each picture of a group
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,8 @@ class Source(ABC):
         return False
 
     def name_in(self, folder: Path | None) -> str:
-        """Return the picture's name in a record."""
-        return as_text(self.location)
+        """Return the picture's name in a record: where it is, wherever the record is."""
+        return self.address or as_text(self.location)
 
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`."""
@@ -367,14 +366,10 @@ def digest_of(hashes: Sequence[str]) -> str:
 
 def pack(files: Sequence[bytes]) -> bytes:
     """Return the bytes of several files as one."""
-    return b"".join(part for data in files for part in (_LENGTH.pack(len(data)), data))
+    return marshal.dumps([*files])
 
 
 def unpack(data: bytes) -> list[bytes]:
     """Return the files in the bytes made by `pack`."""
-    files, place = [], 0
-    while place < len(data):
-        start = place + _LENGTH.size
-        place = start + _LENGTH.unpack_from(data, place)[0]
-        files.append(data[start:place])
+    files: list[bytes] = marshal.loads(data)
     return files

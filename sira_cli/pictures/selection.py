@@ -1,15 +1,19 @@
-"""Which pictures a run is about: those that paths, lists and files of groups name, or questions about them."""
+"""Which pictures a run is about: those that paths, lists and files of groups name, or questions about them; prompts
+filled from their columns.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import stores
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
@@ -20,6 +24,8 @@ from sira_cli.pictures.sources import STDIN, located
 
 KEPT = 8  # pictures whose bytes wait for the next question about them
 SEVERAL = "images"  # the field of a row with pictures that are shown together
+_NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
+_LOOKED_AT = 20  # pictures of a data set, whose columns may differ
 _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
 
 
@@ -194,3 +200,58 @@ def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
             return str(row[name])
     found = [name for name in row if row[name] and str(row[name]).strip()]
     raise DataError(f"{where}: expected {' or '.join(names)}, found {some(found) or 'nothing'}")
+
+
+def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
+    """Return whether a prompt must be filled: it has `{names}`, and the pictures have columns.
+
+    For pictures in files, columns are text or JSON files next to them. Without columns, braces stay.
+    """
+    names = set(_braces(prompt))
+    if not names:
+        return False
+    rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
+    if not rows:
+        return any(names.intersection(_columns_of(picture)) for picture in pictures)
+    known = list(dict.fromkeys(name for picture in rows for name in _columns_of(picture)))
+    missing = sorted(names.difference(known))
+    if known and missing:
+        raise SettingsError(
+            f"the prompt holds {{{missing[0]}}}, but {rows[0].shown} has only the columns {', '.join(known)}"
+        )
+    return True
+
+
+def filled(prompt: str, picture: Picture) -> str:
+    """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults."""
+    names = _braces(prompt)
+    values = picture.columns() if names else {}
+    missing = [name for name in names if name not in values]
+    if missing:
+        known = ", ".join(picture.columns()) or "none"
+        raise PictureError(f"{picture.shown}: the prompt holds {{{missing[0]}}}, but its columns are {known}")
+    text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
+    if not is_utf8(text):
+        raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
+    return text
+
+
+def _braces(prompt: str) -> list[str]:
+    return list(dict.fromkeys(found[1] for found in _NAME.finditer(prompt)))
+
+
+def _columns_of(picture: Picture) -> Iterable[str]:
+    try:
+        return picture.columns()
+    except PictureError:  # it will be the picture's own error
+        return ()
+
+
+def _as_words(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list) and not any(isinstance(each, dict | list) for each in value):
+        return ", ".join(map(_as_words, value))
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

@@ -105,10 +105,6 @@ class StoreSource(Source):
         """The URI without credentials."""
         return stores.public(self.location)
 
-    def name_in(self, folder: Path | None) -> str:
-        """Return the URI without credentials, wherever the record is."""
-        return stores.public(self.location)
-
     def read(self) -> bytes:
         """Fetch the object."""
         try:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -55,10 +54,6 @@ class WebSource(Source):
     def address(self) -> str:
         """The URL without a password."""
         return as_text(without_password(self.location))
-
-    def name_in(self, folder: Path | None) -> str:
-        """Return the URL without a password, wherever the record is."""
-        return self.address
 
     def read(self) -> bytes:
         """Download it."""

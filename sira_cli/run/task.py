@@ -24,8 +24,8 @@ from sira_cli.models.presets import calibrated
 from sira_cli.models.schema import Schema, SchemaSource
 from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.prompts import filled, needs_columns
 from sira_cli.pictures.rows import brief
+from sira_cli.pictures.selection import filled, needs_columns
 from sira_cli.run.batch import Batch, Item, message, most_that_fit
 from sira_cli.run.records import Result, hash_of
 

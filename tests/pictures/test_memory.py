@@ -133,29 +133,6 @@ def test_what_does_not_fit_waits_and_the_first_comes_first():
     assert order == ["all", "small"]
 
 
-def test_threads_never_hold_more_than_there_is():
-    shared, held, most, lock = opening.Memory(100), 0, 0, threading.Lock()
-
-    def take(needed: int) -> None:
-        nonlocal held, most
-        for _ in range(50):
-            with shared.taken(needed):
-                with lock:
-                    held += needed
-                    most = max(most, held)
-                with lock:
-                    held -= needed
-
-    threads = [threading.Thread(target=take, args=(needed,)) for needed in (60, 50, 40, 30, 100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 0 < most <= 100
-    with shared.taken(100):
-        pass
-
-
 @pytest.mark.parametrize("times", [1, 2])
 def test_where_memory_is_short_a_picture_is_tried_alone_and_then_called_good(monkeypatch, times):
     """The shortage is made up: here it would end the machine first."""

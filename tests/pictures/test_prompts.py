@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli import SettingsError, load, run_pictures
 from sira_cli.pictures.find import find_pictures
-from sira_cli.pictures.prompts import needs_columns
+from sira_cli.pictures.selection import needs_columns
 from tests.support.shards import EXAMPLES, drawn, write_tar
 
 
