@@ -90,19 +90,6 @@ def test_deep_samples_keep_their_brightness(tmp_path, kind, white, suffix):
     assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
 
 
-def test_of_an_animation_the_first_frame(tmp_path):
-    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
-    for suffix in ("gif", "webp", "png"):
-        path = tmp_path / f"moving.{suffix}"
-        frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
-        assert difference(open_picture(path).image, frames[0]) < 3
-
-
-def test_a_wrong_suffix_does_not_matter(photo, tmp_path):
-    path = save(photo, tmp_path / "photo.png").rename(tmp_path / "photo.jpg")
-    assert difference(open_picture(path).image, photo) == 0
-
-
 def error(source) -> str:
     with pytest.raises(PictureError) as raised:
         open_picture(source)
@@ -135,6 +122,16 @@ def test_files_that_are_no_pictures(tmp_path, name, content, message):
     assert error("/dev/zero") == "/dev/zero: is not a regular file"
 
 
+def test_of_an_animation_the_first_frame_whatever_its_name(tmp_path):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
+    for suffix in ("gif", "webp", "png"):
+        path = tmp_path / f"moving.{suffix}"
+        frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
+        for name in ("wrong.jpg", os.fsdecode(b"a'b\"c\n\xff.png")):
+            path = path.rename(tmp_path / name)
+            assert difference(open_picture(path).image, frames[0]) < 3
+
+
 def test_a_decompression_bomb(tmp_path):
     """13 KB that would unfold to 600 megapixels."""
     path = save(Image.new("1", (30000, 20000)), tmp_path / "bomb.png", optimize=True)
@@ -153,12 +150,6 @@ def test_unreadable(photo, tmp_path):
     path = save(photo, tmp_path / "secret.png")
     path.chmod(0)
     assert "cannot be read: Permission denied" in error(path)
-
-
-def test_a_name_with_newline_quotes_and_odd_bytes(photo, tmp_path):
-    path = tmp_path / os.fsdecode(b"a'b\"c\n\xff.png")
-    save(photo, path)
-    assert open_picture(path).image.size == photo.size
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tiff"])

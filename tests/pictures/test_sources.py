@@ -44,6 +44,10 @@ def test_a_folder_is_its_pictures_by_name(tree):
     assert paths(".") == ["a.PNG", "b.jpg"]
     assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpg", "zoo/e.jpg"]
     assert paths("zoo", "b.jpg", "note.txt") == ["zoo/e.jpg", "b.jpg", "note.txt"]  # the order as given
+    assert paths(".", "./b.jpg", "sub/../b.jpg", "b.jpg") == ["a.PNG", "b.jpg"]  # each once
+    assert find_pictures([f"{tree}/sub"], recursive=True) == [
+        located(f"{tree}/sub/{name}", name) for name in ("c.webp", "deep/d.jpg")
+    ]
 
 
 def test_globs_that_no_shell_has_expanded(tree):
@@ -54,17 +58,6 @@ def test_globs_that_no_shell_has_expanded(tree):
     (tree / "[x].jpg").touch()
     (tree / "x.jpg").touch()
     assert paths("[x].jpg") == ["[x].jpg"]  # there is such a file
-
-
-def test_every_picture_once(tree):
-    assert paths(".", "./b.jpg", "sub/../b.jpg", "b.jpg") == ["a.PNG", "b.jpg"]
-
-
-def test_the_path_below_the_folder_that_was_given(tree):
-    assert find_pictures([f"{tree}/sub"], recursive=True) == [
-        located(f"{tree}/sub/c.webp", "c.webp"),
-        located(f"{tree}/sub/deep/d.jpg", "deep/d.jpg"),
-    ]
 
 
 def test_links(tree):
@@ -91,31 +84,24 @@ def test_a_folder_that_cannot_be_read_is_not_forgotten(tree, monkeypatch):
     assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub", "zoo/e.jpg"]
 
 
-def test_shards_are_disjoint_complete_and_stable():
+def test_shards_are_disjoint_complete_and_stable(tree):
     names = [f"folder/{number}.jpg" for number in range(500)]
     shards = [paths(*names, shard=Shard(index, 4)) for index in (1, 2, 3, 4)]
     assert sorted(path for shard in shards for path in shard) == sorted(names)
     assert all(80 < len(shard) < 170 for shard in shards)
     more = paths(*names, "folder/one-more.jpg", shard=Shard(2, 4))
     assert [path for path in more if path in names] == shards[1]
-
-
-def test_shards_do_not_depend_on_where_the_folder_is(tree):
-    one = {picture.relative for picture in find_pictures(["."], recursive=True, shard=Shard(1, 2))}
-    other = {picture.relative for picture in find_pictures([str(tree)], recursive=True, shard=Shard(1, 2))}
-    assert one == other
+    whole = paths(".", recursive=True, shard=Shard(1, 2))
+    elsewhere = find_pictures([str(tree)], recursive=True, shard=Shard(1, 2))
+    assert whole == [picture.relative for picture in elsewhere]
+    assert paths(".", recursive=True, shard=Shard(1, 2), limit=1) == whole[:1]
+    assert paths(".", recursive=True, limit=2) == ["a.PNG", "b.jpg"]
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/4", "1/4/2"])
 def test_bad_shards(text):
     with pytest.raises(SettingsError, match=r"expected I/N with I from 1 to N"):
         Shard.parse(text)
-
-
-def test_limit_counts_the_shards_own(tree):
-    assert paths(".", recursive=True, limit=2) == ["a.PNG", "b.jpg"]
-    whole = paths(".", recursive=True, shard=Shard(1, 2))
-    assert paths(".", recursive=True, shard=Shard(1, 2), limit=1) == whole[:1]
 
 
 @pytest.mark.parametrize(

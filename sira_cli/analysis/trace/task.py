@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,7 +47,7 @@ class Trace(TraceSettings, Task[list[Line]]):
         """Return the prompt about a picture."""
         prompts = self.preset.prompts
         usual = prompts.caption if self.question is None else prompts.asking(self.question)
-        return picture.prompt or usual
+        return picture.about.prompt or usual
 
     def needs_images(self) -> bool:
         """Return True: their sizes are in the trace, and a second look is at them."""
@@ -89,7 +89,7 @@ def read_texts(path: Path) -> list[Picture]:
         if record.get("status", "ok") == "ok":
             if not text.strip():
                 raise SettingsError(f"{where}: the text to force is empty")
-            pictures.append(replace(recorded(name, path.parent), prompt=prompt or None, caption=text))
+            pictures.append(recorded(name, path.parent).known(prompt=prompt or None, caption=text))
     if not pictures:
         raise DataError(f"{path}: holds no texts")
     return pictures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +98,7 @@ def trace(
     for option, text in (("--question", question or ""), ("--force", force or ""), ("--track", track)):
         check_text(option, text)
     if force_from is None:
-        pictures = [replace(picture, caption=force) for picture in selection.selected(paths).pictures()]
+        pictures = [picture.known(caption=force) for picture in selection.selected(paths).pictures()]
     else:
         pictures = read_texts(force_from)
         if paths:
