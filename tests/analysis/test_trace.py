@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -51,7 +50,7 @@ def all_traced(lvlm, *pictures: Picture, batch_size: int = 1, **options) -> list
 
 
 def asked(path: Path, text: str | None = None, prompt: str = PROMPT) -> Picture:
-    return replace(located(str(path)), prompt=prompt, caption=text)
+    return located(str(path)).known(prompt=prompt, caption=text)
 
 
 def traced(lvlm, path: Path, text: str | None = None, prompt: str = PROMPT, **options) -> list[dict]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def test_the_second_look_is_at_the_text_alone(demo, image, planned):
 
 def test_a_trace_has_the_tokens_of_the_thought_and_the_words_of_the_text(demo, planned):
     def traced(lvlm, text=None):
-        picture = replace(located(str(EXAMPLES[0])), caption=text)
+        picture = located(str(EXAMPLES[0])).known(caption=text)
         task = Trace(lvlm.preset, lvlm.decoder, forced=text is not None)
         (event,) = run_traces(task, [picture], lvlm, TraceOutput([picture]))
         assert json.dumps(event.lines, allow_nan=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list
             task = TASKS[kind].of(preset, method, run.get("prompt"), engine="vllm", **more)
         both = []
         for lvlm in (there, here):
-            shown = [replace(located(path), caption=run.get("caption")) for path in pictures]
+            shown = [located(path).known(caption=run.get("caption")) for path in pictures]
             answering = Local(lvlm)
             answering.begin(task)
             events = answering.results((each, each.name_in(None)) for each in shown)
