@@ -114,9 +114,6 @@ def test_cosine_distance():
     rows = torch.randn(2, 50, 64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(cosine_distance(*rows), 1 - F.cosine_similarity(*rows))
     assert torch.equal(cosine_distance(rows[0], rows[0]), torch.zeros(50))
-
-
-def test_small_angles_lose_no_digits():
     angle = 1e-5  # 1 - cos = 5e-11, far below float32's resolution at 1
     a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, angle]])
     assert cosine_distance(a, b).item() == pytest.approx(angle**2 / 2, rel=1e-4)
@@ -134,10 +131,7 @@ def test_kl_divergence():
     assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(
         0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     )
-
-
-def test_what_is_impossible_adds_nothing_to_kl_divergence():
-    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])
+    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])  # what is impossible adds nothing
     assert float(kl_divergence(p.log(), q.log())) == pytest.approx(math.log(2), rel=0, abs=1e-7)
 
 
@@ -282,13 +276,8 @@ def test_json(sira, tmp_path):
     assert (code, err) == (0, "")
     assert file.read_text(encoding="utf-8") == out
     record = json.loads(out)
-    expected = {
-        "schema": "sira.drift/1",
-        "preset": "demo",
-        "prompt": "A dog?",
-        "dtype": "float32",
-        "quantization": None,
-    }
+    expected = {"schema": "sira.drift/1", "preset": "demo", "prompt": "A dog?", "dtype": "float32"}
+    expected |= {"quantization": None}
     expected |= {"k": 3, "layers": 8, "boundary": 5, "pictures": 2, "failures": []}
     assert {name: record[name] for name in expected} == expected
     assert record["perturbations"] == {"blur": 0.05, "patches": 8, "seed": 0}

@@ -9,7 +9,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
 
 import jsonschema
 import pytest
@@ -113,21 +112,14 @@ def test_what_a_second_look_does_not_support_is_marked(tmp_path):
     trace = looked_at(make_trace(text=text), 0.7, dog=0.7, bookshelf=0.25, cat=0.699)
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(trace[-1])
     page = page_of(tmp_path, trace)
+    spans = [attrs["class"].split() for tag, attrs in page.elements if tag == "span" and "title" in attrs]
     marked = [
-        (text, [mark for mark in attrs["class"].split() if mark in ("unsupported", "begins", "ends")])
-        for text, attrs in zip(
-            [token["text"] for token in page.data[0]["tokens"]],
-            [attrs for tag, attrs in page.elements if tag == "span" and "title" in attrs],
-            strict=True,
-        )
+        f"{token['text']}: {' '.join(mark for mark in marks if mark in ('unsupported', 'begins', 'ends'))}"
+        for token, marks in zip(page.data[0]["tokens"], spans, strict=True)
+        if "unsupported" in marks
     ]
-    assert [each for each in marked if each[1]] == [
-        (" books", ["unsupported", "begins"]),
-        ("helf", ["unsupported", "ends"]),
-        (" cat", ["unsupported", "begins", "ends"]),
-        (" books", ["unsupported", "begins"]),
-        ("helf", ["unsupported", "ends"]),
-    ]
+    shelf = [" books: unsupported begins", "helf: unsupported ends"]
+    assert marked == [*shelf, " cat: unsupported begins ends", *shelf]
     assert [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")] == [
         (" dog", 0.7)
     ]
@@ -248,27 +240,16 @@ def test_several_traces_show_what_differs(tmp_path):
     page = page_of(tmp_path, make_trace(), make_trace(k=7, seed=1), failed("photo.jpg: no such file"), make_trace()[:9])
     assert (page.count("article"), page.count("main", "many")) == (4, 1)
     assert page.count("div", "differs") == 3  # K alone, of the three that have settings
-    for text in (
-        "4 traces of cat.png",
-        "Failed.",
-        "photo.jpg: no such file",
-        "Interrupted.",
-        "interrupted after 8 tokens",
-    ):
+    for text in ("4 traces of cat.png", "Failed.", "photo.jpg: no such file", "Interrupted.", "after 8 tokens"):
         assert text in page.text
 
 
 # The picture
 
 
-class Shown(NamedTuple):
-    name: str
-    note: str
-    images: list
-
-
-def shown(path: Path) -> Shown:
-    return Shown(*find_picture(read_traces(path)[0]))
+def shown(path: Path) -> tuple[str, str, list]:
+    """Name, note and images."""
+    return find_picture(read_traces(path)[0])
 
 
 def test_the_picture_beside_the_trace(tmp_path, photos):
@@ -280,24 +261,24 @@ def test_the_picture_beside_the_trace(tmp_path, photos):
     assert (name, note, size) == ("sub/photo.jpg", "", [512, 512])
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
     photo.write_bytes(photos["rocket"].read_bytes())  # it is replaced
-    assert "not the picture that was traced" in shown(trace).note
+    assert "not the picture that was traced" in shown(trace)[1]
     assert "not the picture that was traced" in Page(render(read_traces(trace))).text
-    assert shown(trace).images
+    assert shown(trace)[2]
     Image.new("RGB", (3000, 1500), "teal").save(photo)
-    assert [image[1:] for image in shown(trace).images] == [(640, 320)]
+    assert [image[1:] for image in shown(trace)[2]] == [(640, 320)]
     photo.write_bytes(b"\x89PNG\r\n")
-    assert "not a picture" in shown(trace).note
+    assert "not a picture" in shown(trace)[1]
 
 
 def test_a_picture_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
     line = make_trace(photos["rocket"], text="A.")
     trace = write_traces(tmp_path / "trace.jsonl", line)
-    assert shown(trace).note == ""
+    assert shown(trace)[1] == ""
     line[0]["image"]["path"] = ""  # as from stdin
     write_traces(trace, line)
-    assert shown(trace).images == []
+    assert shown(trace)[2] == []
     monkeypatch.chdir(photos["rocket"].parent)
-    assert shown(trace).images
+    assert shown(trace)[2]
 
 
 @pytest.mark.parametrize("file_name", ["cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])

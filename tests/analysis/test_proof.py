@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,10 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.forward_pass import Step
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.run.lvlm import load
-from tests.support.checkpoints import write_llava, write_qwen
-from tests.support.checkpoints_other import write_gemma4, writer_of
+from tests.support.helpers import mostly_slow
 
-WRITERS: dict[str, Callable[[Path], Path]] = {
-    "llava": write_llava,
-    "qwen3_vl": lambda folder: write_qwen(folder, "3"),
-    "qwen3_5": lambda folder: write_qwen(folder, "3.5"),
-    "gemma4": write_gemma4,
-    "paligemma": writer_of("paligemma"),  # whose processor gives labels, too
-}
+FAMILIES = {"LLaVA-1.5": "llava", "Qwen3.5": "qwen3_5", "Qwen3-VL": "qwen3_vl", "Gemma 4 E": "gemma4"}
+FAMILIES |= {"PaliGemma": "paligemma"}  # whose processor gives labels, too
 SCENE = render(make_scene(1))[0]
 
 
@@ -46,16 +39,10 @@ def qwen(qwen_folder, tmp_path) -> Path:
     return Path(shutil.copytree(qwen_folder, tmp_path / "qwen"))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("llava", "qwen3_5"),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen3_vl", "gemma4", "paligemma")),
-    ],
-)
-def test_a_model_is_exact(kind, tmp_path, sira):
-    folder = WRITERS[kind](tmp_path / kind)
-    code, out, err = sira("presets", "check", "-m", folder, "--json")
+@pytest.mark.parametrize("family", mostly_slow(FAMILIES, "LLaVA-1.5", "Qwen3.5"))
+def test_a_model_is_exact(family, checkpoint_of, sira):
+    kind = FAMILIES[family]
+    code, out, err = sira("presets", "check", "-m", checkpoint_of(family), "--json")
     assert code == 0, err
     proof = json.loads(out)
     assert proof["verdict"] == "exact"

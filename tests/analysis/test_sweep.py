@@ -106,6 +106,9 @@ def picked(questions: QuestionSet, numbers: list[int]) -> QuestionSet:
 
 def test_every_answer_is_that_of_sira_ask(lvlm):
     questions, cells = validation_questions(4), Grid((1, 4, 7), (0.5, 3.0))
+    assert ([int(name) for name in questions.pictures], questions.splits) == (list(VALIDATION_SEEDS[:4]), SPLITS)
+    about = Questions(50).about(held_out(VALIDATION_SEEDS[0]))
+    assert [asked.expected for asked in questions.questions[: len(about)]] == [asked.expected for asked in about]
     found = answers(lvlm, questions, cells, batch_size=16)
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
     assert len(disputed) > 4  # else equal answers would prove little
@@ -173,17 +176,6 @@ def test_pope_files(tmp_path):
         found.picture("a.png").open()
 
 
-def test_scenes_are_the_validation_ones():
-    found = validation_questions(2)
-    assert [int(name) for name in found.pictures] == list(VALIDATION_SEEDS[:2])
-    assert found.splits == SPLITS
-    about = Questions(50).about(held_out(VALIDATION_SEEDS[0]))
-    assert [asked.expected for asked in found.questions[: len(about)]] == [asked.expected for asked in about]
-    assert np.array_equal(
-        np.asarray(found.picture(found.pictures[1]).open().image), np.asarray(render(held_out(VALIDATION_SEEDS[1]))[0])
-    )
-
-
 # --- figures and the best setting
 
 
@@ -234,13 +226,11 @@ def figure(value: float) -> Figure:
     return Figure(value, value, value)
 
 
-def test_ties_go_to_the_smaller_k_then_the_smaller_alpha():
+def test_the_rules_for_scores_and_captions():
     scores = {GREEDY: 99, Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
-    figures = {cell: {"mean accuracy": figure(score)} for cell, score in scores.items()}
-    assert by_score(figures) == Cell(4, 0.5)
+    scored = {cell: {"mean accuracy": figure(score)} for cell, score in scores.items()}
+    assert by_score(scored) == Cell(4, 0.5)  # ties go to the smaller K, then the smaller alpha
 
-
-def test_the_rule_for_captions():
     def row(coverage: float, accuracy: float, chair_i: float) -> dict[str, Figure]:
         values = {"coverage": coverage, "adversarial accuracy": accuracy, "CHAIRi": chair_i}
         return {name: figure(value) for name, value in values.items()}
@@ -302,11 +292,14 @@ def test_what_decides_a_sweep():
     settings = decisive(demo, questions, (0.5,), captions=False)
     assert settings == decisive(demo.with_settings(k=3, alpha=2, max_new_tokens=7), questions, (0.5,), captions=False)
     others = [
-        decisive(demo.with_settings(beta=0.1), questions, (0.5,), captions=False),
-        decisive(demo, validation_questions(2), (0.5,), captions=False),
-        decisive(demo.with_settings(max_new_tokens=7), questions, (0.5,), captions=True),
-        decisive(demo.with_settings(prompt="What?"), questions, (0.5,), captions=True),
-        decisive(demo, questions, (0.5,), captions=True),
+        decisive(preset, asked, (0.5,), captions=captions)
+        for preset, asked, captions in (
+            (demo.with_settings(beta=0.1), questions, False),
+            (demo, validation_questions(2), False),
+            (demo.with_settings(max_new_tokens=7), questions, True),
+            (demo.with_settings(prompt="What?"), questions, True),
+            (demo, questions, True),
+        )
     ]
     assert all(one != other for one, other in itertools.combinations([settings, *others], 2))
 
@@ -525,28 +518,23 @@ def test_what_cannot_be_followed(sira, tmp_path, monkeypatch, options, message):
 # --- the figure
 
 
-def drawn(report: SweepReport, tmp_path: Path) -> np.ndarray:
-    save_plot(report, tmp_path / "sweep.png")
-    with Image.open(tmp_path / "sweep.png") as picture:
-        return np.asarray(picture.convert("RGB"))
-
-
 def test_the_figure(tmp_path):
+    def drawn(report: SweepReport) -> np.ndarray:
+        save_plot(report, tmp_path / "sweep.png")
+        with Image.open(tmp_path / "sweep.png") as picture:
+            return np.asarray(picture.convert("RGB"))
+
     questions = [Question(str(number), "?", number % 2 == 0, SPLITS[: 1 + number % 3]) for number in range(60)]
     rng = np.random.default_rng(1)
     texts = {
         number: ["Yes" if (rng.random() < 0.8) == asked.expected else "No" for _ in GRID.cells()]
         for number, asked in enumerate(questions)
     }
-    pixels = drawn(made_up(texts, questions, GRID), tmp_path)
+    pixels = drawn(made_up(texts, questions, GRID))
     for colour in ((0, 114, 178), (213, 94, 0), (0, 158, 115)):  # a line for each split
         assert (np.abs(pixels.astype(int) - colour).sum(axis=-1) < 8).sum() > 100
-
-
-def test_the_figure_takes_the_nearest_setting_of_the_grid(tmp_path):
-    """Where no setting fulfils the rule for captions, the paper's need not be in the grid."""
-    questions = [Question("a", "?", True, ("adversarial",))]
-    report = made_up({0: ["Yes"] * 7}, questions, Grid((1, 5, 7), (1.0, 2.0)))
-    near, same, other = (drawn(replace(report, best=cell), tmp_path) for cell in (paper(8), Cell(5, 1.0), Cell(1, 1.0)))
+    # The nearest setting of the grid: where no setting fulfils the rule for captions, the paper's need not be in it.
+    report = made_up({0: ["Yes"] * 7}, [Question("a", "?", True, ("adversarial",))], Grid((1, 5, 7), (1.0, 2.0)))
+    near, same, other = (drawn(replace(report, best=cell)) for cell in (paper(8), Cell(5, 1.0), Cell(1, 1.0)))
     assert np.array_equal(near, same)
     assert not np.array_equal(near, other)

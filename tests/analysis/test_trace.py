@@ -153,7 +153,7 @@ def test_texts_scored_together_are_scored_as_alone(demo):
         assert lines[-1]["text"] == picture.caption
 
 
-def test_tokens_are_their_bytes_and_words_their_tokens(demo):
+def test_tokens_are_their_bytes_and_words_their_tokens(demo, llava_folder, photos):
     text = "Ein Café · 猫 🐈!  Two\nlines, well-known"
     lines = traced(demo, EXAMPLES[0], text)
     tokens = lines[1:-1]
@@ -170,14 +170,8 @@ def test_tokens_are_their_bytes_and_words_their_tokens(demo):
         assert word["grounding"] == pytest.approx(float(product), abs=1e-4)
     covered = [step for word in words for step in range(*word["steps"])]
     assert set(covered) >= {step for step, line in enumerate(tokens) if line["token"].strip()}
-
-
-def test_words_of_sentence_pieces(llava_folder, photos):
-    lvlm = load(llava_folder, max_new_tokens=4)
-    text = "a photo of the cup"
-    lines = traced(lvlm, photos["coffee"], text)
-    assert lines[-1]["text"] == text
-    assert [word["word"] for word in lines[-1]["words"]] == text.split()
+    lines = traced(load(llava_folder), photos["coffee"], text := "a photo of the cup")  # of SentencePiece
+    assert ([word["word"] for word in lines[-1]["words"]], lines[-1]["text"]) == (text.split(), text)
     assert "".join(line["token"] for line in lines[1:-1]).strip() == text
 
 
@@ -344,14 +338,11 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
     assert (code, f"line {len(lines) + 1} is not one of a trace" in err) == (2, True)
 
 
-def test_forced_texts_are_told_apart(sira, tmp_path):
+def test_captions_are_scored_and_told_apart(sira, tmp_path):
     file = tmp_path / "all.jsonl"
     for text in ("There is a cat.", "There is a dog.", "There is a cat."):
         assert sira("trace", EXAMPLES[0], "--preset", "demo", "--force", text, "-o", file)[0] == 0
     assert [trace.end.text for trace in read_traces(file)] == ["There is a cat.", "There is a dog."]
-
-
-def test_captions_of_a_file_are_scored(sira, tmp_path):
     records = [
         {"file_name": EXAMPLES[0].name, "text": "There is a cat.", "prompt": "What is this?"},
         {"file_name": EXAMPLES[1].name, "status": "error", "text": ""},
@@ -364,10 +355,8 @@ def test_captions_of_a_file_are_scored(sira, tmp_path):
     code, out, _ = sira("trace", "--force-from", file, "--preset", "demo", "-b", 4)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert [line["prompt"] for line in lines if line["type"] == "run"] == [
-        "What is this?",
-        "Please describe this image in detail.",
-    ]
+    prompts = [line["prompt"] for line in lines if line["type"] == "run"]
+    assert prompts == ["What is this?", "Please describe this image in detail."]
     assert [line["text"] for line in lines if line["type"] == "end"] == ["There is a cat.", "A farm with cows."]
     file.write_text('{"file_name": "a.png"}\n')
     code, _, err = sira("trace", "--force-from", file, "--preset", "demo")

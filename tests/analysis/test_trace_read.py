@@ -34,19 +34,6 @@ def test_a_file_of_several_traces(tmp_path):
     assert found[3].run is None
 
 
-def test_a_line_that_was_cut_off_is_an_interruption(tmp_path):
-    path = write_traces(tmp_path / "trace.jsonl", BASE)
-    path.write_bytes(path.read_bytes()[:-40])
-    (trace,) = read_traces(path)
-    assert (trace.status, len(trace.tokens)) == ("interrupted", 4)
-
-
-def test_blank_lines_and_a_byte_order_mark_do_no_harm(tmp_path):
-    path = write_traces(tmp_path / "trace.jsonl", BASE)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n"))
-    assert len(read_traces(path)) == 1
-
-
 def changed(line: int, key: str, to: object) -> list[dict]:
     trace = copy.deepcopy(BASE)
     trace[line][key] = to
@@ -73,9 +60,14 @@ def test_a_wrong_line_is_named(tmp_path, trace, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_broken_line_in_the_middle_is_no_interruption(tmp_path):
+def test_bytes_that_are_cut_off_broken_or_from_another_editor(tmp_path):
     path = write_traces(tmp_path / "trace.jsonl", BASE)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))
+    whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[:-40])
+    (trace,) = read_traces(path)
+    assert (trace.status, len(trace.tokens)) == ("interrupted", 4)
+    path.write_bytes(b"\xef\xbb\xbf" + whole.replace(b"\n", b"\r\n\r\n"))
+    assert len(read_traces(path)) == 1
+    path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))  # in the middle: no interruption
     with pytest.raises(SiraError, match="line 3: is not JSON"):
         read_traces(path)

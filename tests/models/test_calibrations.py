@@ -61,15 +61,16 @@ def test_without_one_the_command_is_named():
         calibrated(Needy(), "tiny", REVISION)
 
 
-def test_that_of_another_model_is_refused(tmp_path):
-    made(revision="folder-ffffffffffff").write(tmp_path / "other.safetensors")
-    with pytest.raises(SettingsError, match=r"made for /models/tiny \(folder-ffffffffffff\), not for tiny"):
-        calibrated(Needy(calibration=str(tmp_path / "other.safetensors")), "tiny", REVISION)
-
-
-def test_that_for_another_method_is_refused(tmp_path):
-    made(kind="ict").write(tmp_path / "other.safetensors")
-    with pytest.raises(SettingsError, match="a calibration for ict, not for needy"):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"revision": "folder-ffffffffffff"}, r"made for /models/tiny \(folder-ffffffffffff\), not for tiny"),
+        ({"kind": "ict"}, "a calibration for ict, not for needy"),
+    ],
+)
+def test_that_of_another_model_or_method_is_refused(tmp_path, other, message):
+    made(**other).write(tmp_path / "other.safetensors")
+    with pytest.raises(SettingsError, match=message):
         calibrated(Needy(calibration=str(tmp_path / "other.safetensors")), "tiny", REVISION)
 
 

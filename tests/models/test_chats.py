@@ -14,7 +14,6 @@ from sira_cli import load
 from sira_cli.errors import SettingsError
 from sira_cli.methods.prompts import Conversation, Turn
 from sira_cli.models.processor import chat_inputs, load_processor
-from tests.support import checkpoints, checkpoints_other
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 TURNS = (("user", "What is there?"), ("assistant", "There is a dog."), ("user", "And on the left?"))
@@ -48,20 +47,19 @@ def pictures() -> list[Image.Image]:
     return [first, second.crop((0, 0, second.width // 2, second.height))]
 
 
+FAMILIES = pytest.mark.parametrize("family", ["Qwen2.5-VL", "Gemma 3", "Idefics3"])
+
+
 @pytest.mark.parametrize(
     "seen_in",
     [*(pytest.param(each, marks=pytest.mark.slow) for each in ((0,), (2,))), (0, 2)],
     ids=["first", "last", "both"],
 )
-@pytest.mark.parametrize(
-    "write",
-    [checkpoints.write_qwen, checkpoints_other.writer_of("gemma3"), checkpoints_other.writer_of("idefics3")],
-    ids=lambda write: write.__name__,
-)
-def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen_in):
-    folder = write(tmp_path / "checkpoint")
+@FAMILIES
+def test_tokens_and_greedy_texts_are_those_of_transformers(checkpoint_of, family, seen_in):
+    folder = checkpoint_of(family)
     lvlm, images = load(folder, method="greedy", max_new_tokens=6), pictures()[: len(seen_in)]
-    processor = AutoProcessor.from_pretrained(folder) if "qwen" not in write.__name__ else lvlm.processor
+    processor = AutoProcessor.from_pretrained(folder) if "Qwen" not in family else lvlm.processor
     theirs = processor.apply_chat_template(
         their_messages(images, seen_in),
         add_generation_prompt=True,
@@ -82,13 +80,9 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(tmp_path, write, seen
 PARTS = ("This is A:", None, "and B:", None, "What differs?")
 
 
-@pytest.mark.parametrize(
-    "write",
-    [checkpoints.write_qwen, checkpoints_other.writer_of("gemma3"), checkpoints_other.writer_of("idefics3")],
-    ids=lambda write: write.__name__,
-)
-def test_pictures_between_words_stay_there(tmp_path, write):
-    processor = load_processor(write(tmp_path / "checkpoint"))
+@FAMILIES
+def test_pictures_between_words_stay_there(checkpoint_of, family):
+    processor = load_processor(checkpoint_of(family))
     images = iter(pictures())
     content = [{"type": "text", "text": part} if part else {"type": "image", "image": next(images)} for part in PARTS]
     first = {"role": "user", "content": content}
@@ -103,9 +97,9 @@ def test_pictures_between_words_stay_there(tmp_path, write):
     assert str(prompt) != str(Conversation((replace(asked, parts=()), *turns)))
 
 
-def test_a_template_that_puts_pictures_first_may_do_so(tmp_path):
+def test_a_template_that_puts_pictures_first_may_do_so(llava_folder):
     """As one that takes one text per message, and a checkpoint without any template."""
-    processor = load_processor(checkpoints.write_llava(tmp_path / "checkpoint"))
+    processor = load_processor(llava_folder)
     one_text = (
         "{% for message in messages %}{% for part in message['content'] | selectattr('type', 'eq', 'image') %}"
         "<image>{% endfor %}{{ message['content'][-1]['text'] }}{% endfor %}"
@@ -121,17 +115,10 @@ def test_a_template_that_puts_pictures_first_may_do_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("write", "method"),
-    [
-        (checkpoints.write_qwen, "sira"),
-        (checkpoints.write_qwen, "vcd"),
-        (checkpoints_other.writer_of("gemma3"), "sira"),
-        (checkpoints_other.writer_of("idefics3"), "vcd"),
-    ],
-    ids=["qwen, sira", "qwen, vcd", "gemma3, sira", "idefics3, vcd"],
+    ("family", "method"), [("Qwen2.5-VL", "sira"), ("Qwen2.5-VL", "vcd"), ("Gemma 3", "sira"), ("Idefics3", "vcd")]
 )
-def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
-    lvlm = load(write(tmp_path / "checkpoint"), method=method, max_new_tokens=6)
+def test_one_turn_and_several_share_a_batch(checkpoint_of, family, method):
+    lvlm = load(checkpoint_of(family), method=method, max_new_tokens=6)
     one, other = pictures()
     shown = [one, other, [one], [one, other], [other, one]]
     prompts = ["What is there?", conversation(), conversation(2), conversation(0, 2), conversation(0, 2)]
@@ -141,26 +128,19 @@ def test_one_turn_and_several_share_a_batch(tmp_path, write, method):
     assert len({answer.tokens for answer in alone}) > 1
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        checkpoints_other.writer_of("llava_next"),  # leaves out what the assistant said
-        checkpoints_other.writer_of("joycaption"),  # places a picture in every turn
-        checkpoints_other.writer_of("paligemma"),  # has no template
-    ],
-    ids=lambda write: write.__name__,
-)
-def test_a_chat_format_without_room_for_turns_is_refused(tmp_path, write):
-    lvlm = load(write(tmp_path / "checkpoint"))
+# They leave out what the assistant said; place a picture in every turn; have no template.
+@pytest.mark.parametrize("family", ["LLaVA-NeXT", "JoyCaption (LLaVA)", "PaliGemma"])
+def test_a_chat_format_without_room_for_turns_is_refused(checkpoint_of, family):
+    lvlm = load(checkpoint_of(family))
     with pytest.raises(SettingsError, match="one user message with one picture"):
         lvlm.check_prompt(conversation())
     with pytest.raises(SettingsError, match="one user message with one picture"):
         lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
 
 
-def test_a_template_whose_assistant_says_plain_text(tmp_path):
+def test_a_template_whose_assistant_says_plain_text(checkpoint_of):
     """As that of Mistral's checkpoints: lists of parts are for the user only."""
-    lvlm = load(checkpoints_other.writer_of("pixtral")(tmp_path / "checkpoint"))
+    lvlm = load(checkpoint_of("Pixtral (LLaVA)"))
     old, last = lvlm.processor.chat_template, "{%- endif %}{%- endfor %}"
     assert old.endswith(last)
     said = "{%- elif message['role'] == 'assistant' %}{{- message['content'] + '</s>' }}"
@@ -170,8 +150,8 @@ def test_a_template_whose_assistant_says_plain_text(tmp_path):
     assert "[/INST]There is a dog.</s>[INST]And on the left?[/INST]" in said
 
 
-def test_a_conversation_keeps_the_system_message_before_it(tmp_path):
-    lvlm = load(checkpoints.write_qwen(tmp_path / "checkpoint"), system="Be brief.")
+def test_a_conversation_keeps_the_system_message_before_it(qwen_folder):
+    lvlm = load(qwen_folder, system="Be brief.")
     inputs = lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
     said = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
     assert said.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")

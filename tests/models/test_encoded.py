@@ -108,13 +108,6 @@ def test_pictures_of_any_size():
             assert tokens[row].tolist() == generate_sira(model, rows[number])[0][0].tolist()
 
 
-def test_pictures_that_are_all_new_go_together(llava: tiny.Tiny):
-    rows = left_pad([asked(llava, picture, 0) for picture in range(3)])
-    with encodings(llava.model) as runs, EncodedPictures().used_by(llava.model, 3):
-        generate_sira(llava.model, rows, max_new_tokens=1)
-    assert len(runs) == 1
-
-
 def test_a_picture_in_tiles():
     """InternVL's encoder does not learn which tiles are one picture; who asks one question does."""
     case = tiny.FAMILIES["InternVL"]()
@@ -168,24 +161,21 @@ def test_who_replaces_features_keeps_that_to_himself():
             output.pooler_output = output.deepstack_features[0] = None
 
 
-def test_few_pictures_are_kept(llava: tiny.Tiny):
+def test_few_pictures_are_kept_and_new_ones_go_together(llava: tiny.Tiny, monkeypatch):
     encoded = EncodedPictures()
     with encodings(llava.model) as runs, encoded.used_by(llava.model, 1):
         for picture in (*range(MOST + 1), 0, MOST):
             generate_sira(llava.model, asked(llava, picture, 0), max_new_tokens=1)
     assert len(runs) == MOST + 2  # the first one again, the last one not
-
-
-def test_a_type_outside_the_families_encodes_each_time(monkeypatch):
-    case = tiny.llava()
-    monkeypatch.setattr("sira_cli.models.encoded.TESTED", ())
-    with encodings(case.model) as runs, EncodedPictures().used_by(case.model, 1), torch.no_grad():
+    rows = left_pad([asked(llava, picture, 0) for picture in range(3)])
+    with encodings(llava.model) as runs, EncodedPictures().used_by(llava.model, 3):
+        generate_sira(llava.model, rows, max_new_tokens=1)
+    assert len(runs) == 1
+    monkeypatch.setattr("sira_cli.models.encoded.TESTED", ())  # a type outside the families: each time
+    with encodings(llava.model) as runs, EncodedPictures().used_by(llava.model, 1), torch.no_grad():
         for _ in range(2):
-            case.model(**case.inputs)
+            llava.model(**llava.inputs)
     assert len(runs) == 2
-
-
-def test_the_model_is_as_before_after_an_error(llava: tiny.Tiny):
     with pytest.raises(ZeroDivisionError), EncodedPictures().used_by(llava.model, 1):
         raise ZeroDivisionError
     assert "get_image_features" not in vars(llava.model.base_model)

@@ -131,13 +131,8 @@ def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp
     assert "Download(model='owner/model', revision='main', gigabytes=1.3e-08," in announced
     folder, revision = found.split()
     assert revision == COMMIT
-    names = sorted(path.name for path in Path(folder).iterdir())
-    assert names == [
-        "config.json",
-        "model.safetensors",
-        "preprocessor_config.json",
-        "tokenizer.json",
-    ]  # neither pickle nor copy
+    names = {path.name for path in Path(folder).iterdir()}  # neither pickle nor copy
+    assert names == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
     requests.clear()
     assert ask(tmp_path, endpoint, "owner/model") == found
     assert ask(tmp_path, endpoint, "owner/model", COMMIT) == found
@@ -146,6 +141,8 @@ def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp
 
 def test_a_torn_download_is_completed(hub, tmp_path):
     endpoint, _ = hub
+    folder = Path(ask(tmp_path, endpoint, "owner/model", what="config"))
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
     folder = Path(ask(tmp_path, endpoint, "owner/model").splitlines()[-1].split()[0])
     (folder / "model.safetensors").unlink()
     assert "fetching" in ask(tmp_path, endpoint, "owner/model")
@@ -206,11 +203,6 @@ for case in map(json.loads, cases):
     assert sum("GET" in request and "/resolve/" in request for request in requests) == len(REFUSED)
 
 
-def test_only_the_config(hub, tmp_path):
-    folder = Path(ask(tmp_path, hub[0], "owner/model", what="config"))
-    assert [path.name for path in folder.iterdir()] == ["config.json"]
-
-
 @pytest.mark.parametrize(
     ("model", "revision", "message"),
     [
@@ -239,28 +231,13 @@ def test_offline_mode(tmp_path):
         find_checkpoint("owner/model-that-is-not-cached", offline=True)
 
 
-def test_a_folder(tmp_path):
-    folder = make_folder(tmp_path / "model")
-    found = find_checkpoint(str(folder))
-    assert found.folder == folder
-    assert find_config(str(folder)) == folder
-
-
 def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
-    folder = make_folder(tmp_path / "model")
-    before = find_checkpoint(str(folder)).revision
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    assert find_checkpoint(str(copy)).revision == before
-    (copy / "model.safetensors").write_bytes(b"WEIGHTS")
-    assert find_checkpoint(str(copy)).revision != before
-
-
-def test_the_revision_of_a_folder_sees_merged_weights_and_other_files(tmp_path):
     folder = make_folder(tmp_path / "model")
     weights = bytearray(30 << 20)
     (folder / "model.safetensors").write_bytes(weights)
     seen = {find_checkpoint(str(folder)).revision}
+    shutil.copytree(folder, tmp_path / "copy")
+    assert {find_checkpoint(str(tmp_path / "copy")).revision} == seen
     weights[10 << 20 : 20 << 20] = b"\1" * (10 << 20)  # some layers in the middle
     (folder / "model.safetensors").write_bytes(weights)
     seen.add(find_checkpoint(str(folder)).revision)
@@ -276,21 +253,19 @@ def test_the_revision_of_a_folder_sees_merged_weights_and_other_files(tmp_path):
         ("model.safetensors", "no safetensors weights, and `sira` loads no pickles"),
         ("tokenizer.json", "no tokenizer"),
         ("preprocessor_config.json", "no image processor"),
+        ("model-2.safetensors", r"model-2\.safetensors is missing"),
     ],
 )
 def test_what_a_folder_lacks_is_named(tmp_path, missing, message):
     folder = make_folder(tmp_path / "model")
+    assert find_checkpoint(str(folder)).folder == find_config(str(folder)) == folder
+    if missing == "model-2.safetensors":
+        index = {"weight_map": {"a": "model-1.safetensors", "b": missing}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        for shard in ("model-1.safetensors", missing):
+            (folder / shard).touch()
     (folder / missing).unlink()
     with pytest.raises(ModelNotFoundError, match=message):
-        find_checkpoint(str(folder))
-
-
-def test_a_missing_shard_is_named(tmp_path):
-    folder = make_folder(tmp_path / "model")
-    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "model-1.safetensors").touch()
-    with pytest.raises(ModelNotFoundError, match=r"model-2\.safetensors is missing"):
         find_checkpoint(str(folder))
 
 

@@ -27,44 +27,20 @@ from tests.support.helpers import mostly_slow
 from tests.support.tiny_parts import TinyPrompt
 
 QUESTION = "Is there a cat on the table?"
-IMAGE_TOKENS = {
-    "llava-1.5-7b": 576,
-    "llava-1.5-13b": 576,
-    "llava-next-mistral-7b": 2340,
-    "qwen2-vl-7b": 391,
-    "qwen2.5-vl-3b": 391,
-    "qwen2.5-vl-7b": 391,
-    "qwen3-vl-8b": 300,
-    "gemma3-4b": 256,
-    "internvl3-8b": 3328,
-    "joycaption-beta-one": 729,
-    "smolvlm2-2.2b": 1053,
-}
-ENDS = {
-    "llava-1.5-7b": (2,),
-    "llava-1.5-13b": (2,),
-    "llava-next-mistral-7b": (2,),
-    "qwen2-vl-7b": (151645, 151643),
-    "qwen2.5-vl-3b": (151645, 151643),
-    "qwen2.5-vl-7b": (151645, 151643),
-    "qwen3-vl-8b": (151645, 151643),
-    "gemma3-4b": (1, 106),
-    "internvl3-8b": (151645,),
-    "joycaption-beta-one": (128001, 128008, 128009),
-    "smolvlm2-2.2b": (49279,),
-}
-GIGABYTES = {
-    "llava-1.5-7b": 14.1,
-    "llava-1.5-13b": 26.7,
-    "llava-next-mistral-7b": 15.1,
-    "qwen2-vl-7b": 16.6,
-    "qwen2.5-vl-3b": 7.5,
-    "qwen2.5-vl-7b": 16.6,
-    "qwen3-vl-8b": 17.5,
-    "gemma3-4b": 8.6,
-    "internvl3-8b": 15.9,
-    "joycaption-beta-one": 17.0,
-    "smolvlm2-2.2b": 9.0,
+QWEN = (151645, 151643)
+# Image tokens of the photograph, end tokens, and gigabytes of weights.
+KNOWN: dict[str, tuple[int, tuple[int, ...], float]] = {
+    "llava-1.5-7b": (576, (2,), 14.1),
+    "llava-1.5-13b": (576, (2,), 26.7),
+    "llava-next-mistral-7b": (2340, (2,), 15.1),
+    "qwen2-vl-7b": (391, QWEN, 16.6),
+    "qwen2.5-vl-3b": (391, QWEN, 7.5),
+    "qwen2.5-vl-7b": (391, QWEN, 16.6),
+    "qwen3-vl-8b": (300, QWEN, 17.5),
+    "gemma3-4b": (256, (1, 106), 8.6),
+    "internvl3-8b": (3328, (151645,), 15.9),
+    "joycaption-beta-one": (729, (128001, 128008, 128009), 17.0),
+    "smolvlm2-2.2b": (1053, (49279,), 9.0),
 }
 # Pictures with few tiles for those that cut them up.
 STRIPS = ("llava-next-mistral-7b", "smolvlm2-2.2b")
@@ -84,7 +60,7 @@ def test_image_tokens_of_a_photograph(name, tmp_path):
     processor = load_processor(tmp_path / name, image=preset.image)
     photograph = Image.fromarray(data.coffee()).resize((640, 480))
     inputs = chat_inputs(processor, config.model_type, [photograph], [QUESTION], system=preset.prompts.system)
-    assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == IMAGE_TOKENS[name]
+    assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == KNOWN[name][0]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +72,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     lvlm = load(preset, dtype="float32", max_new_tokens=3)
     picture = Image.fromarray(data.rocket()).resize((320, 32) if name in STRIPS else (64, 64))
     inputs = lvlm.prepare([picture], [QUESTION])
-    assert lvlm.ends.ids == ENDS[name]
+    assert lvlm.ends.ids == KNOWN[name][1]
     (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
     grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
     prompt = TinyPrompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
@@ -123,7 +99,7 @@ def _papers_k(preset: Preset, layers: int) -> int:
 @pytest.mark.parametrize("name", layouts.NAMES)
 def test_sizes(name, tmp_path):
     facts = inspect_model(str(layouts.write_config(name, tmp_path / name)))
-    assert round(facts.gigabytes, 1) == presets.find(name).download_gb == GIGABYTES[name]
+    assert round(facts.gigabytes, 1) == presets.find(name).download_gb == KNOWN[name][2]
 
 
 @pytest.mark.parametrize("name", layouts.SIZES)

@@ -18,8 +18,6 @@ from sira_cli.core.cache import ROOM
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
 from sira_cli.run.lvlm import Lvlm
-from tests.support.checkpoints import write_qwen
-from tests.support.checkpoints_other import WRITERS
 
 STEPS = 70  # more than a cache's room
 IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
@@ -68,18 +66,13 @@ def logits(lvlm: Lvlm) -> int:
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory, llava_folder) -> Any:
+def loaded(checkpoint_of) -> Any:
     """A family's model under a method, loaded once."""
     made: dict[str, Lvlm] = {}
 
     def under(family: str, method: str, **settings: Any) -> Lvlm:
         if family not in made:
-            folder = llava_folder
-            if family == "Qwen3.5":
-                folder = write_qwen(tmp_path_factory.mktemp("checkpoint") / family, "3.5")
-            if family in WRITERS:
-                folder = WRITERS[family](tmp_path_factory.mktemp("checkpoint") / family)
-            made[family] = load(folder, dtype="float32", max_new_tokens=STEPS)
+            made[family] = load(checkpoint_of(family), dtype="float32", max_new_tokens=STEPS)
         lvlm = made[family]
         return lvlm.under(methods.find(method), lvlm.preset.with_settings(**settings))
 
@@ -89,18 +82,18 @@ def loaded(tmp_path_factory, llava_folder) -> Any:
 @pytest.mark.parametrize(
     ("family", "method", "settings"),
     [
-        ("llava", "sira", {}),
-        ("llava", "greedy", {"num_beams": 3}),
-        ("llava", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
+        ("LLaVA-1.5", "sira", {}),
+        ("LLaVA-1.5", "greedy", {"num_beams": 3}),
+        ("LLaVA-1.5", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
         ("Gemma 3", "sira", {}),  # sliding windows
         ("Qwen3.5", "sira", {}),  # recurrent states
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
-                ("llava", "sira", {"k": 1}),
-                ("llava", "greedy", {}),
-                ("llava", "vcd", {}),
-                ("llava", "sid", {}),
+                ("LLaVA-1.5", "sira", {"k": 1}),
+                ("LLaVA-1.5", "greedy", {}),
+                ("LLaVA-1.5", "vcd", {}),
+                ("LLaVA-1.5", "sid", {}),
                 ("Gemma 3", "greedy", {}),
                 ("Qwen3.5", "greedy", {}),
             )
@@ -124,37 +117,29 @@ def test_the_peak_of_a_prefill_holds_its_caches_and_what_the_process_took():
     assert 60 << 20 < peak.bytes < 200 << 20
 
 
-def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(monkeypatch):
-    """No GPU here: torch's counters are stand-ins, which say 5 GB before and 8 GB at most, and 20 GB free."""
-    device, calls = torch.device("cuda:1"), []
+@pytest.mark.parametrize(
+    ("before", "most", "free", "reserved", "peak", "left"),
+    [((5,), (8,), (20,), 2, 3, 22), ((5, 7), (8, 11), (20, 30), 0, 7, 20)],
+    ids=["one GPU", "several: the peak is of all, and the least free memory counts"],
+)
+def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(
+    before, most, free, reserved, peak, left, monkeypatch
+):
+    """No GPU here: torch's counters are stand-ins, in GiB; what is reserved and not in use is free as well."""
+    devices, calls = [torch.device("cuda", number) for number in range(len(before))], []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda where: calls.append(("wait", where)))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: calls.append(("reset", where)))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: 5 << 30)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: 8 << 30)
-    with peak_memory(device) as peak:
-        calls.append(("work", device))
-    assert peak.bytes == 3 << 30
-    assert calls == [(name, device) for name in ("wait", "reset", "work", "wait")]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda where: (20 << 30, 80 << 30))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: 7 << 30)  # 2 GB of it are not in use
-    assert free_memory(device) == int(0.9 * (22 << 30))
-    assert most_pictures(device) == 256
-
-
-def test_on_several_gpus_the_peak_is_of_all_and_the_least_free_memory_counts(monkeypatch):
-    """So that the batch is rather too small than too large. Stand-ins, as above."""
-    devices = torch.device("cuda:0"), torch.device("cuda:1")
-    before, most, free = dict(zip(devices, (5, 7), strict=True)), dict(zip(devices, (8, 11), strict=True)), (20, 30)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda where: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: None)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: before[where] << 30)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: before[where] << 30)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: most[where] << 30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: before[where.index] << 30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: (before[where.index] + reserved) << 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: most[where.index] << 30)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda where: (free[where.index] << 30, 80 << 30))
-    with peak_memory(*devices) as peak:
-        pass
-    assert peak.bytes == 7 << 30
-    assert free_memory(*devices) == int(0.9 * (20 << 30))
+    with peak_memory(*devices) as found:
+        calls.append(("work", None))
+    assert found.bytes == peak << 30
+    kinds = [name for name, _ in calls]
+    assert kinds == ["wait"] * len(devices) + ["reset"] * len(devices) + ["work"] + ["wait"] * len(devices)
+    assert free_memory(*devices) == int(0.9 * (left << 30))
+    assert most_pictures(devices[0]) == 256
 
 
 def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):

@@ -27,7 +27,7 @@ from sira_cli.errors import HugePictureError
 from sira_cli.models import presets
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
-from tests.support.checkpoints_other import WRITERS, write_gemma4
+from tests.support.checkpoints_other import WRITERS
 from tests.support.helpers import SlowContrast, mostly_slow
 from tests.support.tiny import Tiny
 
@@ -43,11 +43,6 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def checkpoint(family: str, checkpoint_of: Callable[[str], Path]) -> Path:
-    return checkpoint_of(family)
-
-
-@pytest.fixture
 def pictures(tmp_path: Path) -> list[Path]:
     """A landscape and a portrait."""
     photographs = {"cat.jpg": data.chelsea(), "astronaut.jpg": data.astronaut()[:, 80:400]}
@@ -56,21 +51,32 @@ def pictures(tmp_path: Path) -> list[Path]:
     return [tmp_path / name for name in photographs]
 
 
-def test_sira_captions_pictures(checkpoint, pictures):
+def test_prompt_pixels_and_greedy_text_are_those_of_transformers(family, checkpoint_of, pictures):
+    checkpoint = checkpoint_of(family)
     model = load(checkpoint, max_new_tokens=6)
-    image_token = _image_token(checkpoint)
+    greedy = model.under("greedy")
+    dtype = model.model.dtype  # `auto` depends on the machine
+    plain = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=dtype)
+    tokenizer, image_token = AutoTokenizer.from_pretrained(checkpoint), _image_token(checkpoint)
     for picture in pictures:
-        result = model.caption(picture, PROMPT)
-        ids = _inputs(model, picture)["input_ids"][0]
-        assert result.status == "ok"
-        assert result.text
-        assert result.output_tokens == 6
-        assert result.prompt_tokens == len(ids)
-        assert result.image_tokens == ids.tolist().count(image_token) > 0
+        ours, theirs = _inputs(model, picture), _their_inputs(family, checkpoint, picture)
+        assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
+        assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
+        for name in ours.keys() & theirs.keys():
+            assert torch.equal(ours[name], theirs[name]), name
+        ids = ours["input_ids"][0].tolist()
         assert PROMPT in model.processor.tokenizer.decode(ids)
+        output = plain.generate(**theirs.to(dtype=dtype), do_sample=False, max_new_tokens=6)
+        text = tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True).strip()
+        assert greedy.caption(picture, PROMPT).text == text
+        result = model.caption(picture, PROMPT)
+        assert (result.status, result.output_tokens, result.prompt_tokens) == ("ok", 6, len(ids))
+        assert result.image_tokens == ids.count(image_token) > 0
+        assert result.text
 
 
-def test_the_model_is_the_one_in_the_files(family, checkpoint):
+def test_the_model_is_the_one_in_the_files(family, checkpoint_of):
+    checkpoint = checkpoint_of(family)
     dtype = json.loads((checkpoint / "config.json").read_text())["torch_dtype"]
     model = load(checkpoint, dtype=dtype).model  # auto may be another one, where the processor has no arithmetic for it
     assert model.dtype == getattr(torch, dtype)
@@ -80,29 +86,6 @@ def test_the_model_is_the_one_in_the_files(family, checkpoint):
         heads = [name for name in weights.keys() if name.endswith("lm_head.weight")]  # noqa: SIM118 # no mapping
         head = weights.get_tensor(heads[0]) if heads else model.get_input_embeddings().weight
     assert torch.equal(model.get_output_embeddings().weight, head)
-
-
-def test_prompt_and_pixels_are_those_of_transformers(family, checkpoint, pictures):
-    model = load(checkpoint)
-    for picture in pictures:
-        ours, theirs = _inputs(model, picture), _their_inputs(family, checkpoint, picture)
-        assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
-        assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
-        for name in ours.keys() & theirs.keys():
-            assert torch.equal(ours[name], theirs[name]), name
-
-
-def test_greedy_text_is_that_of_transformers(family, checkpoint, pictures):
-    model = load(checkpoint, method="greedy", max_new_tokens=6)
-    plain = AutoModelForImageTextToText.from_pretrained(
-        checkpoint, dtype=model.model.dtype
-    )  # `auto` depends on the machine
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    for picture in pictures:
-        inputs = _their_inputs(family, checkpoint, picture).to(dtype=plain.dtype)
-        output = plain.generate(**inputs, do_sample=False, max_new_tokens=6)
-        text = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
-        assert model.caption(picture, PROMPT).text == text
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -207,8 +190,8 @@ BY_HAND: dict[str, Callable[..., tuple[Any, str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def gemma(tmp_path_factory):
-    return load(write_gemma4(tmp_path_factory.mktemp("gemma4") / "checkpoint"), max_new_tokens=6, dtype="float32")
+def gemma(checkpoint_of):
+    return load(checkpoint_of("Gemma 4 E"), max_new_tokens=6, dtype="float32")
 
 
 def test_the_prompt_has_the_picture_and_no_thought(gemma, photos):

@@ -46,10 +46,10 @@ def without_class_token(folder: Path) -> None:
     without(folder / "processor_config.json", "num_additional_image_tokens")
 
 
-def without_padding(folder: Path) -> None:
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            without(folder / name, "pad_token")
+def without_padding(folder: Path, *more: str) -> None:
+    for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
+        if path.is_file():
+            without(path, "pad_token", *more)
 
 
 @pytest.fixture
@@ -86,9 +86,7 @@ def test_an_older_folder_gives_the_same_texts(checkpoint: Path, tmp_path, photos
 def test_what_nothing_tells_is_refused_when_loading(llava_folder, tmp_path):
     folder = tmp_path / "older"
     shutil.copytree(llava_folder, folder)
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            without(folder / name, "pad_token", "eos_token")
+    without_padding(folder, "eos_token")
     with pytest.raises(UnsupportedModelError, match="neither a padding token nor an end token"):
         load(folder)
 

@@ -9,24 +9,17 @@ from transformers import AutoTokenizer
 
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.vocabulary import Detokenizer, Vocabulary
-from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
-from tests.support.checkpoints_other import write_gemma4, writer_of
+from tests.support.checkpoints import ALWAYS_THINKING, THINKING
 
 ENDS = {"qwen3": "<|im_end|>", "qwen2.5": "<|im_end|>", "gemma4": "<turn|>"}
 KIMI = "<|im_assistant|>assistant<|im_middle|>"  # the end of Kimi-VL's template, which says nothing of thoughts
 
 
 @pytest.fixture(scope="module")
-def vocabularies(tmp_path_factory):
+def vocabularies(checkpoint_of):
     """Of Qwen3, where markers are tokens; of Qwen2.5, where they are text; of Gemma 4, where they are special."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    folders = {
-        "qwen3": write_qwen(folder / "qwen3", "3"),
-        "qwen2.5": write_qwen(folder / "qwen2.5"),
-        "gemma4": write_gemma4(folder / "gemma4"),
-        "llama": writer_of("llava_next")(folder / "llama"),
-    }
-    return {name: Vocabulary(AutoTokenizer.from_pretrained(place)) for name, place in folders.items()}
+    families = {"qwen3": "Qwen3-VL", "qwen2.5": "Qwen2.5-VL", "gemma4": "Gemma 4 E", "llama": "LLaVA-NeXT"}
+    return {name: Vocabulary(AutoTokenizer.from_pretrained(checkpoint_of(family))) for name, family in families.items()}
 
 
 # What a model writes; what is its text, its reasoning, and whether it has come to the end of it.

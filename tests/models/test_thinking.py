@@ -17,7 +17,6 @@ from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.run import run_pictures
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
-from tests.support.checkpoints_other import write_gemma4
 from tests.support.scripted import script, written
 
 QUESTION = "Is there a cat on the table?"
@@ -26,14 +25,13 @@ TEXT = "A cat on the table."
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, checkpoint_of):
     """Qwen3.5, whose template has a switch; Qwen3-VL-Thinking, which always thinks; Qwen3-VL, which never does."""
-    folder = tmp_path_factory.mktemp("checkpoints")
     return {
-        "switch": write_qwen(folder / "switch", "3.5"),
-        "always": write_qwen(folder / "always", "3", thinking=ALWAYS_THINKING),
-        "never": write_qwen(folder / "never", "3"),
-        "gemma4": write_gemma4(folder / "gemma4"),
+        "switch": checkpoint_of("Qwen3.5"),
+        "always": write_qwen(tmp_path_factory.mktemp("qwen") / "always", "3", thinking=ALWAYS_THINKING),
+        "never": checkpoint_of("Qwen3-VL"),
+        "gemma4": checkpoint_of("Gemma 4 E"),
     }
 
 

@@ -17,12 +17,8 @@ from sira_cli.core import families
 from sira_cli.errors import SettingsError, SiraError, UntestedModelWarning
 from sira_cli.models.hub import find_checkpoint
 
-ADAPTER = {
-    "base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct",
-    "peft_type": "LORA",
-    "r": 8,
-    "target_modules": ["q_proj"],
-}
+ADAPTER = {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "peft_type": "LORA", "r": 8}
+ADAPTER |= {"target_modules": ["q_proj"]}
 AUTHORS_INTERNVL = {
     "architectures": ["InternVLChatModel"],
     "auto_map": {"AutoModel": "modeling_internvl_chat.InternVLChatModel"},
