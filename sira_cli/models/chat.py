@@ -84,10 +84,7 @@ class Chats:
 
     def tail(self) -> str:
         """Return the template's text after a user message; empty if it refuses a single message."""
-        try:
-            return self._rendered([self._message("user", _PROBE, ["image"])]).rpartition(_PROBE)[2]
-        except (TemplateError, TypeError):
-            return ""
+        return (self._rendered([self._message("user", _PROBE, ["image"])]) or "").rpartition(_PROBE)[2]
 
     def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
         """Return the messages of a prompt, in the template's format."""
@@ -145,9 +142,8 @@ class Chats:
 
     def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
         """Return whether the turns' texts are rendered in order, with the pictures at their places."""
-        try:
-            rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", ["image"])])
-        except (TemplateError, TypeError):
+        rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", ["image"])])
+        if rendered is None or alone is None:
             return False
         token = getattr(self._processor, "image_token", None) or ""
         if token not in alone:
@@ -162,22 +158,19 @@ class Chats:
                 place = begins + len(text)
         return not token or rendered.count(token) == alone.count(token) * sum(turn.pictures for turn in turns)
 
-    def _rendered(self, chat: Chat) -> str:
-        text: str = self._processor.apply_chat_template(
-            chat,
-            chat_template=self.template,
-            add_generation_prompt=True,
-            tokenize=False,
-            **self.switches,
-        )
+    def _rendered(self, chat: Chat) -> str | None:
+        """Return the template's text of messages; None if it refuses them."""
+        how = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False, **self.switches}
+        try:
+            text: str = self._processor.apply_chat_template(chat, **how)
+        except (TemplateError, TypeError):
+            return None
         return text
 
     def _takes_system_message(self) -> bool:
         """Return whether the template renders a system message; some omit it, some refuse it."""
-        try:
-            return self._system in self._rendered([self._message("system", self._system), self._message("user", "?")])
-        except TemplateError:
-            return False
+        messages = [self._message("system", self._system), self._message("user", "?")]
+        return self._system in (self._rendered(messages) or "")
 
     def _wants_plain_text(self) -> bool:
         """Return whether the template takes text as a message's content.
@@ -185,7 +178,5 @@ class Chats:
         Such a template fails on a list, or prints it like Python, with quotes around the text.
         """
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": _PROBE}]}]
-        try:
-            return f"'{_PROBE}'" in self._rendered(chat)
-        except (TemplateError, TypeError):
-            return True
+        rendered = self._rendered(chat)
+        return rendered is None or f"'{_PROBE}'" in rendered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from llguidance import LLTokenizer, TokenizerWrapper
@@ -89,17 +89,13 @@ class FollowingText:
         """Return a bit per token, whether it may be next; None: all may. End tokens may if the JSON is complete."""
         if self._thinks:
             return None
-        bits = self._matcher.compute_bitmask()
-        if self._may_think:
-            return _with_bits(bits, self._parser.opening)
-        return bits
-
-
-def _with_bits(bits: bytes, tokens: Iterable[int]) -> bytes:
-    more = bytearray(bits)
-    for token in tokens:
-        more[token // 8] |= 1 << token % 8
-    return bytes(more)
+        bits: bytes = self._matcher.compute_bitmask()
+        if not self._may_think:
+            return bits
+        more = bytearray(bits)
+        for token in self._parser.opening:
+            more[token // 8] |= 1 << token % 8
+        return bytes(more)
 
 
 def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:

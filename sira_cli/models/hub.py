@@ -225,13 +225,8 @@ AUTHORS_LLAVA = "it is LLaVA in its authors' format: take the version for transf
 # Reasons by `model_type` of config.json; `{model}` is the requested name.
 MODEL_TYPES = {
     "internvl_chat": "it is InternVL in its authors' format: take the version for transformers ({model}-hf on the hub)",
-    "llava_llama": AUTHORS_LLAVA,
-    "llava_mistral": AUTHORS_LLAVA,
-    "llava_qwen": AUTHORS_LLAVA,
-    "minicpmo": OWN_CODE,
-    "minicpmv": OWN_CODE,
-    "molmo": OWN_CODE,
-    "phi3_v": OWN_CODE,
+    **dict.fromkeys(("llava_llama", "llava_mistral", "llava_qwen"), AUTHORS_LLAVA),
+    **dict.fromkeys(("minicpmo", "minicpmv", "molmo", "phi3_v"), OWN_CODE),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from sira_cli.models.packed import PackedConfig, can_pack, packed_bytes
 from sira_cli.models.placement import HALVES, check_quantization, on_processor, pick_device, place, quantization_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
-from sira_cli.models.processor import load_processor
+from sira_cli.models.processor import load_processor, read_settings
 
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
 LOAD_ERRORS = (
@@ -74,7 +73,7 @@ MOST_LAYERS = 1_000
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the config of a model for pictures and text."""
-    stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    stated = read_settings(folder, "config.json")
     if not trust_remote_code and "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
         raise UnsupportedModelError(
             f"{folder} holds a {stated.get('model_type')!r} model, which transformers does not have; its own Python "
@@ -86,9 +85,8 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config"))):
         layers = getattr(part, "num_hidden_layers", None) or 0
         if layers > MOST_LAYERS:  # building them would take hours
-            raise UnsupportedModelError(
-                f"{folder / 'config.json'}: {layers:,} layers; expected at most {MOST_LAYERS:,}"
-            )
+            place = folder / "config.json"
+            raise UnsupportedModelError(f"{place}: {layers:,} layers; expected at most {MOST_LAYERS:,}")
     return config
 
 
@@ -169,8 +167,9 @@ def check_structure(folder: Path, preset: Preset) -> Any:
 
     If the checkpoint's own code builds the model, nothing is checked: it may need the weights.
     """
-    if preset.load.trust_remote_code and "auto_map" in _stated(folder):
-        return None
+    with reading(folder):
+        if preset.load.trust_remote_code and "auto_map" in read_settings(folder, "config.json"):
+            return None
     model = _without_weights(folder, preset.load.attention)
     fork_place(model, preset.sira_config)
     return model
@@ -183,20 +182,12 @@ def _stored_weights(lvlm: Any, folder: Path) -> int:
     the files contain it.
     """
     text = lvlm.config.get_text_config(decoder=True)
-    tied = _stated(folder).get("tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
+    default = getattr(text, "tie_word_embeddings", False)
+    tied = read_settings(folder, "config.json").get("tie_word_embeddings", default)
     head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
-    others = {
-        id(weight): weight for weight in (embeddings, *lvlm.parameters()) if weight is embeddings or weight is not head
-    }
-    stored = [*others.values(), *([] if tied else [head])]
-    return sum(int(weight.numel()) for weight in stored)
-
-
-def _stated(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json, without the defaults of transformers."""
-    with reading(folder):
-        stated: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return stated
+    stored = {id(weight): int(weight.numel()) for weight in lvlm.parameters() if weight is not head}
+    stored[id(embeddings)] = int(embeddings.numel())
+    return sum(stored.values()) + (0 if tied else int(head.numel()))
 
 
 def _without_weights(folder: Path, attention: str | None = None) -> Any:
@@ -213,9 +204,8 @@ def _without_weights(folder: Path, attention: str | None = None) -> Any:
 
 def check_transformers() -> None:
     """Check that the fork is exact under the installed transformers; success is kept in the cache."""
-    kept = (
-        presets.cache() / "exact" / f"transformers-{transformers.__version__}-torch-{torch.__version__}-{__version__}"
-    )
+    versions = f"transformers-{transformers.__version__}-torch-{torch.__version__}-{__version__}"
+    kept = presets.cache() / "exact" / versions
     with suppress(OSError):
         if kept.is_file():
             return

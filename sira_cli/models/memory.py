@@ -110,13 +110,10 @@ def _counted(devices: Sequence[torch.device]) -> int:
 
 
 LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
-# Shares of free memory. A full GPU raises an error, and the batch is halved; a process on a CPU is killed, and other
-# programs use the same memory.
-SHARES = {"cuda": 0.9}
-SHARE = 0.5
-# A larger batch is hardly faster, and many pictures would be read ahead for it.
-LIMITS = {"cuda": 256}
-LIMIT = 16
+# Share of free memory, and the largest batch: on GPUs, and elsewhere. A full GPU raises an error, and the batch is
+# halved; a process on a CPU is killed, and other programs use the same memory. A larger batch is hardly faster, and
+# many pictures would be read ahead for it.
+CUDA, OTHERS = (0.9, 256), (0.5, 16)
 
 
 def cache_bytes(cache: Any) -> tuple[int, int]:
@@ -165,13 +162,7 @@ def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> Pi
     decodings: list[Any] = []
     given: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
     with peak_memory(*devices_of(model)) as peak:
-        lvlm.decode(
-            lvlm.to_device(inputs),
-            1,
-            task,
-            on_attach=decodings.append,
-            **given,
-        )
+        lvlm.decode(lvlm.to_device(inputs), 1, task, on_attach=decodings.append, **given)
     second = [each.cache for each in decodings if isinstance(each, SecondPass) and each.cache is not None]
     now, more = map(sum, zip(*map(cache_bytes, [cache, *second]), strict=True))
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
@@ -183,18 +174,13 @@ def free_memory(*devices: torch.device) -> int:
 
     With several devices each holds only a part of a batch, so this errs on the side of small batches.
     """
-    return min(map(_free, devices))
-
-
-def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    else:
-        free = psutil.virtual_memory().available
-    return int(free * SHARES.get(device.type, SHARE))
+    if devices[0].type != "cuda":
+        return int(OTHERS[0] * psutil.virtual_memory().available)
+    unused = [torch.cuda.memory_reserved(each) - torch.cuda.memory_allocated(each) for each in devices]
+    free = [torch.cuda.mem_get_info(each)[0] for each in devices]
+    return min(int(CUDA[0] * (more + own)) for more, own in zip(free, unused, strict=True))
 
 
 def most_pictures(device: torch.device) -> int:
     """Return the maximum batch size, for any amount of memory."""
-    return LIMITS.get(device.type, LIMIT)
+    return (CUDA if device.type == "cuda" else OTHERS)[1]

@@ -203,17 +203,14 @@ def check_text(what: str, text: str) -> None:
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
 _LATER_GENERATION = ("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think")
-_LATER_IMAGE = ("min_pixels", "max_tiles", "longest_edge", "pan_and_scan", "pad_to_square")
 ONLY_IF_SET = (
     "system",
     "json_schema",
-    *(f"image.{name}" for name in _LATER_IMAGE),
+    *(f"image.{name}" for name in ImageSettings.model_fields if name != "max_pixels"),
     *(f"generation.{name}" for name in _LATER_GENERATION),
     *(f"text.{name}" for name in TextSettings.model_fields),
-    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no")),
-    *(f"verify.{name}" for name in ("captions", "heat")),
+    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no", "captions", "heat")),
 )
-
 
 _DESCRIBE = ("name", "description", "family", "model", "download_gb", "methods")  # keys that no run changes
 _TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}

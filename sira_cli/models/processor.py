@@ -153,9 +153,8 @@ def _processor_class(folder: Path) -> Any:
         if name is not None:
             named = processor_class_from_name(name)
             if named is None:
-                raise UnsupportedModelError(
-                    f"{folder / file} names the processor class {name!r}, which this transformers does not have"
-                )
+                names = f"{folder / file} names the processor class {name!r}"
+                raise UnsupportedModelError(f"{names}, which this transformers does not have")
             return _importable(named)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if type(config) not in PROCESSOR_MAPPING:

@@ -84,9 +84,7 @@ class ModelSize:
 
 @functools.cache
 def _shipped() -> dict[str, ModelSize]:
-    content: dict[str, dict[str, Any]] = yaml.safe_load(
-        Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
-    )
+    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
     return {name: ModelSize(**values) for name, values in content.items()}
 
 
@@ -135,12 +133,15 @@ def needed(preset: Preset) -> int | None:
     return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
 
 
+def _presets() -> list[Preset]:
+    return [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
+
+
 def downwards(preset: Preset) -> Iterator[Preset]:
     """Yield the preset, then smaller shipped ones of its family, the largest first."""
     yield preset
     own = size_of(preset)
-    shipped = [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
-    sizes = [(size.weights, each.name, each) for each in shipped if (size := size_of(each)) is not None]
+    sizes = [(size.weights, each.name, each) for each in _presets() if (size := size_of(each)) is not None]
     for weights, _, each in sorted(sizes, key=lambda row: row[:2], reverse=True):
         if each.family == preset.family and own is not None and weights < own.weights:
             yield each
@@ -148,10 +149,8 @@ def downwards(preset: Preset) -> Iterator[Preset]:
 
 def smallest_that_fits(memory: Memory) -> tuple[str, int] | None:
     """Return the name and the bytes of the shipped preset that takes the least memory; None: it does not fit."""
-    shipped = [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
-    sizes = {preset.name: size for preset in shipped if (size := needed(preset)) is not None}
-    name = min(sorted(sizes), key=lambda name: sizes[name])
-    return (name, sizes[name]) if sizes[name] <= memory.usable else None
+    size, name = min((size, preset.name) for preset in _presets() if (size := needed(preset)) is not None)
+    return (name, size) if size <= memory.usable else None
 
 
 def check_default_fits(preset: Preset, device: str) -> None:

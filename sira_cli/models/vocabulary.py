@@ -12,6 +12,7 @@ from typing import Any, Literal
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_CHARACTERS = {character: byte for byte, character in bytes_to_unicode().items()}  # for bytes, in byte-level ones
 
 
 class Vocabulary:
@@ -47,7 +48,7 @@ class Vocabulary:
         if piece is None:
             return b""
         if self._byte_level:
-            return bytes(_characters()[character] for character in piece if character in _characters())
+            return bytes(_CHARACTERS[character] for character in piece if character in _CHARACTERS)
         if byte := _BYTE.fullmatch(piece):
             return bytes([int(byte[1], 16)])
         return str(piece).replace("▁", " ").encode()
@@ -154,12 +155,6 @@ class Word:
     end: int
     first: int
     last: int
-
-
-@functools.cache
-def _characters() -> dict[str, int]:
-    """Return the printable characters for bytes in byte-level vocabularies."""
-    return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def _moved(place: int, start: int, end: int) -> int:
