@@ -50,9 +50,17 @@ def test_every_section_has_one_example_but_the_errors():
     assert PAGE.count("```python") == len(EXAMPLES)
 
 
-def test_one_picture(run):
-    (line,) = run("One picture")
-    assert re.fullmatch(r"\S.* stop \w+", line)
+@pytest.mark.parametrize(
+    ("title", "pattern"),
+    [
+        ("One picture", r"\S.* stop \w+"),
+        ("A caption without what is not there", r".*(None None|\}\])"),
+        ("Another method", r".*\."),
+    ],
+)
+def test_an_example_prints_a_line(run, title, pattern):
+    (line,) = run(title)
+    assert re.fullmatch(pattern, line)
 
 
 def test_a_text_object_by_object(run):
@@ -69,33 +77,17 @@ def test_captions_that_exist_already(run, folder):
     assert [line.split("(")[0] for line in run("Captions that exist already")] == ["Started", "Skipped"]
 
 
-def test_a_caption_without_what_is_not_there(run):
-    (line,) = run("A caption without what is not there")
-    assert line.endswith(("None None", "}]"))
-
-
-def test_ones_own_model(llava, capsys):
+def test_ones_own_model(llava, capsys, tmp_path, monkeypatch):
     names: dict[str, object] = {}
-    exec(compile(EXAMPLES["Your own model and code"], "library.md", "exec"), names)
+    for title in ("Your own model and code", "Your own model, without an import", "Your own model, any method"):
+        exec(compile(EXAMPLES[title], "library.md", "exec"), names)
+    length = llava.inputs["input_ids"].shape[1]
     ids = names["caption"](llava.model, llava.inputs)
-    new = ids.shape[1] - llava.inputs["input_ids"].shape[1]
-    assert len(capsys.readouterr().out.splitlines()) == new == 64
-
-
-def test_ones_own_model_without_an_import(llava, tmp_path, monkeypatch):
-    names: dict[str, object] = {}
-    exec(compile(EXAMPLES["Your own model, without an import"], "library.md", "exec"), names)
+    assert len(capsys.readouterr().out.splitlines()) == ids.shape[1] - length == 64
+    assert names["caption_with_vcd"](llava.model, dict(llava.inputs)).shape[1] > length
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
-    ids = names["caption_without_import"](llava.model, dict(llava.inputs))
-    assert ids.shape[1] > llava.inputs["input_ids"].shape[1]
-
-
-def test_ones_own_model_under_any_method(llava):
-    names: dict[str, object] = {}
-    exec(compile(EXAMPLES["Your own model, any method"], "library.md", "exec"), names)
-    inputs = dict(llava.inputs)
-    assert names["caption_with_vcd"](llava.model, inputs).shape[1] > inputs["input_ids"].shape[1]
+    assert names["caption_without_import"](llava.model, dict(llava.inputs)).shape[1] > length
 
 
 def test_many_pictures(run):
@@ -135,8 +127,3 @@ def test_traces(run):
     event, tokens = run("Traces")
     assert re.fullmatch(r"examples/[\w-]+\.png \d+ ", event)
     assert tokens.startswith("[('")
-
-
-def test_another_method(run):
-    (line,) = run("Another method")
-    assert line.endswith(".")
