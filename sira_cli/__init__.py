@@ -21,8 +21,8 @@ from sira_cli._version import __version__
 if TYPE_CHECKING:
     from sira_cli.core.config import SiraConfig
     from sira_cli.core.fork import Fork
-    from sira_cli.core.forward_pass import Step
     from sira_cli.core.image_tokens import Between, ImageTokens
+    from sira_cli.core.streams import Step
     from sira_cli.errors import (
         AttachError,
         DataError,
@@ -74,7 +74,7 @@ _HOMES = {
     "SettingsError": "errors",
     "SiraConfig": "core.config",
     "SiraError": "errors",
-    "Step": "core.forward_pass",
+    "Step": "core.streams",
     "UnfinishedJsonError": "errors",
     "UnfinishedReasoningError": "errors",
     "UnsupportedModelError": "errors",

@@ -16,7 +16,7 @@ from sira_cli.analysis.bench.report import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.core.census import BROKEN, EXACT, REFUSED, SINCE, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
-from sira_cli.core.prefix import BIDIRECTIONAL
+from sira_cli.core.passes import BIDIRECTIONAL
 from sira_cli.demo.measure import read_figures
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.eval.cards import CARDS

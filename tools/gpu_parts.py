@@ -19,7 +19,7 @@ import torch
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from sira_cli.core.forward_pass import Step
+from sira_cli.core.streams import Step
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import Failed, Halved
 from sira_cli.run.lvlm import Lvlm, load

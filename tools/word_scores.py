@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sira_cli.core.forward_pass import Step
+from sira_cli.core.streams import Step
 from sira_cli.demo.measure import markdown
 from sira_cli.demo.questions import hallucinated, mentions
 from sira_cli.demo.scenes import Scene, render

@@ -28,8 +28,8 @@ from sira_cli.analysis.plots import STYLES, new_figure
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
-from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import kl_divergence
+from sira_cli.core.streams import Step
 from sira_cli.errors import PictureSettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability

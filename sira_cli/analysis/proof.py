@@ -33,8 +33,8 @@ from sira_cli._version import __version__
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, find_backbone, untested
-from sira_cli.core.forward_pass import Step
 from sira_cli.core.rules import RULED_OUT
+from sira_cli.core.streams import Step
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
@@ -203,17 +203,6 @@ class Proof(Report):
         yield from (f"{name:<14}{value}" for name, value in rows.items())
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    """As `core.reference.Prompt` has it."""
-
-    model: Any
-    inputs: Mapping[str, Any]
-    image: Tensor
-    grown: Mapping[str, int]
-    silent: tuple[int, ...] = ()
-
-
 def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     """Decode a few tokens about a picture with SIRA, and compare them with the reference on the same weights."""
     preset = lvlm.preset.with_values(
@@ -261,7 +250,7 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     )
 
 
-def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> _Prompt:
+def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> reference.Prompt:
     """Return the prompt for the reference."""
     model, shape = lvlm.model, inputs["input_ids"].shape
     given = {name: value for name, value in inputs.items() if name != "labels"}  # PaliGemma's, for training only
@@ -271,7 +260,7 @@ def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> _Prompt:
         given["logits_to_keep"] = 1
     value = int(model.config.model_type == "paligemma")  # there 0 is the prompt, whose rows see all of it
     grown = {name: value for name in given if name.endswith("token_type_ids") and given[name].shape == shape}
-    return _Prompt(model, given, lvlm.find_image(inputs["input_ids"]), grown)
+    return reference.Prompt(model, given, lvlm.find_image(inputs["input_ids"]), grown)
 
 
 def compare(

@@ -44,11 +44,7 @@ CACHE = _name  # by which models and `generate` take the cache: `past_key_values
 
 
 def cache_of(args: Args, kwargs: Mapping[str, Any]) -> Any:
-    """Return the cache that a module was called with; None without one.
-
-    Raises:
-        UnsupportedModelError: it was called with several.
-    """
+    """Return the cache that a module was called with; None without one."""
     found = {id(each): each for each in (*args, *kwargs.values()) if isinstance(each, Cache)}
     if len(found) > 1:
         raise UnsupportedModelError("a layer was called with several caches: the fork does not know which one it fills")
@@ -85,11 +81,7 @@ def with_hidden(module: nn.Module, args: Args, kwargs: Mapping[str, Any], hidden
 
 
 def mask_name(module: nn.Module, kwargs: Mapping[str, Any]) -> str:
-    """Return the name by which a module was called with its mask, also if the mask is None.
-
-    Raises:
-        UnsupportedModelError: it was called without a mask, or with several.
-    """
+    """Return the name by which a module was called with its mask, also if the mask is None."""
     found = [name for name in kwargs if "mask" in name]
     if len(found) != 1:
         had = f"several: {', '.join(found)}" if found else "none"

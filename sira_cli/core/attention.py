@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -27,22 +27,15 @@ _NAME = "sira_two_streams"
 
 
 class Split(NamedTuple):
-    """How the packed rows of a layer divide into the two streams.
+    """How the packed rows of a layer divide into the two streams."""
 
-    Attributes:
-        q: number of query rows of the full stream, which come first.
-        cf_mask: the CF stream's mask.
-        cf_keys, cf_values: `[B, H, N, D]` from the cache. None (no cache): the packed rows after the first q.
-        cf_columns: `[B, N]` the CF stream's columns among the keys of a shared layer; else None.
-        last: the last row of each stream, if only these are needed; None: all rows are.
-    """
-
-    q: int
-    cf_mask: Tensor | None
+    q: int  # number of query rows of the full stream, which come first
+    cf_mask: Tensor | None  # the CF stream's mask
+    # [B, H, N, D] from the cache; None: no cache, they are the packed rows after the first q
     cf_keys: Tensor | None = None
     cf_values: Tensor | None = None
-    cf_columns: Tensor | None = None
-    last: LastRows | None = None
+    cf_columns: Tensor | None = None  # [B, N] the CF stream's columns among the keys of a shared layer; else None
+    last: LastRows | None = None  # the last row of each stream, if only these are needed; None: all rows are
 
 
 # Each attached attention module with its own attention function, and the function that splits its rows.
@@ -65,10 +58,6 @@ def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None]
     """Let attention modules attend once per stream, until the returned handle is removed.
 
     A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
-
-    Args:
-        modules: attention modules of Hugging Face decoder layers, by layer number.
-        split: called inside each attention with that number and the model's own mask.
     """
     configs = _Configs(list(modules.values()))
     for index, module in modules.items():
@@ -127,3 +116,29 @@ def _columns(stored: Tensor, columns: Tensor) -> Tensor:
 
 
 ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)
+
+
+class _Off:
+    """An attention module without its own scaling, until it is restored."""
+
+    def __init__(self, attention: Any) -> None:
+        self._attention = attention
+        attention.attn_temperature_tuning = False
+
+    def remove(self) -> None:
+        self._attention.attn_temperature_tuning = True
+
+
+def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -> Iterator[Removable]:
+    """Scale queries by given columns, if their module scales them; yield a handle for each change."""
+    for attention in attentions:
+        if not getattr(attention, "attn_temperature_tuning", False) or attention.use_rope:
+            continue
+
+        def scale(projection: nn.Module, args: tuple[Any, ...], queries: Tensor, of: Any = attention) -> Tensor:
+            steps = torch.floor((columns().to(queries.device).float() + 1.0) / of.floor_scale)
+            scales: Tensor = torch.log1p(steps) * of.attn_scale + 1.0  # [B or 1, rows]
+            return (queries * scales[..., None]).to(queries.dtype)
+
+        yield _Off(attention)
+        yield attention.q_proj.register_forward_hook(scale)

@@ -21,11 +21,10 @@ from transformers.cache_utils import (
 )
 
 from sira_cli.core.arguments import CACHE
+from sira_cli.core.families import Mixer
 from sira_cli.core.indexed import LateIndexedLayer
-from sira_cli.core.late_rows import LateRows
-from sira_cli.core.mixers import Mixer
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.streams import Streams
+from sira_cli.core.streams import LateRows, Streams
 from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import AttachError, UnsupportedModelError
 
@@ -66,28 +65,16 @@ class LateLayer(LateRows, RoomyLayer):
     """Keys and values of both streams for one of the K late layers.
 
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
-
-    Attributes:
-        own: the model's own layer, which it replaces.
-        streams: the rows of both streams.
-        cf: keys and values of the CF stream.
     """
 
     def __init__(self, own: DynamicLayer, streams: Streams) -> None:
         super().__init__()
-        self.own, self.streams = own, streams
-        self.cf = RoomyLayer()
+        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        self.cf = RoomyLayer()  # keys and values of the CF stream
         self._both: dict[str, tuple[Tensor, Tensor, Tensor, int]] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append `[B, H, q + T, D]` rows, those of the full stream first.
-
-        Returns:
-            Keys and values of the full stream so far, `[B, H, N, D]`; `cf_rows` has those of the CF stream.
-
-        Raises:
-            AttachError: the rows are not those that the fork announced.
-        """
+        """Append `[B, H, q + T, D]`, the full stream's rows first; return all of the full stream, `[B, H, N, D]`."""
         new = self.streams.full_rows - self.get_seq_length(), self.streams.cf_rows - self.cf.get_seq_length()
         if key_states.shape[2] != sum(new):
             raise AttachError(
@@ -139,12 +126,7 @@ def own_layer(layer: Any) -> Any:
 
 
 def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
-    """Make the first layers of an empty cache ordinary again, if an earlier fork with a larger K used them.
-
-    Raises:
-        UnsupportedModelError: the cache is not a growing one, or was made without the model's recurrent or indexed
-            layers.
-    """
+    """Make the first layers of an empty cache ordinary again, if an earlier fork with a larger K used them."""
     if not isinstance(cache, DynamicCache) or cache.offloading:
         name = "an offloaded cache" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
         raise UnsupportedModelError(
@@ -182,14 +164,9 @@ def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | La
 
 
 def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
-    """Return the first columns of some texts of a cache as a new cache; None if it no longer has them.
+    """Return the first columns (full-stream rows) of texts `[T]` as a new cache; None if it no longer has them.
 
     A recurrent state has no columns, so a cache with one cannot be cut back.
-
-    Args:
-        cache: filled by `generate`, with a fork or without.
-        texts: `[T]` numbers of T of its B texts.
-        columns: number of rows of the full stream.
     """
     layers: list[Any] = []
     streams: dict[int, Streams] = {}  # all late layers share one
@@ -272,11 +249,7 @@ def is_prompt(cache: Cache | None) -> bool:
 
 
 def known_streams(cache: Cache | None, boundary: int) -> Streams:
-    """Return the streams of a cache that already holds a prompt.
-
-    Raises:
-        AttachError: the cache was not filled by a fork.
-    """
+    """Return the streams of a cache that already holds a prompt."""
     late = cache.layers[boundary] if cache is not None else None
     if not isinstance(late, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
         raise AttachError(

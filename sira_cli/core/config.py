@@ -48,11 +48,7 @@ class SiraConfig:
             raise SettingsError(f"image_tokens must be an ImageTokens rule; got {self.image_tokens!r}")
 
     def layers_after_fork(self, layers: int) -> int:
-        """Return K for a decoder of `layers` = L layers.
-
-        Raises:
-            SettingsError: K is not in 1..L-1, so one side of the boundary would be empty.
-        """
+        """Return K for a decoder of `layers` = L layers."""
         k = self.k if self.k is not None else max(1, math.floor((self.k_fraction or 0.5) * layers))
         if k >= layers:
             raise SettingsError(
@@ -63,11 +59,7 @@ class SiraConfig:
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf, open_ends: bool = False) -> None:
-    """Check that a setting is a number from `low` to `high`.
-
-    Raises:
-        SettingsError: the value is not a number, or out of range.
-    """
+    """Check that a setting is a number from `low` to `high`."""
     wanted = f"{low:g} or more" if high == math.inf else f"between {low:g} and {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:  # nor NaN
         raise SettingsError(f"{name} must be a number {wanted}; got {value!r}")

@@ -6,15 +6,16 @@ is a row of `FAMILIES` with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from transformers import __version__ as transformers_version
 
-from sira_cli.core.arguments import mask_name, parameters
+from sira_cli.core.arguments import cache_name, mask_name, parameters
 from sira_cli.core.census import BROKEN, EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
-from sira_cli.core.mixers import Mixer, all_columns, find_mixers
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -85,39 +86,21 @@ FOREIGN_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class Backbone:
-    """The text stack of an LVLM: the parts that the fork hooks.
+    """The text stack of an LVLM: the parts that the fork hooks."""
 
-    Attributes:
-        decoder: the module with the layers.
-        decoder_layers: the L decoder layers.
-        norm: the final norm.
-        first_boundary: smallest b = L - K at which a fork is exact.
-        tested: its type was compared with the reference.
-        mixers: the token mixer of each of the L layers.
-        after_keys: modules of the last layer, except for keys and values, that are known to treat each row by itself.
-        few_queries: whether its attention may leave out rows that are not needed.
-    """
-
-    decoder: nn.Module
-    decoder_layers: nn.ModuleList
-    norm: nn.Module
-    first_boundary: int
-    tested: bool
-    mixers: list[Mixer]
+    decoder: nn.Module  # the module with the layers
+    decoder_layers: nn.ModuleList  # the L decoder layers
+    norm: nn.Module  # the final norm
+    first_boundary: int  # smallest b = L - K at which a fork is exact
+    tested: bool  # its type was compared with the reference
+    mixers: list[Mixer]  # the token mixer of each of the L layers
+    # modules of the last layer, except for keys and values, that are known to treat each row by itself
     after_keys: tuple[nn.Module, ...]
-    few_queries: bool
+    few_queries: bool  # whether its attention may leave out rows that are not needed
 
 
 def check_config(config: Any, name: str) -> None:
-    """Check a model by its config alone.
-
-    Args:
-        config: the whole model's config.
-        name: the model's class, for messages.
-
-    Raises:
-        UnsupportedModelError: the fork cannot follow such a model.
-    """
+    """Check a model by its config alone."""
     if config.model_type in REFUSED:
         raise _refusal(name, REFUSED[config.model_type])
     if (config.model_type, transformers_version) in BROKEN:
@@ -136,12 +119,7 @@ def check_config(config: Any, name: str) -> None:
 
 
 def find_backbone(model: Any) -> Backbone:
-    """Find the text stack of `model`.
-
-    Raises:
-        UnsupportedModelError: the fork cannot follow the architecture or its attention exactly; the message gives
-            the reason and the next step.
-    """
+    """Find the text stack of `model`."""
     name = type(model).__name__
     if hasattr(model, "get_base_model"):  # a PeftModel, whose `generate` calls that of the model inside
         raise UnsupportedModelError(
@@ -186,17 +164,7 @@ def find_backbone(model: Any) -> Backbone:
 def check_row_arguments(
     layer: Any, more: tuple[Any, ...], kwargs: dict[str, Any], has_rows: Callable[..., bool]
 ) -> None:
-    """Check that the fork packs every argument of a decoder layer that has a row per token.
-
-    Args:
-        layer: the decoder layer.
-        more: its positional arguments after the hidden states.
-        kwargs: its keyword arguments.
-        has_rows: tells whether an argument has a row per token.
-
-    Raises:
-        UnsupportedModelError: it was called without positions or a mask, or with rows that nobody knows.
-    """
+    """Check that the fork packs every argument of a decoder layer that has a row per token."""
     if ROW_ARGUMENTS[0] not in kwargs and not more:  # Gemma 3n passes them by position
         raise UnsupportedModelError(f"{type(layer).__name__} was called without {ROW_ARGUMENTS[0]}")
     known = {*ROW_ARGUMENTS, mask_name(layer, kwargs)}
@@ -209,11 +177,7 @@ def check_row_arguments(
 
 
 def text_stack(model: Any) -> Any:
-    """Return the module that holds the decoder layers and the final norm.
-
-    Args:
-        model: a Hugging Face model with `get_decoder`.
-    """
+    """Return the module that holds the decoder layers and the final norm."""
     decoder = model.get_decoder()
     return decoder if hasattr(decoder, "layers") else getattr(decoder, "model", decoder)  # Llama 4 names its whole LLM
 
@@ -235,12 +199,7 @@ def _untested_stack(config: Any) -> str:
 
 
 def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
-    """Return the text stack of `model`, and the layer before which it forks, b = L - K.
-
-    Raises:
-        UnsupportedModelError: as `find_backbone`.
-        SettingsError: K does not fit the model.
-    """
+    """Return the text stack of `model`, and the layer before which it forks, b = L - K."""
     backbone = find_backbone(model)
     layers = len(backbone.decoder_layers)
     k = config.layers_after_fork(layers)
@@ -265,11 +224,7 @@ def _after_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module,
 
 
 def output_projections(model: Any) -> list[nn.Module]:
-    """Return each decoder layer's `o_proj`, which projects attention heads back to the width of the model.
-
-    Raises:
-        UnsupportedModelError: a layer has no module of this name; or as `find_backbone`.
-    """
+    """Return each decoder layer's `o_proj`, which projects attention heads back to the width of the model."""
     found = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
     if None in found:
         raise UnsupportedModelError(
@@ -280,15 +235,7 @@ def output_projections(model: Any) -> list[nn.Module]:
 
 
 def check_columns(model: Any, feature: str) -> None:
-    """Check that each layer of `model` is attention with keys and values of its own.
-
-    Args:
-        model: a model that `find_backbone` accepts.
-        feature: the feature that needs it, for the message.
-
-    Raises:
-        UnsupportedModelError: some layers are of another kind.
-    """
+    """Check that each layer of `model` is attention with keys and values of its own."""
     mixers = find_backbone(model).mixers
     if all_columns(mixers):
         return
@@ -309,3 +256,89 @@ def check_columns(model: Any, feature: str) -> None:
 def _refusal(name: str, reason: str) -> UnsupportedModelError:
     families = ", ".join(family.name for family in FAMILIES)
     return UnsupportedModelError(f"{name} is not supported: {reason}. Supported families: {families}.")
+
+
+# The names under which transformers' decoder layers hold a mixer with a recurrent or convolution state.
+RECURRENT = ("linear_attn", "conv")
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """The token mixer of one decoder layer."""
+
+    module: nn.Module  # the attention module, or the one with the state
+    recurrent: bool  # whether `module` has a state instead of attention
+    keys_from: int  # index of the layer whose keys and values it attends to: its own, unless layers share them
+    chunked: bool = False  # whether it attends within chunks of the text (Llama 4)
+    indexed: bool = False  # whether it has an indexer that chooses keys
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is attention to all keys of its mask."""
+        return not self.recurrent and not self.indexed
+
+
+def all_columns(mixers: Iterable[Mixer]) -> bool:
+    """Return whether a text is stored only as columns of keys and values in each layer, as in most models.
+
+    The columns must not depend on where the text begins, as chunks do.
+    """
+    return all(mixer.plain and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
+
+
+def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
+    """Find the mixer of each decoder layer, or return why the fork cannot follow one."""
+    mixers, kinds = [], getattr(text_config, "layer_types", None)
+    for index, layer in enumerate(layers):
+        found = [name for name in ("self_attn", *RECURRENT) if getattr(layer, name, None) is not None]
+        if not found:
+            return f"its {type(layer).__name__} has neither `self_attn` nor a known state"
+        mixer = getattr(layer, found[0])
+        indexer = getattr(mixer, "indexer", None)
+        own = (layer, mixer, indexer)
+        others = [name for name, part in layer.named_modules() if part not in own and _mixes(part)]
+        if len(found) > 1 or others:
+            return f"its {type(layer).__name__} mixes rows in {' and '.join([*found, *others])}, not in one place"
+        if found[0] not in RECURRENT and not hasattr(mixer, "config"):
+            return f"the `self_attn` of its {type(layer).__name__} has no config"
+        if "prev_topk_indices" in parameters(type(mixer).forward):
+            return "some of its layers attend to rows that earlier ones have chosen (sparse indexers)"
+        recurrent = found[0] in RECURRENT
+        source = index if recurrent else _key_source(index, text_config)
+        chunked = kinds is not None and kinds[index] == "chunked_attention"
+        mixers.append(Mixer(mixer, recurrent, source, chunked, indexer is not None))
+    return mixers
+
+
+def _mixes(module: nn.Module) -> bool:
+    """Return whether a module looks at more than one row: it takes a mask or a cache."""
+    forward = type(module).forward
+    return cache_name(forward) is not None or any("mask" in name for name in parameters(forward))
+
+
+def _key_source(index: int, text_config: Any) -> int:
+    """Return the layer whose keys and values layer `index` reads: the last of its type before the sharing begins."""
+    first = text_config.num_hidden_layers - (getattr(text_config, "num_kv_shared_layers", 0) or 0)
+    if index < first:
+        return index
+    types = text_config.layer_types
+    return max(source for source in range(first) if types[source] == types[index])
+
+
+PositionState = Sequence[tuple[Any, str]]  # modules, and the names of their attributes
+
+
+def position_state(model: Any) -> PositionState:
+    """Return the modules and attributes that keep state outside the cache (`POSITION_STATE`)."""
+    return [(module, name) for module in model.modules() for name in POSITION_STATE if hasattr(module, name)]
+
+
+@contextmanager
+def positions_kept(state: PositionState) -> Iterator[None]:
+    """Restore the state when the context ends, also after an error."""
+    kept = [(module, name, getattr(module, name)) for module, name in state]
+    try:
+        yield
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)

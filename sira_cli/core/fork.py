@@ -28,20 +28,18 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from sira_cli.core.arguments import CACHE, cache_of, hidden_of, with_hidden
-from sira_cli.core.attention import Split, two_streams
+from sira_cli.core.attention import Split, scaled_by_column, two_streams
 from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, fork_place, untested
-from sira_cli.core.forward_pass import OnStep, Pass
-from sira_cli.core.forward_pass import Step as Step  # also public here
 from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.indexed import two_choices
-from sira_cli.core.last_rows import LastRows, last_row_inputs, last_rows_only
-from sira_cli.core.late_features import features_of_late_layers
-from sira_cli.core.masks import cf_columns, cf_mask, pack_rows, text_rows, valid_rows
+from sira_cli.core.last_rows import LastRows, features_of_late_layers, last_row_inputs, last_rows_only
+from sira_cli.core.masks import Pass, cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.core.temperature import scaled_by_column
+from sira_cli.core.streams import OnStep
+from sira_cli.core.streams import Step as Step  # also public here
 from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError, UntestedModelWarning
 
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of untested families; Python's own `once` is per module
@@ -79,11 +77,7 @@ ForkType = TypeVar("ForkType", bound="Fork")
 
 @contextmanager
 def attached(fork: ForkType) -> Iterator[ForkType]:
-    """Put a fork's hooks on its model, and remove them at the end, also after an error.
-
-    Raises:
-        AttachError: the model is attached already.
-    """
+    """Put a fork's hooks on its model, and remove them at the end, also after an error."""
     with attached_hooks(fork.model, fork.norm) as handles:
         for handle in fork.hooks():
             handles.append(handle)  # one by one: after an error each hook put on so far is removed
@@ -106,15 +100,7 @@ class Fork:
     def __init__(
         self, model: nn.Module, config: SiraConfig, on_step: OnStep | None = None, *, last_rows: int = 1
     ) -> None:
-        """Check the model and the settings; no hook is put on yet.
-
-        Args:
-            model, config, on_step: as for `attach`.
-            last_rows: number of last rows of each stream that reach the final norm; if more than one, all must be text.
-
-        Raises:
-            UnsupportedModelError, SettingsError: as `attach`.
-        """
+        """Check the model and the settings; `last_rows` of each stream reach the final norm, all text if several."""
         backbone, self.boundary = fork_place(model, config)  # b
         self.config = config
         self.layers = len(backbone.decoder_layers)  # L
@@ -168,15 +154,8 @@ class Fork:
         return self.running().columns()
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the prompt's rows that form the CF stream: for SIRA the text rows.
-
-        Args:
-            image, valid: `[B, S]` bool: P_img, and False at padding.
-
-        Returns:
-            rows: `[B, T]` positions.
-            live: `[B, T]` bool, False at fillers.
-        """
+        """Choose the prompt's rows that form the CF stream: for SIRA the text rows."""
+        # P_img and not padding, [B, S] bool -> positions [B, T], and False at fillers, [B, T] bool
         return text_rows(image, valid)
 
     def visible_cf_rows(self, now: Pass) -> Tensor | None:
@@ -328,11 +307,7 @@ class Fork:
         return output
 
     def check_thread(self) -> None:
-        """Check that the pass is still the one of this thread.
-
-        Raises:
-            AttachError: another thread has called the model meanwhile.
-        """
+        """Check that the pass is still the one of this thread."""
         if self._thread != get_ident():
             raise AttachError(
                 "another thread called the model inside the same `with attach(...)`: threads that share a model must "
@@ -340,11 +315,7 @@ class Fork:
             )
 
     def running(self) -> Pass:
-        """Return the pass under way.
-
-        Raises:
-            AttachError: a part of the model was called by itself, without a known prompt; or as `check_thread`.
-        """
+        """Return the pass under way."""
         self.check_thread()
         if self._pass is None:
             raise AttachError(

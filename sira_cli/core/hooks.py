@@ -29,16 +29,7 @@ _attaching = threading.Lock()  # so that one of two threads is refused
 
 @contextmanager
 def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable]]:
-    """Yield a list for the handles of hooks, and remove these hooks at the end, also after an error.
-
-    Args:
-        model: a Hugging Face LVLM, or a wrapper of it.
-        norm: the model's final norm, which identifies the model: its wrappers share it.
-
-    Raises:
-        AttachError: a decoder is attached to this model already.
-        UnsupportedModelError: a part of the model is compiled.
-    """
+    """Yield a list for handles of hooks, which are removed at the end; wrappers of a model share its final `norm`."""
     check_uncompiled(model)
     with _attaching:
         if norm in _attached:
@@ -58,11 +49,7 @@ def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable
 
 
 def check_uncompiled(model: nn.Module) -> None:
-    """Check that no part of the model is compiled: compiled code may leave out hooks, or keep removed ones.
-
-    Raises:
-        UnsupportedModelError: a part is.
-    """
+    """Check that no part of the model is compiled: compiled code may leave out hooks, or keep removed ones."""
     for part in model.modules():
         own: Any = part  # torch.compile(model), model.compile(), and model.forward = torch.compile(model.forward)
         forward = vars(part).get("forward")

@@ -75,11 +75,7 @@ class ImageTokens:
         return bool(self.ids or self.tokens or self.between)
 
     def with_ids(self, tokenizer: Tokenizer) -> ImageTokens:
-        """Return the same rule with token texts replaced by ids, so that it needs no tokenizer.
-
-        Raises:
-            SettingsError: a text is not one token of the vocabulary.
-        """
+        """Return the same rule with token texts replaced by ids, so that it needs no tokenizer."""
         between = self.between and Between(
             _token_id(self.between.start, tokenizer), _token_id(self.between.end, tokenizer), self.between.inclusive
         )
@@ -87,15 +83,7 @@ class ImageTokens:
         return ImageTokens(self.from_config, ids, (), between)
 
     def resolve(self, model_config: object) -> ImageTokenFinder:
-        """Return the rule for one model.
-
-        Args:
-            model_config: the model's config, with `image_token_id` or `image_token_index`.
-
-        Raises:
-            SettingsError: the rule still contains token texts; see `with_ids`.
-            ImageTokenError: the config names no image token.
-        """
+        """Return the rule for one model."""
         ids = list(self.ids) + [_token_id(token, None) for token in self.tokens]
         if self.from_config or not self._has_own_part:
             ids += _config_image_tokens(model_config)
@@ -114,11 +102,7 @@ class ImageTokenFinder:
     inclusive: bool = False
 
     def find(self, input_ids: Tensor) -> Tensor:
-        """Find the image positions of each row: `input_ids [B, S]` -> bool `[B, S]`.
-
-        Raises:
-            ImageTokenError: a row holds no image token, or a span that is not closed.
-        """
+        """Find the image positions of each row: `input_ids [B, S]` -> bool `[B, S]`."""
         import torch
 
         image = torch.isin(input_ids, input_ids.new_tensor(self.ids))  # [B, S]

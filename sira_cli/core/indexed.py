@@ -14,34 +14,22 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicIndexedLayer
 
 from sira_cli.core.arguments import hidden_of, mask_name, with_layer
-from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
-from sira_cli.core.late_rows import LateRows
-from sira_cli.core.masks import cf_mask, has_rows
-from sira_cli.core.streams import Streams
+from sira_cli.core.masks import Pass, cf_mask, has_rows
+from sira_cli.core.streams import LateRows, Streams
 from sira_cli.errors import AttachError
 
 
 class LateIndexedLayer(LateRows, DynamicIndexedLayer):
-    """Keys, values and indexer's keys of both streams for one late layer. To transformers it looks like the full one.
-
-    Attributes:
-        own: the model's own layer, which it replaces.
-        streams: the rows of both streams.
-        cf: the CF stream's layer.
-    """
+    """Keys, values and indexer's keys of both streams of a late layer. To transformers it looks like the full one."""
 
     def __init__(self, own: DynamicIndexedLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self.own, self.streams = own, streams
-        self.cf = DynamicIndexedLayer()
+        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        self.cf = DynamicIndexedLayer()  # the CF stream's layer
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append the full stream's rows, `[B, H, q, D]`, and return all so far.
-
-        Raises:
-            AttachError: the rows are not those that the fork announced.
-        """
+        """Append the full stream's rows, `[B, H, q, D]`, and return all so far."""
         new = self.streams.full_rows - self.get_seq_length()
         if key_states.shape[2] != new:
             raise AttachError(
@@ -52,12 +40,7 @@ class LateIndexedLayer(LateRows, DynamicIndexedLayer):
 
 
 def two_choices(attentions: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Run attention modules with an indexer once per stream; yield the handle of each hook.
-
-    Args:
-        attentions: called with hidden states `[B, q + T, d]` and the model's own mask, by keyword.
-        running: returns the pass under way.
-    """
+    """Run attention modules with an indexer once per stream; yield the handle of each hook."""
     for attention in attentions:
         both = _BothStreams(running)
         yield attention.register_forward_pre_hook(both.before, with_kwargs=True)

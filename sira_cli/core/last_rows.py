@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,23 +19,17 @@ from torch import Tensor, nn
 
 from sira_cli.core.arguments import mask_name
 from sira_cli.core.families import ROW_ARGUMENTS
-from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
+from sira_cli.core.masks import Pass, pack_rows
 
 
 @dataclass(frozen=True)
 class LastRows:
-    """The last rows of both streams among the packed rows of a prompt.
+    """The last rows of both streams among the packed rows of a prompt."""
 
-    Attributes:
-        q: rows of the full stream, which come first.
-        cf: rows of the CF stream.
-        count: number of last rows of each.
-    """
-
-    q: int
-    cf: int
-    count: int
+    q: int  # rows of the full stream, which come first
+    cf: int  # rows of the CF stream
+    count: int  # number of last rows of each
 
     def take(self, rows: Tensor) -> Tensor:
         """Take the full stream's last rows, then the CF stream's: `[B, q + T, ...]` -> `[B, 2 count, ...]`."""
@@ -58,12 +53,7 @@ def last_row_inputs(layer: nn.Module, now: Pass, args: tuple[Any, ...], kwargs: 
 
 
 def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | None]) -> Iterator[Removable]:
-    """Run only the last rows through modules that treat each row by itself; yield the handle of each hook.
-
-    Args:
-        modules: each takes only hidden states `[B, q + T, d]`, and returns one tensor with the same number of rows.
-        last: returns the last rows of the pass under way; None: all rows are needed.
-    """
+    """Run only the last rows through modules that treat each row by itself; yield the handle of each hook."""
 
     def take(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
         rows = last()
@@ -76,3 +66,37 @@ def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | N
     for module in modules:
         yield module.register_forward_pre_hook(take)
         yield module.register_forward_hook(put_back)
+
+
+def features_of_late_layers(
+    decoder: nn.Module, layers: nn.ModuleList, boundary: int, running: Callable[[], Pass]
+) -> Iterator[Removable]:
+    """Add image features that a model adds to its rows before layers b+1..L-1 (Granite 4 Vision); yield each handle.
+
+    The model itself adds those of the shared layers. In later layers it cannot locate the rows of two streams, so they
+    are added here, to image rows; SIRA's CF stream has none.
+    """
+    late: dict[int, Tensor] = {}  # while a prompt runs
+    masks: list[Tensor] = []
+
+    def take(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        features = kwargs.get("deepstack_features") or {}
+        late.clear()
+        late.update({layer: rows for layer, rows in features.items() if layer > boundary})
+        masks[:] = [kwargs["vision_mask"]] if late else []
+        if not late:
+            return None
+        return args, {**kwargs, "deepstack_features": {key: rows for key, rows in features.items() if key not in late}}
+
+    def add(layer: int, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        if layer not in late:
+            return None
+        now, hidden = running(), args[0]  # [B, q + T, d]
+        mask = masks[0].to(hidden.device)
+        rows = hidden.new_zeros(len(hidden), now.q, hidden.shape[-1])
+        rows = rows.masked_scatter(mask, late.pop(layer).to(hidden.device, hidden.dtype))
+        return (hidden + pack_rows(rows, now.cf_rows), *args[1:])
+
+    yield decoder.register_forward_pre_hook(take, with_kwargs=True)
+    for layer in range(boundary + 1, len(layers)):
+        yield layers[layer].register_forward_pre_hook(partial(add, layer))

@@ -1,4 +1,4 @@
-"""The rows of the CF stream, and which rows they see: pure functions.
+"""The rows of the CF stream, which rows they see, and how a forward pass packs them after the full stream's.
 
 The full stream keeps the model's own mask. A row of the CF stream sees another one if the model's mask allows it for
 their positions. Image positions have no row in the CF stream, so Eq. 2 of the paper needs no further masking.
@@ -6,8 +6,13 @@ their positions. Image positions have no row in the CF stream, so Eq. 2 of the p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 from sira_cli.core.streams import Streams
 
@@ -15,14 +20,9 @@ from sira_cli.core.streams import Streams
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows of the CF stream: every position that is neither image nor padding, right-aligned.
 
-    Args:
-        image: `[B, S]` bool, P_img.
-        valid: `[B, S]` bool, False at padding.
-
-    Returns:
-        rows: `[B, T]` positions, T the largest number of text tokens in a prompt. Shorter prompts are filled
-            on the left with their last position: it always has something to attend to, so fillers stay finite.
-        live: `[B, T]` bool, False at fillers.
+    `[B, S]` bool each, P_img and not padding -> positions `[B, T]`, and which are live `[B, T]`. T is the largest
+    number of text tokens; shorter prompts are filled on the left with their last position, which always has something
+    to attend to, so that fillers stay finite.
     """
     text = valid & ~image  # [B, S]
     longest = int(text.sum(dim=1).max())  # T
@@ -33,13 +33,7 @@ def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
-    """Return the positions of a prompt that are not padding, from its attention mask: `[B, S]` bool.
-
-    Args:
-        mask: the model's argument: None, `[B, S]`, or `[B or 1, 1, S, kv]`, in which every position except padding sees
-            itself.
-        input_ids: `[B, S]`.
-    """
+    """Return the positions of a prompt that are not padding, `[B, S]` bool; in a 4-D mask they see themselves."""
     if not isinstance(mask, Tensor):
         return torch.ones_like(input_ids, dtype=torch.bool)
     if mask.ndim == 4:
@@ -57,12 +51,8 @@ def has_rows(part: object, batch: int, q: int) -> bool:
 
 
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
-    """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`.
-
-    Args:
-        rows: hidden states, cosines or sines of rotary positions, or anything else with one row per position.
-        cf_rows: `[B, T]` positions of the CF rows; None: all rows.
-    """
+    """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`."""
+    # cf_rows [B, T] positions; None: all rows
     if cf_rows is None:
         return torch.cat([rows, rows], dim=1)
     return torch.cat([rows.expand(len(cf_rows), *rows.shape[1:]), take_rows(rows, cf_rows)], dim=1)
@@ -76,13 +66,7 @@ def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
 
 
 def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
-    """Return the full stream's columns that hold the rows of the CF stream, `[B, N]`.
-
-    Args:
-        model_mask: the layer's own mask, as wide as its keys; None: it has all keys.
-        streams: with the newest rows already counted. Rows that have left a sliding window get any column: the CF
-            stream's mask hides them.
-    """
+    """Return the full stream's columns of the CF stream's rows, `[B, N]` (any, for rows before a sliding window)."""
     positions = streams.positions()  # [B, N]
     if model_mask is None:
         return positions
@@ -93,17 +77,10 @@ def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
 def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: Tensor | None = None) -> Tensor | None:
     """Build the CF stream's mask from the model's mask at the positions of its rows.
 
-    Args:
-        model_mask: the layer's own mask: None (causal, nothing padded), bool or additive float
-            `[B or 1, H, q, kv]`, whose last row belongs to the newest position.
-        streams: with the newest rows already counted.
-        rows: `[B, R]` positions of the newest rows, the queries.
-        visible: `[B, T]` the prompt's CF rows that they may see; default: all but the fillers.
-
-    Returns:
-        `[B, H, R, N]` of the same kind as `model_mask`; N counts all rows of the CF stream so far. For None: None if
-        everything is visible, else bool `[B, 1, R, N]`.
+    The model's is None (causal, nothing padded), bool or additive float `[B or 1, H, q, kv]`, whose last row belongs to
+    the newest position -> the same kind, `[B, H, R, N]` for N rows so far; for None: None if all is visible, else bool.
     """
+    # rows [B, R] positions of the newest rows, the queries; visible [B, T] of the prompt's CF rows, None: not fillers
     seen = streams.seen(visible)  # [B, N]
     if model_mask is None:
         if seen is None:
@@ -123,3 +100,79 @@ def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: 
     if picked.dtype == torch.bool:
         return picked & visible[:, None, None, :]
     return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)
+
+
+@dataclass
+class Pass:
+    """One forward pass of the model under way."""
+
+    q: int  # number of rows of the full stream
+    # [B, T] positions of the rows that form the CF stream; None in a decoding step, with its one row
+    cf_rows: Tensor | None
+    live: Tensor | None  # [B, T] False at fillers; None in a decoding step
+    cache: Cache | None = None  # the key/value cache of the request, from layer b on; None without a cache
+    streams: Streams = field(init=False)  # all rows of the request so far, from layer b on
+    recorded: bool = False  # whether the caller asked for hidden states or attention weights, which need all rows
+    whole: int | None = None  # rows of the full stream before `keep_last` reduced them to one; None: not reduced
+    # the model's tensors (cosines and sines of positions, masks) with their packed versions
+    packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
+    # the arguments that late layers were called with, and the same for both streams: most layers share them
+    calls: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
+
+    def newest(self) -> Tensor:
+        """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
+        return self.streams.newest() if self.cf_rows is None else self.cf_rows
+
+    def slices(self) -> tuple[slice, slice]:
+        """Return the packed rows of the full stream, and those of the CF stream."""
+        return slice(0, self.q), slice(self.q, None)
+
+    def columns(self) -> Tensor:
+        """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
+        newest = self.newest()  # [B, T]
+        full = self.streams.rows_before(self.q) + torch.arange(self.q, device=newest.device)
+        return torch.cat([full.expand(len(newest), -1), newest], dim=1)
+
+    def prompt_streams(self) -> Streams:
+        """Return the streams of a new prompt."""
+        assert self.cf_rows is not None
+        fillers = self.live is not None and not bool(self.live.all())
+        return Streams(self.cf_rows, self.live if fillers else None, self.q)
+
+    def keep_last(self) -> None:
+        """Continue as in a decoding step, with the newest row of each stream."""
+        self.whole, self.q, self.cf_rows, self.live = self.q, 1, None, None
+        self.packed.clear()
+        self.calls.clear()
+
+    def last(self, rows: Any) -> Any:
+        """Keep the last row of arguments with a row per prompt row; tensors and tuples as in `pack`."""
+        if isinstance(rows, tuple):
+            return tuple(map(self.last, rows))
+        if not isinstance(rows, Tensor) or rows.shape[1] != self.whole:
+            return rows
+        return self.once(rows, lambda: rows[:, -1:])
+
+    def has_rows(self, rows: object) -> bool:
+        """Return whether an argument of a layer has a row per token of the full stream, `[B or 1, q, ...]`."""
+        texts = len(self.streams.rows if self.cf_rows is None else self.cf_rows)  # B, without a tensor for it
+        return has_rows(rows, texts, self.q)
+
+    def pack(self, rows: Any) -> Any:
+        """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
+
+        A tuple of such tensors is packed one by one; anything else is unchanged (`has_rows`).
+        """
+        if isinstance(rows, tuple):
+            return tuple(map(self.pack, rows))
+        if not self.has_rows(rows):
+            return rows
+        return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
+
+    def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
+        """Return `source`, packed once by `pack`: layers share masks and embeddings."""
+        for known, packed in self.packed:
+            if known is source:
+                return packed
+        self.packed.append((source, pack()))
+        return self.packed[-1][1]

@@ -19,24 +19,19 @@ from torch import Tensor, nn
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from sira_cli.core.arguments import hidden_of, mask_name, with_hidden, with_layer
-from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
+from sira_cli.core.masks import Pass
 from sira_cli.core.streams import Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
 class LateStateLayer(LinearAttentionCacheLayerMixin):
-    """One late layer of both streams. The model cannot use its state without the fork.
-
-    Attributes:
-        own: the model's own layer, which it replaces.
-        streams: the rows of both streams.
-        states: along the batch the full stream's, then the CF stream's; while a prompt runs, only the full stream's.
-    """
+    """One late layer of both streams. The model cannot use its state without the fork."""
 
     def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
         super().__init__(number_of_states=own.number_of_states)
-        self.own, self.streams = own, streams
+        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        # along the batch the full stream's, then the CF stream's; while a prompt runs, only the full stream's
         self.states = LinearAttentionLayer(number_of_states=own.number_of_states)
 
     def stack(self, cf: LinearAttentionLayer) -> None:
@@ -57,11 +52,7 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
         self.states.reorder_cache(both)
 
     def update_conv_state(self, conv_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Refuse: the model runs without the fork.
-
-        Raises:
-            AttachError: always.
-        """
+        """Refuse: the model runs without the fork."""
         raise AttachError("a cache filled inside `with attach(...)` cannot be used outside of it")
 
     def update_recurrent_state(self, recurrent_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -73,12 +64,7 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
 
 
 def two_states(mixers: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Run recurrent mixers once per stream; yield the handle of each hook.
-
-    Args:
-        mixers: map hidden states `[B, q + T, d]` to the same shape.
-        running: returns the pass under way.
-    """
+    """Run recurrent mixers once per stream; yield the handle of each hook."""
     for mixer in mixers:
         both = _BothStreams(running)
         yield mixer.register_forward_pre_hook(both.before, with_kwargs=True)

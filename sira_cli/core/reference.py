@@ -9,41 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 
-class Prompt(Protocol):
+@dataclass(frozen=True)
+class Prompt:
     """A model and one unpadded prompt for it."""
 
-    @property
-    def model(self) -> Any:
-        """The Hugging Face model."""
-        ...
-
-    @property
-    def inputs(self) -> Mapping[str, Tensor]:
-        """The processor's output for the prompt: `input_ids [1, S]`, `attention_mask [1, S]`, pixels, ..."""
-        ...
-
-    @property
-    def image(self) -> Tensor:
-        """P_img, bool `[1, S]`."""
-        ...
-
-    @property
-    def grown(self) -> Mapping[str, int]:
-        """The value of other inputs with one entry per token (token types) for generated tokens."""
-        ...
-
-    @property
-    def silent(self) -> Sequence[int]:
-        """Tokens that are never generated (`suppress_tokens`): a generated image token would count as text."""
-        ...
+    model: Any
+    inputs: Mapping[str, Tensor]  # input_ids [1, S], attention_mask [1, S], pixels, ...
+    image: Tensor  # P_img, bool [1, S]
+    grown: Mapping[str, int] = field(default_factory=dict)  # what inputs with one entry per token get for new tokens
+    silent: Sequence[int] = ()  # tokens that are never generated: a generated image token would count as text
 
 
 @dataclass(frozen=True)
@@ -57,23 +39,9 @@ class Reference:
 
 @torch.no_grad()
 def decode(
-    prompt: Prompt,
-    k: int,
-    alpha: float,
-    steps: int,
-    follow: Sequence[int] | None = None,
-    beta: float | None = None,
+    prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None, beta: float | None = None
 ) -> Reference:
-    """Decode with greedy Algorithm 1.
-
-    Args:
-        prompt: the model and its inputs.
-        k: number of layers after the fork, K.
-        alpha: contrast strength.
-        steps: number of tokens, T.
-        follow: forced text of at least T - 1 tokens; None: the picked tokens.
-        beta: plausibility cut-off; None: none.
-    """
+    """Decode T = `steps` tokens with greedy Algorithm 1, or follow a given text of at least T - 1 tokens."""
     inputs, image = dict(prompt.inputs), prompt.image
     tokens: list[int] = []
     full, cf = [], []

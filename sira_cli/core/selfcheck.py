@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from sira_cli.core import reference
@@ -21,15 +18,6 @@ OLDEST, NEWEST = "5.19", "5.24"  # versions of transformers that the tests ran w
 TESTED = f"{OLDEST} to {NEWEST}"
 TOLERANCE = 1e-4  # of logits, in float32
 IMAGE, PATCHES, TOKENS = 63, 4, 12
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    model: Any
-    inputs: Mapping[str, Tensor]
-    image: Tensor
-    silent: Sequence[int] = (IMAGE,)
-    grown: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_tested(version: str) -> bool:
@@ -59,7 +47,7 @@ def _advice() -> str:
     )
 
 
-def _prompt() -> _Prompt:
+def _prompt() -> reference.Prompt:
     """Return a random model and a prompt of 12 tokens, 4 of them of the picture."""
     size: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     config: Any = LlavaConfig(
@@ -77,11 +65,11 @@ def _prompt() -> _Prompt:
     ids = torch.randint(3, IMAGE, (1, TOKENS))
     ids[:, 2 : 2 + PATCHES] = IMAGE
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(1, 3, 8, 8)}
-    return _Prompt(model, inputs, ids == IMAGE)
+    return reference.Prompt(model, inputs, ids == IMAGE, silent=(IMAGE,))
 
 
 @torch.no_grad()
-def _difference(prompt: _Prompt) -> float:
+def _difference(prompt: reference.Prompt) -> float:
     """Return the largest difference between the fork's logits and the reference's, over 3 tokens of its text."""
     config, steps = SiraConfig(k=1), list[Step]()
     with attach(prompt.model, config, on_step=steps.append):

@@ -20,28 +20,13 @@ else:  # until transformers 5.22, where layers that read another layer's keys ha
 
 
 def position_ids(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> Tensor:
-    """Return the positions that `generate` gives left-padded prompts.
-
-    Args:
-        model: a Hugging Face LVLM.
-        input_ids: `[B, S]`.
-        inputs: the other inputs, with the attention mask.
-
-    Returns:
-        `[B, S]`, or `[N, B, S]` for models with several positions per token.
-    """
+    """Return the positions that `generate` gives left-padded prompts, `[B, S]`, or `[N, B, S]` for N axes."""
     positions: Tensor = model._prepare_position_ids_for_generation(input_ids, inputs)
     return positions
 
 
 def next_inputs(model: Any, output: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model inputs of `generate` for the token after these: the mask and the like grow by one.
-
-    Args:
-        model: a Hugging Face LVLM.
-        output: the model's output for these inputs; empty if only the inputs count.
-        inputs: all but the token ids.
-    """
+    """Return the model inputs of `generate` for the token after these: the mask and the like grow by one."""
     grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, inputs)
     return grown
 

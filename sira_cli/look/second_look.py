@@ -1,6 +1,6 @@
 """A second look: is each object that a text names in the picture? The model is asked about every one.
 
-    the picture and the prompt's rows before it    computed once (`core.prefix`)
+    the picture and the prompt's rows before it    computed once (`core.passes`)
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no (`answer_tokens`)
 
@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sira_cli.core.prefix import BIDIRECTIONAL, ImagePrefix
+from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import PictureSettingsError, SettingsError, UnsupportedModelError
 from sira_cli.look.claims import Check, Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder, Verify

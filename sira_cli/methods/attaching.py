@@ -18,7 +18,7 @@ from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method, PromptBatch, TwoPasses
 
 if TYPE_CHECKING:
-    from sira_cli.core.forward_pass import OnStep
+    from sira_cli.core.streams import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
 
 # Settings that can make `generate` pick another token than the one with the largest logit, each with its neutral value.

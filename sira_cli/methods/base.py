@@ -16,7 +16,7 @@ from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting, setting_o
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.core.forward_pass import OnStep
+    from sira_cli.core.streams import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
 
 

@@ -14,7 +14,7 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.core.forward_pass import OnStep
+    from sira_cli.core.streams import OnStep
 
 LENGTHS = ("published", "text")
 # Memory and time grow with beams, and with beams times candidates: all are run before a token is chosen.

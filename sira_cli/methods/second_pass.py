@@ -21,9 +21,8 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.core.arguments import CACHE, cache_of
-from sira_cli.core.families import find_backbone
+from sira_cli.core.families import find_backbone, position_state, positions_kept
 from sira_cli.core.hooks import attached_hooks
-from sira_cli.core.positions import position_state, positions_kept
 from sira_cli.core.upstream import last_logits_only, next_inputs, position_ids
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 

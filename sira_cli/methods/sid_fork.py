@@ -23,10 +23,9 @@ from sira_cli.core.arguments import cache_of
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.fork import Fork, attached
-from sira_cli.core.forward_pass import Pass
 from sira_cli.core.hooks import Removable
 from sira_cli.core.image_tokens import ImageTokens
-from sira_cli.core.masks import text_rows
+from sira_cli.core.masks import Pass, text_rows
 from sira_cli.errors import PictureSettingsError, UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
 

@@ -15,10 +15,10 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.forcing import score
 from sira_cli.core.fork import Fork
-from sira_cli.core.forward_pass import VIEWS, Step
+from sira_cli.core.passes import score
 from sira_cli.core.rules import cut_offs_kept
+from sira_cli.core.streams import VIEWS, Step
 from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability, Method, PromptBatch

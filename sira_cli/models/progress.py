@@ -14,10 +14,10 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.cache import cut_back
-from sira_cli.core.forcing import followed
-from sira_cli.core.forward_pass import Step
-from sira_cli.core.positions import position_state
+from sira_cli.core.families import position_state
+from sira_cli.core.passes import followed
 from sira_cli.core.rules import contrast
+from sira_cli.core.streams import Step
 from sira_cli.models.reasoning import Parsing, ReasoningParser
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig
 
-from sira_cli.core.forward_pass import VIEWS
+from sira_cli.core.streams import VIEWS
 from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import LIST_TOKENS, Verify

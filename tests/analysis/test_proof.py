@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from sira_cli.analysis.proof import compare, prove
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.forward_pass import Step
+from sira_cli.core.streams import Step
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.run.lvlm import load
 from tests.support.helpers import mostly_slow

@@ -236,7 +236,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
 import resource, sys, torch
 import transformers as hf
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.forcing import score
+from sira_cli.core.passes import score
 from tests.support import tiny
 text = {**tiny.TEXT, "vocab_size": 150_000, "max_position_embeddings": 2048}
 config = hf.LlavaConfig(text_config={"model_type": "llama", **text}, vision_config=tiny.CLIP, image_token_index=100)

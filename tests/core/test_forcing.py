@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sira_cli.core import forcing as scoring
-from sira_cli.core import reference
+from sira_cli.core import passes, reference
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.forcing import score
+from sira_cli.core.passes import score
 from sira_cli.errors import UnsupportedModelError
 from tests.support import tiny
 from tests.support.helpers import equal_streams, generate_sira, left_pad
@@ -30,7 +29,7 @@ def slow(case: tiny.Tiny, k: int, text: list[int]) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize("rows", [2, 16])
 def test_forced_tokens_equal_an_uncached_forward(family: tiny.Tiny, rows, monkeypatch):
-    monkeypatch.setattr(scoring, "ROWS", rows)
+    monkeypatch.setattr(passes, "ROWS_AT_ONCE", rows)
     steps = list(score(family.model, SiraConfig(k=3, alpha=0.7), family.inputs, [TEXT]))
     full, cf = slow(family, 3, TEXT)
     torch.testing.assert_close(torch.cat([step.full for step in steps]), full, atol=1e-4, rtol=0)

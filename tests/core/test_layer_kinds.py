@@ -14,7 +14,7 @@ from sira_cli.core.cache import cut_back, full_stream
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
-from sira_cli.core.many_k import next_token
+from sira_cli.core.passes import next_token
 from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods.sid import Sid
 from tests.support import census, tiny

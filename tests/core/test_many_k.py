@@ -10,7 +10,7 @@ import torch
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from sira_cli.core.many_k import next_token
+from sira_cli.core.passes import next_token
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError
 from tests.support import tiny
 from tests.support.helpers import generate_sira, hooks, left_pad

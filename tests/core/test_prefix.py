@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from sira_cli.core.families import POSITION_STATE
-from sira_cli.core.prefix import AT_ONCE, BIDIRECTIONAL, ImagePrefix
+from sira_cli.core.passes import BIDIRECTIONAL, TAILS_AT_ONCE, ImagePrefix
 from tests.support import census, tiny
 from tests.support.decoding import case_of
 
@@ -49,10 +49,10 @@ def test_tails_of_all_lengths_equal_whole_prompts(name):
 def test_it_can_be_asked_again_and_more_than_a_pass_holds(name):
     case = case_of(name)
     prefix, length = prefix_of(case)
-    tails = [[60 + number, 70] for number in range(AT_ONCE + 3)]
+    tails = [[60 + number, 70] for number in range(TAILS_AT_ONCE + 3)]
     prefix.last_logits(TAILS)
     found = prefix.last_logits(tails)
-    for row in (0, AT_ONCE - 1, AT_ONCE, AT_ONCE + 2):
+    for row in (0, TAILS_AT_ONCE - 1, TAILS_AT_ONCE, TAILS_AT_ONCE + 2):
         torch.testing.assert_close(found[row], whole(case, length, tails[row]), atol=1e-4, rtol=1e-5)
 
 

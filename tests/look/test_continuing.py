@@ -11,8 +11,7 @@ from skimage import data
 from transformers import LogitsProcessor
 
 from sira_cli import load
-from sira_cli.core.forcing import followed
-from sira_cli.core.prefix import BIDIRECTIONAL
+from sira_cli.core.passes import BIDIRECTIONAL, followed
 from sira_cli.core.reference import counterfactual
 from sira_cli.look.continuing import GivenTokens
 from sira_cli.look.second_look import SecondLook

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load, methods
-from sira_cli.core.prefix import ImagePrefix
+from sira_cli.core.passes import ImagePrefix
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError, UnsupportedModelError

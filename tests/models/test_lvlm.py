@@ -17,7 +17,7 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli import attach
-from sira_cli.core.forward_pass import VIEWS
+from sira_cli.core.streams import VIEWS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sira_cli import load
-from sira_cli.core.prefix import ImagePrefix
+from sira_cli.core.passes import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook

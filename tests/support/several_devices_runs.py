@@ -15,9 +15,7 @@ import torch
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import text_stack
-from sira_cli.core.forcing import score
-from sira_cli.core.many_k import next_token
-from sira_cli.core.prefix import ImagePrefix
+from sira_cli.core.passes import ImagePrefix, next_token, score
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from tests.support import census, tiny

@@ -30,8 +30,8 @@ from sira_cli.analysis.calibration.questions import LabelledQuestions, black_out
 from sira_cli.analysis.experiment import Units, run_missing
 from sira_cli.analysis.sweep.questions import Question
 from sira_cli.core.families import find_backbone, output_projections
-from sira_cli.core.forcing import followed
 from sira_cli.core.hooks import attached_hooks
+from sira_cli.core.passes import followed
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of

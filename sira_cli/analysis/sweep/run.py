@@ -7,7 +7,7 @@ for event in sweep.events():
 print(sweep.report().best)
 
 An answer is read from its first token, so one prefill gives the answers of a question in every cell: z_full does not
-depend on K, and z_cf not on alpha (`core.many_k`).
+depend on K, and z_cf not on alpha (`core.passes`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sira_cli.analysis.sweep.questions import (
 )
 from sira_cli.analysis.sweep.report import SweepReport
 from sira_cli.core.families import find_backbone
-from sira_cli.core.many_k import next_token
+from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, UnfinishedReasoningError
 from sira_cli.models.memory import PictureMemory, peak_memory

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sira_cli._version import __version__
 from sira_cli.analysis.trace.settings import Line, TraceSettings
-from sira_cli.core.forcing import score
-from sira_cli.core.forward_pass import VIEWS, Step
+from sira_cli.core.passes import score
 from sira_cli.core.rules import kl_divergence
+from sira_cli.core.streams import VIEWS, Step
 from sira_cli.files import replacing, writing
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods.prompts import pictures_of

@@ -1,0 +1,303 @@
+"""Passes over rows that are known beforehand.
+
+ImagePrefix   [ text ... image ]           one pass, into a cache
+              [ tail 1 ] [ tail 2 ] ...    one batch, a few rows each, at the positions that follow
+score         [ prompt | y_1 ... y_N-1 ]   last N rows of each stream -> Norm, W_out -> z_full, z_cf of y_1 ... y_N
+next_token    [ x_1 .............. x_S ]   the full stream once; before layer b = L - K of each K a CF stream begins,
+                                           and all that have begun run as one more call per layer
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache
+
+from sira_cli.core.arguments import CACHE, mask_name
+from sira_cli.core.attention import scaled_by_column
+from sira_cli.core.cache import full_stream, repeat_text
+from sira_cli.core.config import SiraConfig
+from sira_cli.core.families import ROW_ARGUMENTS, position_state, positions_kept
+from sira_cli.core.fork import Fork, attached
+from sira_cli.core.hooks import Removable
+from sira_cli.core.masks import cf_mask, has_rows, take_rows
+from sira_cli.core.rules import contrast
+from sira_cli.core.streams import Step
+from sira_cli.core.upstream import next_inputs, position_ids
+from sira_cli.errors import UnsupportedModelError
+
+# Families whose prompt rows see each other in both directions: text after the picture changes the picture's rows.
+BIDIRECTIONAL = ("paligemma",)
+TAILS_AT_ONCE = 8  # tails that share a pass; each holds a copy of the prefix's keys and values
+
+
+class ImagePrefix:
+    """The first rows of one prompt, up to its last image row, computed once for many texts that follow them.
+
+    Exact if rows see only earlier rows, as in every supported family except PaliGemma.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, model: Any, inputs: Mapping[str, Tensor], length: int, cache: DynamicCache | None = None
+    ) -> None:
+        """Compute the first `length` rows of an unpadded prompt `[1, S]`; or take them from a `cache`, and leave it."""
+        ids = inputs["input_ids"]
+        self.length = length  # p, number of rows
+        self._model = model
+        self._inputs = {
+            name: value[:, :length] if value.shape == ids.shape else value for name, value in inputs.items()
+        }
+        self._position_state = position_state(model)
+        self._cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+        if cache is not None:
+            return
+        with positions_kept(self._position_state):
+            positions = self._positions(0)
+            more = {} if positions is None else {"position_ids": positions}
+            model(**self._inputs, **more, **{CACHE: self._cache}, use_cache=True, logits_to_keep=1)
+
+    @classmethod
+    def of(
+        cls, model: Any, inputs: Mapping[str, Tensor], image: Tensor, row: int, cache: Cache, place: int
+    ) -> ImagePrefix | None:
+        """Take the first rows of a prompt from the cache it was decoded with; None if the cache no longer has them."""
+        # image [B, S]; row: number of the prompt; place: number of its text in the cache
+        if model.config.model_type in BIDIRECTIONAL:
+            return None
+        ids = inputs["input_ids"]
+        first = int(ids.shape[1] - inputs["attention_mask"][row].sum())
+        last = int(image[row].nonzero().max()) + 1
+        rows = full_stream(cache, place, first, last)
+        if rows is None:
+            return None
+        own = {
+            name: value[row : row + 1, first:] if value.shape == ids.shape else value[row : row + 1]
+            for name, value in inputs.items()
+            if len(value) == len(ids) and not value.is_floating_point()  # no samples: only positions are still needed
+        }
+        return cls(model, own, last - first, rows)
+
+    @property
+    def ids(self) -> Tensor:
+        """The rows' tokens `[p]`."""
+        return self._inputs["input_ids"][0]
+
+    @torch.no_grad()
+    def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:
+        """Return the logits after each tail, as if it followed the prefix alone: `[Q, V]` float32."""
+        parts = [self._pass(tails[first : first + TAILS_AT_ONCE]) for first in range(0, len(tails), TAILS_AT_ONCE)]
+        return torch.cat(parts)
+
+    def _pass(self, tails: Sequence[Sequence[int]]) -> Tensor:
+        device = self._inputs["input_ids"].device
+        longest = max(map(len, tails))
+        # Padded on the right: no row sees later rows.
+        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
+        ends = sorted({len(tail) - 1 for tail in tails})  # a list works with hidden states on any device
+        cache = copy.deepcopy(self._cache)
+        repeat_text(cache, len(tails))
+        with positions_kept(self._position_state):
+            positions = self._positions(longest)
+            more = {}
+            if positions is not None:
+                own = positions[..., self.length :]
+                more["position_ids"] = own.expand(*own.shape[:-2], len(tails), longest)
+            logits = self._model(
+                input_ids=ids, **more, **{CACHE: cache}, use_cache=True, logits_to_keep=ends
+            ).logits  # [Q, number of different ends, V]
+        found: Tensor = logits[list(range(len(tails))), [ends.index(len(tail) - 1) for tail in tails]].float()
+        return found
+
+    def _positions(self, more: int) -> Tensor | None:
+        """Return the positions of the prefix and `more` rows after it, or None if the model takes no positions."""
+        model = self._model
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            return None
+        ids = self._inputs["input_ids"]
+        grown = {
+            name: torch.cat([value, value.new_full((1, more), int(name == "attention_mask"))], dim=1)
+            if value.shape == ids.shape
+            else value
+            for name, value in self._inputs.items()
+        }
+        return position_ids(model, grown["input_ids"], grown)
+
+
+ROWS_AT_ONCE = 16  # rows of each stream that go through the head at once
+
+
+@torch.no_grad()
+def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Sequence[int]]) -> Iterator[Step]:
+    """Yield the logits `[B, V]` of both streams at every token of B given texts, from one prefill.
+
+    The ends of the texts are aligned: text b takes part in the last `len(texts[b])` steps. The head gets a few rows at
+    a time: with a vocabulary of 150,000 all logits of a long text would need more memory than the model's cache.
+    """
+    longest = max(map(len, texts))
+    if len(texts) != len(inputs["input_ids"]) or min(map(len, texts)) == 0:
+        raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one per prompt")
+    rows: list[Tensor] = []
+    steps: list[Step] = []
+    with attached(Fork(model, config, steps.append, last_rows=longest)) as streams:
+        keep_rows = streams.norm.register_forward_hook(lambda norm, args, output: rows.append(output))
+        try:
+            model(**followed(model, inputs, [text[:-1] for text in texts]), use_cache=False, logits_to_keep=1)
+        finally:
+            keep_rows.remove()
+    (normed,), (last,) = rows, steps  # [2B, N, d]
+    device = last.full.device  # that of the inputs; the head may be on another
+    head = _head(model, normed[:, -1:], torch.cat([last.full, last.cf])[:, None])
+    for start in range(0, longest, ROWS_AT_ONCE):
+        z_full, z_cf = head(normed[:, start : start + ROWS_AT_ONCE]).to(device).chunk(2)  # [B, n, V]
+        z_cd = contrast(z_full, z_cf, config.alpha)
+        for row in range(z_full.shape[1]):
+            yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
+
+
+def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Append the tokens of a text to each prompt, as one left-padded batch."""
+    ids: Tensor = inputs["input_ids"]  # [B, S]
+    longest = max(map(len, texts))  # N
+    extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
+    for _ in range(longest):  # by the model's own rule, token by token: families differ in token types
+        extended = next_inputs(model, {}, extended)
+    per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
+    extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest)], dim=1)  # [B, S + N]
+    for name in {*per_token, "attention_mask"}:
+        tensor = extended[name].clone()
+        for row, text in enumerate(texts):
+            missing = longest - len(text)
+            tensor[row] = tensor[row].roll(missing)
+            tensor[row, :missing] = 0  # padding
+            if name == "input_ids" and text:
+                tensor[row, -len(text) :] = tensor.new_tensor(text)
+        extended[name] = tensor
+    return extended
+
+
+def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the head of a model after its norm, `[2B, n, d]` -> float32 `[2B, n, V]`, as found by its own logits.
+
+    It is a linear head, with a soft cap or without: PaliGemma 2 leaves the cap of its config out until transformers
+    5.22.
+    """
+    linear = model.get_output_embeddings()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None) or math.inf
+
+    def plain(rows: Tensor) -> Tensor:
+        logits: Tensor = linear(rows).float()
+        return logits
+
+    def capped(rows: Tensor) -> Tensor:
+        return cap * torch.tanh(plain(rows) / cap)
+
+    heads = (plain,) if math.isinf(cap) else (capped, plain)
+    differences = [float((head(normed).to(theirs.device) - theirs).abs().max()) for head in heads]
+    if min(differences) > 0.02 * float(theirs.abs().max()) + 1e-3:
+        raise UnsupportedModelError(
+            "the model does more after its final norm than a linear head and a soft cap: "
+            "texts cannot be forced on it; trace generated texts instead"
+        )
+    return heads[differences.index(min(differences))]
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Logits of the token that follows a prompt, float32 `[B, V]` each."""
+
+    full: Tensor
+    cf: dict[int, Tensor]  # by K
+
+
+@torch.no_grad()
+def next_token(model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], ks: Collection[int]) -> NextToken:
+    """Return both streams' logits after B prompts, as `attach` would give them for each K."""
+    with attached(_ForkPerK(model, config, ks)) as fork:
+        model(**inputs, use_cache=False, logits_to_keep=1)
+    z_full, *z_cf = fork.logits
+    return NextToken(z_full, dict(zip(fork.ks, z_cf, strict=True)))
+
+
+class _ForkPerK(Fork):
+    """A CF stream for each of several K, for a prompt without a cache."""
+
+    logits: tuple[Tensor, ...]  # [B, V] of the full stream, then of each K's CF stream
+    _cf: Tensor  # [n B, T, d], the CF streams that have begun
+
+    def __init__(self, model: nn.Module, config: SiraConfig, ks: Collection[int]) -> None:
+        super().__init__(model, dataclasses.replace(config, k=max(ks), k_fraction=None))
+        self.ks = sorted(set(ks), reverse=True)  # values of K, largest first: the order in which their streams begin
+        self._shared_keys: dict[str, Any] = {}  # for the CF streams that have begun, by kind of layer
+        self._cf_columns: Tensor | None = None  # [n B, T] while a layer runs the CF streams
+
+    def hooks(self) -> Iterator[Removable]:
+        """Run the full stream unchanged, and after each late layer the CF streams through the same layer."""
+        yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
+        for k, layer in zip(range(self.k, 0, -1), self.late_layers, strict=True):
+            yield layer.register_forward_hook(partial(self._run_cf, k), with_kwargs=True)
+        yield self.norm.register_forward_pre_hook(self.join)
+        yield self.model.register_forward_hook(self._keep_logits)
+
+    def _run_cf(self, k: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """After the full stream's layer L - k: run the CF streams through it; one of them may begin here."""
+        now = self.running()
+        rows = now.cf_rows
+        assert rows is not None  # this pass is a prompt
+        if k in self.ks:
+            begun = take_rows(args[0], rows)  # [B, T, d]
+            self._cf = begun if k == self.k else torch.cat([self._cf.to(begun.device), begun])
+            self._share_keys(kwargs.get("shared_kv_states") or {}, rows)
+        n = len(self._cf) // len(rows)
+
+        def text_rows(part: Any) -> Any:
+            """Take all CF streams' rows of an argument with a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
+            if isinstance(part, tuple):
+                return tuple(map(text_rows, part))
+            return torch.cat([take_rows(part, rows)] * n) if has_rows(part, len(rows), now.q) else part
+
+        streams = now.prompt_streams()
+        recurrent = self._mixers[self.k - k].recurrent
+        name = mask_name(layer, kwargs)
+        mask = streams.live if recurrent else cf_mask(kwargs[name], streams, rows)  # [B, T] or [B, 1, T, T]
+        changed = {
+            name: None if mask is None else torch.cat([mask] * n).to(self._cf.device),
+            **{name: text_rows(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs},
+        }
+        if "shared_kv_states" in kwargs:
+            changed["shared_kv_states"] = self._shared_keys
+        more = map(text_rows, args[1:])
+        self._cf_columns = torch.cat([rows] * n)
+        found = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
+        self._cf, self._cf_columns = found[0] if isinstance(found, tuple) else found, None
+
+    def columns(self) -> Tensor:
+        """Return the column of each row of the running layer, for the CF streams or the full one."""
+        return torch.arange(self.running().q)[None] if self._cf_columns is None else self._cf_columns
+
+    def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
+        """Give a new stream the text columns of the keys that shared layers have stored so far."""
+        for kind, stored in full.items():
+            new = [take_rows(each.transpose(1, 2), rows).transpose(1, 2) for each in stored]  # [B, H, T, D]
+            old = self._shared_keys.get(kind)
+            self._shared_keys[kind] = tuple(new) if old is None else tuple(map(torch.cat, zip(old, new, strict=True)))
+
+    def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Before the final norm: keep the last row of every stream, stacked along the batch."""
+        full = args[0][:, -1:]  # [B, 1, d]
+        return (torch.cat([full, self._cf[:, -1:].to(full.device)]), *args[1:])  # [(1 + n) B, 1, d]
+
+    def _keep_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After the model: split the logits by stream."""
+        self.end()
+        self.logits = output.logits[:, -1].float().chunk(1 + len(self.ks))
