@@ -104,13 +104,6 @@ class LateLayer(LateRows, RoomyLayer):
         self._both[name] = used, cf_used, room, start
         return used, cf_used
 
-    def cf_rows(self) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the CF stream so far, `[B, H, T + steps, D]` each."""
-        keys, values = self.cf.keys, self.cf.values
-        assert keys is not None
-        assert values is not None
-        return keys, values
-
 
 class LateSharedLayer(DummyLayer):
     """A late layer that reads another layer's keys and values. `own` as for `LateLayer`."""
@@ -122,7 +115,7 @@ class LateSharedLayer(DummyLayer):
 
 def own_layer(layer: Any) -> Any:
     """Return the model's own layer: the one that a late layer replaced, or the layer itself."""
-    return layer.own if isinstance(layer, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer) else layer
+    return getattr(layer, "own", layer)
 
 
 def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
@@ -150,17 +143,19 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
     cache.layers[boundary:layers] = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
 
 
-def _late_layer(layer: Any, streams: Streams) -> LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer:
-    """Return an empty layer for both streams in place of an empty one of the model's own."""
-    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer):
-        return LateLayer(layer, streams)
-    if type(layer) is LinearAttentionLayer:
-        return LateStateLayer(layer, streams)
-    if type(layer) is DynamicIndexedLayer:
-        return LateIndexedLayer(layer, streams)
-    if type(layer) is DummyLayer:
-        return LateSharedLayer(layer, streams)
-    raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
+# An empty layer for both streams takes the place of an empty one of the model's own, by its type.
+_LATE: dict[type, Any] = {
+    **dict.fromkeys((DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer), LateLayer),
+    LinearAttentionLayer: LateStateLayer,
+    DynamicIndexedLayer: LateIndexedLayer,
+    DummyLayer: LateSharedLayer,
+}
+
+
+def _late_layer(layer: Any, streams: Streams) -> Any:
+    if type(layer) not in _LATE:
+        raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
+    return _LATE[type(layer)](layer, streams)
 
 
 def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
@@ -216,13 +211,6 @@ def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache 
     return found
 
 
-def repeat_text(cache: DynamicCache, times: int) -> None:
-    """Repeat the only text of a cache."""
-    first: Any = torch.zeros(times, dtype=torch.long)
-    for layer in cache.layers:
-        layer.reorder_cache(first)
-
-
 LayerType = TypeVar("LayerType", bound=DynamicLayer)
 
 
@@ -241,28 +229,13 @@ def _has_all(layer: DynamicSlidingWindowLayer) -> bool:
     return layer.keys is not None and int(layer.cumulative_length) == layer.keys.shape[-2]
 
 
-def is_prompt(cache: Cache | None) -> bool:
-    """Return whether a pass over new rows is a prompt: their cache is empty."""
-    if cache is None:
-        return True
-    return int(cache.get_seq_length()) == 0
-
-
 def known_streams(cache: Cache | None, boundary: int) -> Streams:
     """Return the streams of a cache that already holds a prompt."""
-    late = cache.layers[boundary] if cache is not None else None
-    if not isinstance(late, LateLayer | LateStateLayer | LateIndexedLayer | LateSharedLayer):
+    late: Any = cache.layers[boundary] if cache is not None else None
+    if not hasattr(late, "streams"):
         raise AttachError(
             f"{CACHE} was filled outside this `with attach(...)` block, so it holds no CF stream: "
             f"generate from the whole prompt, without {CACHE}"
         )
-    return late.streams
-
-
-def cf_keys_and_values(cache: Cache | None, layer: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return the CF stream's keys and values of a late layer, `[B, H, N, D]` each; (None, None) without a cache."""
-    if cache is None:
-        return None, None
-    late = cache.layers[layer]
-    assert isinstance(late, LateLayer)
-    return late.cf_rows()
+    streams: Streams = late.streams
+    return streams

@@ -29,7 +29,7 @@ from transformers.cache_utils import Cache
 
 from sira_cli.core.arguments import CACHE, cache_of, hidden_of, with_hidden
 from sira_cli.core.attention import Split, scaled_by_column, two_streams
-from sira_cli.core.cache import cf_keys_and_values, is_prompt, known_streams, open_streams, share_layers
+from sira_cli.core.cache import known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, fork_place, untested
 from sira_cli.core.hooks import Removable, attached_hooks
@@ -177,7 +177,8 @@ class Fork:
             )
         cache: Cache | None = cache_of(args, kwargs)
         q = input_ids.shape[1]
-        if is_prompt(cache):
+        seen = 0 if cache is None else int(cache.get_seq_length())
+        if seen == 0:  # a prompt
             self._thread = get_ident()
             if cache is not None:
                 share_layers(cache, self.boundary, self._all_mixers)
@@ -187,7 +188,6 @@ class Fork:
             self.check_thread()  # before this pass takes the place of another thread's
             self._pass = Pass(q, None, None)
         else:
-            seen = int(cache.get_seq_length()) if cache is not None else 0
             raise UnsupportedModelError(
                 f"{q} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
                 "generation and continued conversations are not supported. Pass the whole prompt, without "
@@ -239,7 +239,7 @@ class Fork:
             open_streams(now.cache, self.boundary, self.layers, now.streams)
         else:
             now.streams = known_streams(now.cache, self.boundary)
-            now.streams.count()
+            now.streams.steps += 1
 
     def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
@@ -277,8 +277,10 @@ class Fork:
         source = self._mixers[late_layer].keys_from
         if source < self.boundary:  # a shared layer: the CF stream's keys are some of the full stream's
             return Split(now.q, seen, cf_columns=cf_columns(mask, now.streams), last=last)
-        keys, values = cf_keys_and_values(now.cache, source)  # [B, H, N, D]
-        return Split(now.q, seen, keys, values, last=last)
+        if now.cache is None:
+            return Split(now.q, seen, last=last)
+        late: Any = now.cache.layers[source]
+        return Split(now.q, seen, late.cf.keys, late.cf.values, last=last)  # [B, H, N, D]
 
     def last_rows(self) -> LastRows | None:
         """Return a prompt's rows that `join` keeps; the last layer need not finish others. None in a step."""

@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from sira_cli.core.arguments import CACHE, mask_name
 from sira_cli.core.attention import scaled_by_column
-from sira_cli.core.cache import full_stream, repeat_text
+from sira_cli.core.cache import full_stream
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, position_state, positions_kept
 from sira_cli.core.fork import Fork, attached
@@ -105,7 +105,8 @@ class ImagePrefix:
         ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
         ends = sorted({len(tail) - 1 for tail in tails})  # a list works with hidden states on any device
         cache = copy.deepcopy(self._cache)
-        repeat_text(cache, len(tails))
+        for layer in cache.layers:  # the only text, once per tail; recurrent states can be repeated in no other way
+            layer.reorder_cache(torch.zeros(len(tails), dtype=torch.long))  # type: ignore[arg-type] # LongTensor
         with positions_kept(self._position_state):
             positions = self._positions(longest)
             more = {}

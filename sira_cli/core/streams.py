@@ -31,10 +31,6 @@ class Streams:
         """Rows of the CF stream so far."""
         return self.rows.shape[1] + self.steps
 
-    def count(self) -> None:
-        """Count one more decoding step."""
-        self.steps += 1
-
     def cut_back(self, texts: Tensor, columns: int) -> Streams:
         """Return some of the B texts, cut to `columns` rows of the full stream (at least the prompt's text)."""
         index, missing = texts.to(self.rows.device), max(0, self.prompt - columns)
