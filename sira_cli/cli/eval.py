@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -133,18 +134,21 @@ def evaluate(
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards
         files = card.files_in(paths or [])
-        sources = check(options, model, decoding, files if card.several else ())
-        asking = Asking(options.limit, given[card.name], sources, decoding.max_new_tokens)
-        benchmark = card.open(files, asking)
-        if options.images is not None:
-            _ask([Asked(benchmark, options.images, options.output)], options, model, decoding)
-            return
-        _check_report(benchmark, options.output, options.overwrite)
-        answers, paper = _read(benchmark, sources, options, model)
-        _end([_show(benchmark, answers, paper, options.output, options)])
-        return
-    folder = check_folder(paths or [], options)
-    _ask([_in_folder(card, folder, given[card.name], options, decoding) for card in cards], options, model, decoding)
+        sources = _check(options, model, decoding, files if card.several else ())
+        benchmark = card.open(files, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens))
+        asked = [Asked(benchmark, options.images or Path(), options.output)]
+    else:
+        folder = _check_folder(paths or [], options)
+        asked = [_in_folder(card, folder, given[card.name], options, decoding) for card in cards]
+    for one in asked:
+        one.check_report(options.overwrite)
+    if options.answers:
+        reports = [_show(benchmark, *_read(benchmark, sources, options, model), options.output, options)]
+    else:
+        reports = _ask(asked, options, model, decoding)
+    if failed := {failure.picture for report in reports for failure in report.failures}:
+        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
+        raise typer.Exit(3)
 
 
 def _list(cards: list[Card]) -> None:
@@ -174,15 +178,28 @@ def _list(cards: list[Card]) -> None:
     print(f"try it:    sira demo --export scenes && sira eval {names} scenes -p demo")
 
 
-def check(
-    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path] = ()
+def _check(
+    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path]
 ) -> Sequence[AnswerFiles]:
     """Check the options for one benchmark, and return the files to score; empty if the model is to be asked."""
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
-    if options.answers and (idle := _of_runs(options, model, decoding)):
-        raise SettingsError(f"{idle[0]} is for runs: leave it out, or give --images instead of --answers")
-    _check(options)
+    if options.answers:
+        runs = ("verify", "batch_size", "engine", "shard", "overwrite", "retry_errors")
+        groups: list[tuple[Any, Callable[[str], bool]]] = [
+            (options, runs.__contains__),
+            (model, lambda name: name not in ("preset", "model")),  # --paper needs the model's name
+            (decoding, lambda name: True),
+        ]
+        idle = (
+            "--set" if field.name == "settings" else f"--{field.name.replace('_', '-')}"
+            for group, is_for_runs in groups
+            for field in fields(group)
+            if is_for_runs(field.name) and getattr(group, field.name) != field.default
+        )
+        if (name := next(idle, None)) is not None:
+            raise SettingsError(f"{name} is for runs: leave it out, or give --images instead of --answers")
+    _check_output(options)
     if not options.answers:
         return ()
     from sira_cli.eval.answers import find_files
@@ -190,68 +207,64 @@ def check(
     return find_files(options.answers, questions)
 
 
-def check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
+def _check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
     """Check the options for a folder of benchmarks, and return it."""
     if len(paths) != 1:
         raise SettingsError(
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    single = ("images", "answers", "shard", "details")
-    if given := [name for name in single if getattr(options, name)]:
+    if given := [name for name in ("images", "answers", "shard", "details") if getattr(options, name)]:
         raise SettingsError(
             f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
         )
-    _check(options)
+    _check_output(options)
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
     return paths[0]
 
 
-def _of_runs(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> list[str]:
-    """Return the given options that have no effect on answers from files. (--paper needs the model's name.)"""
-    names = ["verify", "batch_size", "shard", "overwrite", "retry_errors"]
-    idle: list[tuple[Any, Field[Any]]] = [(options, field) for field in fields(options) if field.name in names]
-    idle += [(model, field) for field in fields(model) if field.name not in ("preset", "model")]
-    idle += [(decoding, field) for field in fields(decoding)]
-    given = [field.name for group, field in idle if getattr(group, field.name) != field.default]
-    return ["--set" if name == "settings" else f"--{name.replace('_', '-')}" for name in given]
+def _check_output(options: EvalOptions) -> None:
+    """Check --shard, --output and --details, which replaces only earlier details."""
+    from sira_cli.pictures.rows import read_rows
 
-
-def _check(options: EvalOptions) -> None:
+    output, details = options.output, options.details
     if options.shard is not None:
         from sira_cli.pictures.find import Shard
 
         Shard.parse(options.shard)
-    if options.details is not None:
-        _check_details(options.details, options.output)
-    if options.output is not None and (options.output.is_file() or options.output.suffix == ".jsonl"):
-        raise SettingsError(f"--output {options.output}: expected a folder: a run writes several files")
-    if options.shard is not None and options.output is None:
+    if details is not None:
+        if details.parent != output or details.is_dir():  # the output folder itself is created if needed
+            check_file("--details", details)
+        if details.suffix != ".jsonl":
+            raise SettingsError(f"--details {details}: expected a name that ends in .jsonl")
+        _, row = next(read_rows(details), ("", None)) if details.exists() else ("", None)
+        if row is not None and (not {"method", "part"} <= row.keys() or "schema" in row):
+            raise SettingsError(f"--details {details}: holds something other than details of sira eval: give another")
+    if output is not None and (output.is_file() or output.suffix == ".jsonl"):
+        raise SettingsError(f"--output {output}: expected a folder: a run writes several files")
+    if options.shard is not None and output is None:
         raise SettingsError("--shard needs --output FOLDER")
-
-
-def _check_details(path: Path, output: Path | None) -> None:
-    """Check that --details replaces only earlier details, not answers or a benchmark's files."""
-    if path.parent != output or path.is_dir():  # the output folder itself is created if needed
-        check_file("--details", path)
-    if path.suffix != ".jsonl":
-        raise SettingsError(f"--details {path}: expected a name that ends in .jsonl")
-    if path.exists():
-        from sira_cli.pictures.rows import read_rows
-
-        _, row = next(read_rows(path), ("", {"method": "", "part": ""}))
-        if not {"method", "part"} <= row.keys() or "schema" in row:
-            raise SettingsError(f"--details {path}: holds something other than details of sira eval: give another")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A benchmark to ask a model, the folder of its pictures, and that of its answers."""
+    """A benchmark, the folder of its pictures, and that of its answers and figures."""
 
     benchmark: Benchmark
     images: Path
     output: Path | None
+
+    def check_report(self, overwrite: bool) -> None:
+        """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
+        if self.output is None or overwrite or not (path := self.output / "report.json").exists():
+            return
+        try:
+            there = json.loads(path.read_bytes())["benchmark"]
+        except (OSError, ValueError, KeyError, TypeError):
+            there = "something else"
+        if there != self.benchmark.name:
+            raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
 
 
 def _in_folder(
@@ -267,18 +280,6 @@ def _in_folder(
     settings = {"similarity": "auto", **given} if card.name == "amber" else given
     benchmark = card.open(card.files_in([data]), Asking(options.limit, settings, (), decoding.max_new_tokens))
     return Asked(benchmark, folder / "images", None if options.output is None else options.output / card.name)
-
-
-def _check_report(benchmark: Benchmark, output: Path | None, overwrite: bool) -> None:
-    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-    if output is None or overwrite or not (path := output / "report.json").exists():
-        return
-    try:
-        there = json.loads(path.read_bytes())["benchmark"]
-    except (OSError, ValueError, KeyError, TypeError):
-        there = "something else"
-    if there != benchmark.name:
-        raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
 
 
 def _read(
@@ -300,17 +301,25 @@ def _read(
     return answers, find_model(known.pop())
 
 
-def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
-    """Ask one model all questions of some benchmarks, and show the figures of each."""
+def _ask(
+    asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions
+) -> list[EvalReport]:
+    """Ask one model all questions of some benchmarks, and show the figures of each; a shard has none."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
     from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
-    for one in asked:
-        _check_report(one.benchmark, one.output, options.overwrite)
     pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
-    methods, lvlm = choose_methods(model, decoding, not options.no_controls, pictures)
-    looked = looks(options, decoding, methods)
+    methods, lvlm = _methods(model, decoding, not options.no_controls, pictures)
+    looks = _looks(options, decoding, methods)
+    preset, first = next(iter(methods.values()))
+
+    @functools.cache
+    def load() -> Lvlm:
+        if options.engine == "vllm":
+            return lvlm or load_in_vllm(preset, model, first, options.batch_size)
+        return lvlm or load_model(preset, model, first, pictures=pictures)
+
     evaluations = [
         Evaluation(
             one.benchmark,
@@ -322,7 +331,7 @@ def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, deco
             batch_size=options.batch_size,
             shard=None if options.shard is None else Shard.parse(options.shard),
             settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
-            looks=looked if len(asked) == 1 or has_captions(one.benchmark) else {},
+            looks=looks if len(asked) == 1 or has_captions(one.benchmark) else {},
         )
         for one in asked
     ]
@@ -332,33 +341,25 @@ def _ask(asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, deco
         for name, (own, method) in methods.items():
             if name not in evaluations[0].not_run:
                 combinations.check(own, method, verify=options.verify, engine=options.engine)
-    preset = evaluations[0].preset
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
     for one, evaluation in zip(asked, evaluations, strict=True):
-        with resumable(one.output is not None, options.overwrite), evaluation.opened() as files:
-            for path in files:
-                if options.details is not None and options.details.resolve() == path.resolve():
-                    raise SettingsError(f"--details {path}: answers are kept in this file: give another")
-            if lvlm is None and not evaluation.nothing_left():
-                first, method = evaluation.first
-                if options.engine == "vllm":
-                    lvlm = load_in_vllm(first, model, method, options.batch_size)
-                else:
-                    lvlm = load_model(first, model, method, pictures=evaluation.pictures)
-            show_stages(evaluation.events(lvlm))
+        if options.details is not None and options.details.resolve() in map(Path.resolve, evaluation.files):
+            raise SettingsError(f"--details {options.details}: answers are kept in this file: give another")
+        with resumable(one.output is not None, options.overwrite):
+            show_stages(evaluation.events(load))
         if options.shard is not None:
             note(f"shard {options.shard} is done: when all are, score them: --answers {one.output}")
             if any(answers.failures for answers in evaluation.answers):
                 raise typer.Exit(3)
-            return
+            continue
         if len(asked) > 1 and not options.json:
             table_console().print(one.benchmark.name.upper(), style="bold")
         reports.append(_show(one.benchmark, evaluation.answers, paper, one.output, options))
-    _end(reports)
+    return reports
 
 
-def choose_methods(
+def _methods(
     model: ModelOptions, decoding: DecodingOptions, controls: bool, pictures: Sequence[Picture]
 ) -> tuple[dict[str, tuple[Preset, Method]], Lvlm | None]:
     """Return the methods to be asked, the controls first, each with its preset.
@@ -376,7 +377,7 @@ def choose_methods(
     return able(lvlm, chosen), lvlm
 
 
-def looks(
+def _looks(
     options: EvalOptions, decoding: DecodingOptions, methods: Mapping[str, tuple[Preset, Method]]
 ) -> dict[str, Verify]:
     """Return the second look of --verify for each of the methods that --method names; none without the option."""
@@ -389,9 +390,8 @@ def looks(
     named = [name for name in method_names(decoding.method) if name in methods]
     note_threshold(look, methods[named[0]][0])
     for name in named:
-        preset, method = methods[name]
         try:
-            combinations.check(preset, method, verify=look.mode)
+            combinations.check(*methods[name], verify=look.mode)
         except SettingsError as error:
             if decoding.method.strip() != ALL:
                 raise
@@ -424,14 +424,6 @@ def _show(
     else:
         print_report(report)
     return report
-
-
-def _end(reports: Sequence[EvalReport]) -> None:
-    """Say how many pictures failed."""
-    failed = {failure.picture for report in reports for failure in report.failures}
-    if failed:
-        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
-        raise typer.Exit(3)
 
 
 def print_report(report: EvalReport) -> None:

@@ -138,21 +138,14 @@ def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], 
 
 @dataclass(frozen=True)
 class SceneReport:
-    """The figures of decoders on drawn scenes, with 95 % intervals over scenes; differences are paired.
-
-    Attributes:
-        scenes: number of scenes.
-        settings: by method, those that decide the outcome: k, alpha, ...
-        figures: by method; `mean accuracy` and the like are means over the splits.
-        differences: by method except the first, each figure minus the first method's.
-        outcomes: by method except the first, numbers of captions that name `fewer`, `more` or `as many` absent objects
-            than the first method's.
-    """
+    """The figures of decoders on drawn scenes, with 95 % intervals over scenes; differences are paired."""
 
     scenes: int
-    settings: dict[str, dict[str, Any]]
-    figures: dict[str, dict[str, Figure]]
-    differences: dict[str, dict[str, Figure]]
+    settings: dict[str, dict[str, Any]]  # by method, those that decide the outcome: k, alpha, ...
+    figures: dict[str, dict[str, Figure]]  # by method; `mean accuracy` and the like are means over the splits
+    differences: dict[str, dict[str, Figure]]  # by method except the first, each figure minus the first method's
+    # by method except the first, numbers of captions that name `fewer`, `more` or `as many` absent objects than the
+    # first method's
     outcomes: dict[str, dict[str, int]]
 
     @classmethod

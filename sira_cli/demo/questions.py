@@ -113,17 +113,11 @@ _MENTION = re.compile(rf"\b({'|'.join(sorted(LEXICON, key=len, reverse=True))})\
 
 @dataclass(frozen=True)
 class SceneQuestion:
-    """POPE's question about one object.
-
-    Attributes:
-        name: name of the object.
-        expected: whether it is in the picture.
-        splits: splits that the question belongs to.
-    """
+    """POPE's question about one object."""
 
     name: str
-    expected: bool
-    splits: tuple[Split, ...]
+    expected: bool  # whether it is in the picture
+    splits: tuple[Split, ...]  # splits that the question belongs to
 
 
 class Questions:

@@ -51,17 +51,12 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture's exact content.
-
-    Attributes:
-        things: from back to front.
-        broken: whether the objects are not typical of `place`.
-    """
+    """A picture's exact content."""
 
     seed: int
     place: str
-    things: tuple[SceneObject, ...]
-    broken: bool = False
+    things: tuple[SceneObject, ...]  # from back to front
+    broken: bool = False  # whether the objects are not typical of `place`
 
     @property
     def objects(self) -> dict[str, list[SceneObject]]:

@@ -18,58 +18,36 @@ FORMS: tuple[Form, ...] = ("rect", "ellipse", "polygon", "line")
 
 @dataclass(frozen=True)
 class Shape:
-    """A part of a glyph.
-
-    Attributes:
-        form: its kind.
-        at: for `rect` and `ellipse` x0, y0, x1, y1; for `polygon` and `line` x, y, x, y, ...
-        tone: its filling.
-        width: of a line, as a share of the glyph's shorter side.
-    """
+    """A part of a glyph."""
 
     form: Form
-    at: tuple[float, ...]
-    tone: str = "main"
-    width: float = 0.08
+    at: tuple[float, ...]  # for `rect` and `ellipse` x0, y0, x1, y1; for `polygon` and `line` x, y, x, y, ...
+    tone: str = "main"  # its filling
+    width: float = 0.08  # of a line, as a share of the glyph's shorter side
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object.
-
-    Attributes:
-        plural: plural of its name.
-        size: width and height, as shares of the picture's side.
-        colors: its possible colours, the commonest first.
-        where: it stands on the `ground`, hangs on the `wall` or flies in the `air`.
-        glyph: its shapes.
-        synonyms: other words for it in questions and captions of other sources.
-    """
+    """A kind of object."""
 
     plural: str
-    size: tuple[float, float]
-    colors: tuple[str, ...]
-    where: Literal["ground", "wall", "air"]
+    size: tuple[float, float]  # width and height, as shares of the picture's side
+    colors: tuple[str, ...]  # its possible colours, the commonest first
+    where: Literal["ground", "wall", "air"]  # it stands on the `ground`, hangs on the `wall` or flies in the `air`
     glyph: tuple[Shape, ...]
-    synonyms: tuple[str, ...]
+    synonyms: tuple[str, ...]  # other words for it in questions and captions of other sources
 
 
 @dataclass(frozen=True)
 class Place:
-    """A kind of place.
+    """A kind of place."""
 
-    Attributes:
-        objects: probability of each typical object: the prior that a model learns.
-        above, below: colours of the wall or sky, and of the floor or ground.
-        horizon: the border between them, from the top, as a share of the height.
-        marks: other parts of the background; not objects.
-    """
-
-    objects: dict[str, float]
+    objects: dict[str, float]  # probability of each typical object: the prior that a model learns
+    # above, below: colours of the wall or sky, and of the floor or ground
     above: Rgb
     below: Rgb
-    horizon: float
-    marks: tuple[Shape, ...]
+    horizon: float  # the border between them, from the top, as a share of the height
+    marks: tuple[Shape, ...]  # other parts of the background; not objects
 
 
 def _shapes(rows: list[dict[str, Any]]) -> tuple[Shape, ...]:

@@ -58,17 +58,11 @@ DENOMINATORS: dict[PartName, Denominators] = {
 
 @dataclass(frozen=True)
 class Annotated:
-    """The ground truth of one query.
+    """The ground truth of one query."""
 
-    Attributes:
-        kind: its `type` in annotations.json, such as `generative` or `discriminative-attribute-state`.
-        truth: words for objects in the picture; for a question only `yes` or `no`.
-        hallu: words that models tend to hallucinate about the picture; empty for a question.
-    """
-
-    kind: str
-    truth: tuple[str, ...]
-    hallu: tuple[str, ...] = ()
+    kind: str  # its `type` in annotations.json, such as `generative` or `discriminative-attribute-state`
+    truth: tuple[str, ...]  # words for objects in the picture; for a question only `yes` or `no`
+    hallu: tuple[str, ...] = ()  # words that models tend to hallucinate about the picture; empty for a question
 
     @property
     def part(self) -> PartName:
@@ -87,32 +81,20 @@ class Annotated:
 
 @dataclass(frozen=True)
 class Judged:
-    """The objects that a caption mentions.
+    """The objects that a caption mentions."""
 
-    Attributes:
-        mentions: nouns of AMBER's vocabulary, in the caption's order, repeats included.
-        hallucinated: the mentions that are not in the picture.
-        covered: annotated words of the picture that are mentioned.
-        cognitive: mentioned words that are annotated as typical hallucinations.
-    """
-
-    mentions: tuple[str, ...]
-    hallucinated: tuple[str, ...]
-    covered: tuple[str, ...]
-    cognitive: tuple[str, ...]
+    mentions: tuple[str, ...]  # nouns of AMBER's vocabulary, in the caption's order, repeats included
+    hallucinated: tuple[str, ...]  # the mentions that are not in the picture
+    covered: tuple[str, ...]  # annotated words of the picture that are mentioned
+    cognitive: tuple[str, ...]  # mentioned words that are annotated as typical hallucinations
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """AMBER's vocabulary.
+    """AMBER's vocabulary."""
 
-    Attributes:
-        relation: for each annotated word, other words that name the same thing.
-        safe: words that are never counted as hallucinated, whatever the picture shows.
-    """
-
-    relation: Mapping[str, tuple[str, ...]]
-    safe: frozenset[str]
+    relation: Mapping[str, tuple[str, ...]]  # for each annotated word, other words that name the same thing
+    safe: frozenset[str]  # words that are never counted as hallucinated, whatever the picture shows
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:

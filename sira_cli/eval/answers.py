@@ -10,8 +10,8 @@ from __future__ import annotations
 import glob
 import os.path
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +41,14 @@ class FailedAnswer:
 
 @dataclass
 class Answers:
-    """One method's answers.
+    """One method's answers."""
 
-    Attributes:
-        name: of the method, or a label.
-        texts: by part and ask; those that failed are missing.
-        failures: the asks that failed.
-        settings: settings that decided the answers, as far as they are known.
-        taken_from: the method whose answers were reused, because this one cannot differ.
-    """
-
-    name: str
-    texts: dict[str, dict[str, str]] = field(default_factory=dict)
-    failures: list[FailedAnswer] = field(default_factory=list)
+    name: str  # of the method, or a label
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)  # by part and ask; those that failed are missing
+    failures: list[FailedAnswer] = field(default_factory=list)  # the asks that failed
+    # settings that decided the answers, as far as they are known
     settings: dict[str, Any] = field(default_factory=dict)
-    taken_from: str = ""
+    taken_from: str = ""  # the method whose answers were reused, because this one cannot differ
 
     def under(self, name: str) -> Answers:
         """Return the same answers as another method's."""
@@ -77,48 +70,31 @@ class Answers:
         self.failures += [FailedAnswer(self.name, part.name, picture, error) for picture, error in failed.items()]
 
 
-# Settings that must be equal in all answers of a method, so that its figures describe one method.
-
-
-@dataclass(frozen=True)
-class EvalSettings:
-    """Settings that decide a text and are not in every record of sira. A file of answers has one value of each.
-
-    Attributes:
-        settings: a hash over all other settings of preset and method, except the length, which differs between parts.
-    """
-
-    beta: float | None
-    top_p: float
-    num_beams: int
-    quantization: str | None
-    dtype: str
-    settings: str
-
-    @classmethod
-    def of(cls, lvlm: Lvlm) -> EvalSettings:
-        """Read them from a loaded model."""
-        decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
-        generation = dict(decisive["generation"])
-        del generation["max_new_tokens"]
-        own_beta = getattr(lvlm.decoder, "beta", None)
-        return cls(
-            beta=lvlm.sira.beta if "beta" in lvlm.decoder.deciding else own_beta,
-            top_p=lvlm.preset.generation.top_p,
-            num_beams=lvlm.preset.generation.num_beams,
-            quantization=lvlm.quantization,
-            dtype=lvlm.dtype,
-            settings=hash_of(**{**decisive, "generation": generation})[:16],
-        )
-
-
-# Not every record has these, and the hash covers them.
+# Settings that decide a text and are not in every record of sira: a file of answers has one value of each.
+DECIDING = ("beta", "top_p", "num_beams", "quantization", "dtype", "settings")
+# Not every record has these, and the hash `settings` covers them.
 _COVERED = ("method_settings", *LATER)
-# Fields that are equal in all records of a method, in all parts.
+# Fields that are equal in all records of a method, in all parts, so that its figures describe one method.
 SAME = (
     *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)),
-    *(each.name for each in fields(EvalSettings)),
+    *DECIDING,
 )
+
+
+def deciding(lvlm: Lvlm) -> dict[str, Any]:
+    """Return a loaded model's DECIDING; `settings` is a hash over all others but the length, which parts have."""
+    decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
+    generation = {name: value for name, value in decisive["generation"].items() if name != "max_new_tokens"}
+    own_beta = getattr(lvlm.decoder, "beta", None)
+    values = (
+        lvlm.sira.beta if "beta" in lvlm.decoder.deciding else own_beta,
+        lvlm.preset.generation.top_p,
+        lvlm.preset.generation.num_beams,
+        lvlm.quantization,
+        lvlm.dtype,
+        hash_of(**{**decisive, "generation": generation})[:16],
+    )
+    return dict(zip(DECIDING, values, strict=True))
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
@@ -268,7 +244,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     """Read one method's answers."""
     if not source.own:
         return Answers(source.label, benchmark.read(source.paths))
-    unit_of = _Units(benchmark)
+    unit_of = _units(benchmark)
     records: dict[tuple[str, str], dict[str, str]] = {}  # by part and unit
     places: dict[tuple[str, str], tuple[Path, str]] = {}
     answers = Answers(source.label)
@@ -310,31 +286,30 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     return answers
 
 
-class _Units:
-    """Tells which part and unit a record belongs to."""
+def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] | None]:
+    """Return what tells the part and unit of a record: by its id, or, for `sira caption`, by picture and prompt."""
+    units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
+    # The part that takes answers made with any settings, such as captions of any length.
+    takes_any = next((part.name for part in benchmark.parts if not part.settings), "")
+    about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    for part in benchmark.parts:
+        for ask in part.asks:
+            known = about.setdefault((part.task, Path(ask.picture).name), [])
+            known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
 
-    def __init__(self, benchmark: Benchmark) -> None:
-        self._units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
-        # The part that takes answers made with any settings, such as captions of any length.
-        self._any = next((part.name for part in benchmark.parts if not part.settings), "")
-        self._about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-        for part in benchmark.parts:
-            for ask in part.asks:
-                known = self._about.setdefault((part.task, Path(ask.picture).name), [])
-                known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
-
-    def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
-        """Look up a record by its id, or, as in records of `sira caption`, by picture and prompt."""
+    def unit_of(row: dict[str, Any]) -> tuple[str, str] | None:
         if "id" in row:
             part = str(row.get("part"))
-            part = part if part in self._units else self._any
-            return (part, str(row["id"])) if str(row["id"]) in self._units.get(part, ()) else None
+            part = part if part in units else takes_any
+            return (part, str(row["id"])) if str(row["id"]) in units.get(part, ()) else None
         task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
-        about = self._about.get((task, Path(str(row.get("file_name"))).name), [])
+        fitting = about.get((task, Path(str(row.get("file_name"))).name), [])
         if task == "ask":
-            about = [known for known in about if known[0] in str(row.get("prompt"))]
-        _, part, unit = max(about, key=lambda known: len(known[0]), default=("", "", ""))
+            fitting = [known for known in fitting if known[0] in str(row.get("prompt"))]
+        _, part, unit = max(fitting, key=lambda known: len(known[0]), default=("", "", ""))
         return (part, unit) if unit else None
+
+    return unit_of
 
 
 # Rows of other tools.
@@ -342,17 +317,11 @@ class _Units:
 
 @dataclass(frozen=True)
 class Form:
-    """A row of an official script's file. Rows with other fields are refused: the answer could be the label.
+    """A row of an official script's file. Rows with other fields are refused: the answer could be the label."""
 
-    Attributes:
-        answer: the field with the model's answer.
-        needed: further fields of every row.
-        more: fields that a row may also have.
-    """
-
-    answer: str
-    needed: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
+    answer: str  # the field with the model's answer
+    needed: tuple[str, ...] = ()  # further fields of every row
+    more: tuple[str, ...] = ()  # fields that a row may also have
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row has this form."""

@@ -21,19 +21,12 @@ Texts = Mapping[str, str]  # answers, by the id of the ask
 
 @dataclass(frozen=True)
 class Ask:
-    """A question or a request about a picture.
+    """A question or a request about a picture."""
 
-    Attributes:
-        id: unique within its part.
-        picture: file name in the folder of images.
-        prompt: the question or the request, before the preset's template.
-        unit: asks of the same unit are decoded once and have the same answer. Default: a unit of its own.
-    """
-
-    id: str
-    picture: str
-    prompt: str
-    unit: str = ""
+    id: str  # unique within its part
+    picture: str  # file name in the folder of images
+    prompt: str  # the question or the request, before the preset's template
+    unit: str = ""  # asks of the same unit are decoded once and have the same answer. Default: a unit of its own
 
     def __post_init__(self) -> None:
         if not self.unit:
@@ -42,20 +35,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Part:
-    """Asks under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions.
+    """Asks under the same settings: all of POPE, CHAIR at one length, AMBER's captions, AMBER's questions."""
 
-    Attributes:
-        name: unique within the benchmark; part of file names.
-        task: `ask` puts the prompt into the preset's template of questions.
-        asks: in the order of the benchmark's files.
-        groups: groups with their own figures: POPE's splits, the dimensions of AMBER's questions.
-        settings: generation settings that replace the preset's, such as max_new_tokens.
-    """
-
-    name: str
-    task: Literal["caption", "ask"]
-    asks: tuple[Ask, ...]
-    groups: tuple[str, ...]
+    name: str  # unique within the benchmark; part of file names
+    task: Literal["caption", "ask"]  # `ask` puts the prompt into the preset's template of questions
+    asks: tuple[Ask, ...]  # in the order of the benchmark's files
+    groups: tuple[str, ...]  # groups with their own figures: POPE's splits, the dimensions of AMBER's questions
+    # generation settings that replace the preset's, such as max_new_tokens
     settings: dict[str, Any] = field(default_factory=dict)
 
     def of_first_pictures(self, count: int | None) -> Part:
@@ -131,21 +117,13 @@ class Benchmark(ABC):
 
 @dataclass(frozen=True)
 class Option:
-    """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`.
+    """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`."""
 
-    Attributes:
-        name: as in `--option NAME=VALUE`.
-        help: its meaning, in one line.
-        choices: the values that it takes; empty: any text.
-        default: the value without it, as it is shown.
-        asks: whether it changes the questions, so that it cannot apply to answers in files.
-    """
-
-    name: str
-    help: str
-    choices: tuple[str, ...] = ()
-    default: str = ""
-    asks: bool = False
+    name: str  # as in `--option NAME=VALUE`
+    help: str  # its meaning, in one line
+    choices: tuple[str, ...] = ()  # the values that it takes; empty: any text
+    default: str = ""  # the value without it, as it is shown
+    asks: bool = False  # whether it changes the questions, so that it cannot apply to answers in files
 
 
 @dataclass(frozen=True)
@@ -159,19 +137,12 @@ class AnswerFiles:
 
 @dataclass(frozen=True)
 class Asking:
-    """How a benchmark is asked.
+    """How a benchmark is asked."""
 
-    Attributes:
-        limit: maximum number of questions per file (POPE), or of pictures.
-        options: the benchmark's own options, by name.
-        sources: files of answers to score; empty if a model is asked.
-        max_new_tokens: length limit of a run's texts in tokens, if given.
-    """
-
-    limit: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    sources: Sequence[AnswerFiles] = ()
-    max_new_tokens: int | None = None
+    limit: int | None = None  # maximum number of questions per file (POPE), or of pictures
+    options: Mapping[str, str] = field(default_factory=dict)  # the benchmark's own options, by name
+    sources: Sequence[AnswerFiles] = ()  # files of answers to score; empty if a model is asked
+    max_new_tokens: int | None = None  # length limit of a run's texts in tokens, if given
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of some options that are given; a benchmark has the defaults."""
@@ -180,38 +151,22 @@ class Asking:
 
 @dataclass(frozen=True)
 class Card:
-    """A benchmark before its files are read. Its texts are shown as they are.
+    """A benchmark before its files are read. Its texts are shown as they are."""
 
-    Attributes:
-        name: as in `sira eval NAME`.
-        title: one line, without a full stop.
-        source: authors and year.
-        figures: the figures' names.
-        files: the data in words.
-        size: of the download: files, and pictures.
-        licence: of the files.
-        url: where the files are.
-        answers: fields of a row in the official script's file of answers.
-        read: makes the benchmark from the data folder, or from the list of files (`several`).
-        several: its data are files, such as one per split, instead of a folder.
-        options: its settings.
-        folder: the data folder in a folder of benchmarks.
-        note: a further remark.
-    """
-
-    name: str
-    title: str
-    source: str
-    figures: str
-    files: str
-    size: str
-    licence: str
-    url: str
-    answers: str
+    name: str  # as in `sira eval NAME`
+    title: str  # one line, without a full stop
+    source: str  # authors and year
+    figures: str  # the figures' names
+    files: str  # the data in words
+    size: str  # of the download: files, and pictures
+    licence: str  # of the files
+    url: str  # where the files are
+    answers: str  # fields of a row in the official script's file of answers
+    # makes the benchmark from the data folder, or from the list of files (`several`)
     read: Callable[[Any, Asking], Benchmark]
-    several: bool = False
+    several: bool = False  # its data are files, such as one per split, instead of a folder
     options: tuple[Option, ...] = ()
-    folder: str = ""
+    folder: str = ""  # the data folder in a folder of benchmarks
     note: str = ""
 
     def files_in(self, paths: Sequence[Path]) -> list[Path]:

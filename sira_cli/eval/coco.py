@@ -60,19 +60,12 @@ MERGES = {
 
 @dataclass(frozen=True)
 class Mentions:
-    """The objects that a caption's tokens mention.
+    """The objects that a caption's tokens mention."""
 
-    Attributes:
-        tokens: after merges; their number is the official script's length of the caption.
-        words: words of the list, in order, repeats included.
-        heads: of `words`, their categories.
-        places: of `words`, the official `hallucination_idxs` if they are hallucinated.
-    """
-
-    tokens: tuple[str, ...]
-    words: tuple[str, ...]
-    heads: tuple[str, ...]
-    places: tuple[int, ...]
+    tokens: tuple[str, ...]  # after merges; their number is the official script's length of the caption
+    words: tuple[str, ...]  # words of the list, in order, repeats included
+    heads: tuple[str, ...]  # of `words`, their categories
+    places: tuple[int, ...]  # of `words`, the official `hallucination_idxs` if they are hallucinated
 
 
 def mentions(tokens: Sequence[str]) -> Mentions:
@@ -106,19 +99,12 @@ class UnknownImageError(DataError):
 
 @dataclass(frozen=True)
 class Truth:
-    """The objects in some images.
+    """The objects in some images."""
 
-    Attributes:
-        objects: by image, the heads of CHAIR's list that are in it.
-        names: by image, its file name.
-        files: from which they were read.
-        ready: whether they are from a table to which the rule was applied before.
-    """
-
-    objects: dict[int, frozenset[str]]
-    names: dict[int, str]
-    files: tuple[Path, ...]
-    ready: bool = False
+    objects: dict[int, frozenset[str]]  # by image, the heads of CHAIR's list that are in it
+    names: dict[int, str]  # by image, its file name
+    files: tuple[Path, ...]  # from which they were read
+    ready: bool = False  # whether they are from a table to which the rule was applied before
 
 
 def find_truth(place: Path, ids: Collection[int], words: Callable[[str], Sequence[str]], **by: Any) -> Truth:

@@ -10,32 +10,34 @@ print(evaluation.report().to_json())
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers
-from sira_cli.eval.benchmark import Benchmark
+from sira_cli.eval.answers import Answers, deciding, settings_in
+from sira_cli.eval.benchmark import Ask, Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
+from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.selection import KEPT
 from sira_cli.pictures.sources import located
 from sira_cli.run.batch import BatchSize
-from sira_cli.run.events import Halved, PictureEvent
-from sira_cli.run.output import Files
+from sira_cli.run.events import Halved, PictureEvent, Started
+from sira_cli.run.output import Files, Output
+from sira_cli.run.run import Local, all_named, nothing_left, run
+from sira_cli.run.task import TASKS, PictureTask
 
 if TYPE_CHECKING:
-    from sira_cli.eval.asking import PartRun
     from sira_cli.run.lvlm import Lvlm
 
 CAPTION = "caption"  # the task of a part
@@ -74,7 +76,7 @@ def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> d
 
 
 def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:
-    """Return a benchmark's pictures in a folder, each once."""
+    """Return a benchmark's pictures in a folder, each once; one of them at least is there."""
     names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
     check_images(Path(images), names)
     return [located(str(Path(images) / name)) for name in names]
@@ -85,11 +87,48 @@ def has_captions(benchmark: Benchmark) -> bool:
     return any(part.task == CAPTION for part in benchmark.parts)
 
 
+@dataclass
+class _PartRun:
+    """A part of a benchmark under one method: a run over its pictures, one for each unit, into a file of records."""
+
+    method: str
+    part: Part
+    task: PictureTask
+    pictures: list[Picture]
+    output: Output
+    engine: Local | None = None
+    settings: dict[str, Any] = field(default_factory=dict)  # those that are equal in all records
+
+    def __post_init__(self) -> None:
+        assert self.output.ledger is not None
+        self.ledger = self.output.ledger
+
+    def take(self, lvlm: Lvlm, batch_size: BatchSize | None) -> None:
+        """Use a loaded model, under any method, whose answers to these prompts have to belong in the file."""
+        lvlm = lvlm.under(self.task.method, self.task.preset)
+        lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
+        self.task = replace(self.task, preset=lvlm.preset, method=lvlm.decoder)
+        own = deciding(lvlm)
+        self.output.more = {"part": self.part.name, **own}
+        now = self.task.at(lvlm.revision).blank(lvlm).configuration() | own
+        del now["prompt"]
+        prompts = {picture.id: picture.asked("") for picture in self.pictures}
+        for record in self.ledger.records():
+            self.ledger.check(now, record)
+            prompt = prompts.get(record["id"], record["prompt"])
+            if prompt != record["prompt"]:
+                raise SettingsError(
+                    f"{self.ledger.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and "
+                    f"{prompt!r} now: give another `output=`, or `overwrite=` to start again"
+                )
+        self.settings, self.engine = settings_in(now), Local(lvlm, batch_size)
+
+
 class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
     Attributes:
-        pictures: of the benchmark, each once.
+        files: the files of answers, if they are kept.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
     """
@@ -127,102 +166,50 @@ class Evaluation:
             SettingsError: a method cannot follow a setting, or the benchmark asks for no captions to look at.
             PictureError: none of the pictures is there.
         """
-        for preset, method in methods.values():
-            combinations.check(preset, method)
-        self.pictures = pictures_of(benchmark, images)
-        self._benchmark, self._images, self._methods = benchmark, Path(images), dict(methods)
-        self._output, self._overwrite = None if output is None else Path(output), overwrite
-        self._retry_errors = retry_errors
-        self._batch_size, self._shard, self._settings = batch_size, shard, dict(settings or {})
-        self._looks = {f"{name}+{verify.mode}": (name, verify) for name, verify in (looks or {}).items()}
-        for name, verify in self._looks.values():
-            preset, method = self._methods[name]
-            combinations.check(preset, method, verify=verify.mode)
+        pictures_of(benchmark, images)
+        self._benchmark, self._images, self._batch_size, self._shard = benchmark, Path(images), batch_size, shard
+        self._output, self._overwrite, self._retry_errors = output, overwrite, retry_errors
+        self._settings = dict(settings or {})
+        self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {
+            name: (*method, None) for name, method in methods.items()
+        }
+        for name, look in (looks or {}).items():
+            self._asked[f"{name}+{look.mode}"] = *methods[name], look
+        for preset, method, verify in self._asked.values():
+            combinations.check(preset, method, verify=None if verify is None else verify.mode)
         if looks and not has_captions(benchmark):
             raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
-        generation = self.preset.generation
+        generation = next(iter(self._asked.values()))[0].generation
         plain = generation.temperature == 0 and generation.num_beams == 1
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*methods} else {}
+        self.files = [] if output is None else [path for _, _, path in self._parts(Path(output))]
         self.answers: list[Answers] = []
-        self._runs: dict[str, list[PartRun]] = {}  # while the files are open
 
-    @property
-    def first(self) -> tuple[Preset, Method]:
-        """The first method's preset, and the method."""
-        return next(iter(self._methods.values()))
-
-    @property
-    def preset(self) -> Preset:
-        """The first method's preset."""
-        return self.first[0]
-
-    @contextmanager
-    def opened(self) -> Iterator[list[Path]]:
-        """Open and lock the files of answers until the end of the context, and yield their paths.
-
-        Raises:
-            SettingsError: a file is in use.
-            DataError: a file holds no records of sira.
-        """
-        from sira_cli.eval.asking import PartRun, part_pictures
-
-        with ExitStack() as stack:
-            folder = self._output or Path(stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
-            make_folder(folder)
-            stack.callback(self._runs.clear)
-            suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
-            made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
-            for name, (of, verify) in ({name: (name, None) for name in self._methods} | self._looks).items():
-                if name in self.not_run:
-                    continue
-                preset, method = self._methods[of]
-                self._runs[name] = []
-                for part in self._benchmark.parts:
-                    if verify is not None and part.task != CAPTION:
-                        continue
-                    own = preset.without_text().with_settings(**part.settings | self._settings)
-                    key = part.name, own.prompts.ask
-                    if key not in made:
-                        made[key] = part_pictures(part, own, self._images, self._shard)
-                    path = folder / f"{name}-{part.name}{suffix}.jsonl"
-                    files = Files(path, overwrite=self._overwrite, retry_errors=self._retry_errors)
-                    run = PartRun(part, own, method, made[key], files, verify=verify)
-                    stack.callback(run.output.close)
-                    self._runs[name].append(run)
-            yield [run.ledger.path for runs in self._runs.values() for run in runs]
-
-    def nothing_left(self) -> bool:
-        """Return whether an earlier run answered everything, so that no model is needed."""
-        if not self._runs:
-            with self.opened():
-                return self.nothing_left()
-        runs = list(itertools.chain.from_iterable(self._runs.values()))
-        # By name first: pictures are read only if nothing is missing anywhere.
-        return all(run.is_done() for run in runs) and all(run.nothing_left() for run in runs)
-
-    def events(self, lvlm: Lvlm | None) -> Generator[EvalEvent, None, None]:
+    def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.
 
         Args:
-            lvlm: the loaded model, under any method; None if `nothing_left`.
+            model: loaded, under any method; or what loads it, if an earlier run has not answered everything.
 
         Raises:
-            SettingsError: a file holds answers of other settings, or a prompt cannot be asked.
+            SettingsError: a file is in use or holds answers of other settings, or a prompt cannot be asked.
+            DataError: a file holds no records of sira.
             SiraError: the evaluation cannot go on.
         """
-        if not self._runs:
-            with self.opened():
-                yield from self.events(lvlm)
-            return
-        if lvlm is not None:
-            for run in itertools.chain.from_iterable(self._runs.values()):
-                run.take(lvlm)
-        found: dict[str, Answers] = {}
-        for name, runs in self._runs.items():
-            found[name] = yield from self._ask(name, runs)
+        with self._opened() as runs:
+            lvlm = model if not callable(model) else None if _all_answered(runs) else model()
+            if lvlm is not None:
+                for one in runs:
+                    one.take(lvlm, self._batch_size)
+            found: dict[str, Answers] = {}
+            for one in runs:
+                yield PartStarted(one.method, one.part.name, len(one.pictures))
+                with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
+                    yield from (event for event in events if not isinstance(event, Started))
+                self._take_answers(found.setdefault(one.method, Answers(one.method)), one)
         for name, other in self.not_run.items():
             found[name] = found[other].under(name)
-        self.answers = [found[name] for name in (*self._methods, *self._looks)]
+        self.answers = [found[name] for name in self._asked]
 
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers.
@@ -232,16 +219,58 @@ class Evaluation:
         """
         return EvalReport.of(self._benchmark, self.answers, paper)
 
-    def _ask(self, name: str, runs: Sequence[PartRun]) -> Generator[EvalEvent, None, Answers]:
-        """Ask everything under one method."""
-        answers = Answers(name)
-        for run in runs:
-            yield PartStarted(name, run.part.name, len(run.pictures))
-            yield from run.events(self._batch_size)
-            answers.add(self._benchmark, run.part, run.records())
-        answers.settings = {
-            **next(filter(None, (run.settings() for run in runs)), {}),
-            "max_new_tokens": {run.part.name: run.task.preset.generation.max_new_tokens for run in runs},
-            "prompt": {run.part.name: run.part.asks[0].prompt for run in runs},
-        }
-        return answers
+    def _take_answers(self, answers: Answers, one: _PartRun) -> None:
+        """Read a part's answers, and the settings that decided them."""
+        records = {record["id"]: record for record in one.ledger.records()}
+        answers.add(self._benchmark, one.part, records)
+        own = one.settings or next(map(settings_in, records.values()), {})
+        length, prompt = one.task.preset.generation.max_new_tokens, one.part.asks[0].prompt
+        more = {"max_new_tokens": length, "prompt": prompt}
+        before = answers.settings or own
+        answers.settings = before | {name: {**before.get(name, {}), one.part.name: more[name]} for name in more}
+
+    def _parts(self, folder: Path) -> Iterator[tuple[str, Part, Path]]:
+        """Yield what is asked: methods, each with its parts and their files."""
+        suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
+        for name, (_, _, verify) in self._asked.items():
+            for part in self._benchmark.parts if name not in self.not_run else ():
+                if verify is None or part.task == CAPTION:
+                    yield name, part, folder / f"{name}-{part.name}{suffix}.jsonl"
+
+    @contextmanager
+    def _opened(self) -> Iterator[list[_PartRun]]:
+        """Open and lock the files of answers until the end of the context."""
+        with ExitStack() as stack:
+            folder = Path(self._output or stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
+            make_folder(folder)
+            made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
+            runs = []
+            for name, part, path in self._parts(folder):
+                preset, method, verify = self._asked[name]
+                preset = preset.without_text().with_settings(**part.settings | self._settings)
+                if (key := (part.name, preset.prompts.ask)) not in made:
+                    made[key] = self._pictures(part, preset)
+                task = TASKS[part.task](preset, method, "", verify=verify)
+                files = Files(path, overwrite=self._overwrite, retry_errors=self._retry_errors)
+                output = stack.enter_context(Output(task, made[key], files, report=False))
+                runs.append(_PartRun(name, part, task, made[key], output))
+            yield runs
+
+    def _pictures(self, part: Part, preset: Preset) -> list[Picture]:
+        """Return the shard's pictures to ask about, one for each unit; questions in a row share a file's content."""
+        folder, reads = self._images.resolve(), Cache[bytes](KEPT)
+        units: dict[str, Ask] = {}
+        for ask in part.asks:
+            if self._shard is None or self._shard.holds(ask.picture):
+                units.setdefault(ask.unit, ask)
+        prompt = preset.prompts.asking if part.task == "ask" else str
+        return [
+            located(str(folder / ask.picture)).asking(prompt(ask.prompt), ask.unit, reads) for ask in units.values()
+        ]
+
+
+def _all_answered(runs: Sequence[_PartRun]) -> bool:
+    """Return whether an earlier run answered everything; pictures are read only if nothing is missing by name."""
+    return all(all_named(one.pictures, one.output) for one in runs) and all(
+        nothing_left(one.task, one.pictures, one.output) for one in runs
+    )

@@ -25,42 +25,25 @@ MARK = "is"  # the key of a row's mark
 AUTHORS = "by its authors"
 
 
-def paper_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
-    """Return the paper's figures in percent; None if it has none."""
-    figures = _row(_results()["models"], preset_or_model, benchmark, group, method)
-    return None if figures is None else {name: value for name, value in figures.items() if name != MARK}
+def printed(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, Any]:
+    """Return the fields of a row of a report: `paper` and `published` are figures in percent, None if there are none.
 
-
-def paper_mark(preset_or_model: str, benchmark: str, group: str, method: str) -> str:
-    """Return the mark of a row that does not compare with greedy decoding of the model; empty for rows that do.
-
-    Such rows are sampled results of another paper, of another model, or probably a slip: see `notes`.
+    `paper_mark` is set if the paper's row does not compare with greedy decoding of the model, because it is a sampled
+    result of another paper, or of another model, or probably a slip: see `notes`. `published` has the figures that the
+    model's authors print.
     """
-    figures = _row(_results()["models"], preset_or_model, benchmark, group, method) or {}
-    return str(figures.get(MARK, ""))
-
-
-def published_row(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, float] | None:
-    """Return the figures in percent that the model's authors print; None if none are known. Arguments as above."""
-    figures = _row(_results()["published"], preset_or_model, benchmark, group, method)
-    return None if figures is None else dict(figures)
-
-
-def notes() -> dict[str, str]:
-    """Return the meaning of every mark, and the source of `published_row` under its name AUTHORS."""
-    return dict(_results()["notes"])
-
-
-def _row(results: dict[str, Any], preset_or_model: str, *keys: str) -> dict[str, Any] | None:
-    found: Any = results.get(paper_models().get(preset_or_model, preset_or_model))
-    for key in keys:
-        found = (found or {}).get(key)
-    return found or None
+    model = paper_models().get(preset_or_model, preset_or_model)
+    paper, published = (
+        dict(results()[table].get(model, {}).get(benchmark, {}).get(group, {}).get(method, {}))
+        for table in ("models", "published")
+    )
+    mark = paper.pop(MARK, "")
+    return {"paper": paper or None, "paper_mark": mark, "published": published or None}
 
 
 def paper_groups(model: str, benchmark: str) -> dict[str, tuple[str, ...]]:
     """Return the groups of which the paper has figures, each with its methods."""
-    return {group: tuple(methods) for group, methods in _results()["models"].get(model, {}).get(benchmark, {}).items()}
+    return {group: tuple(methods) for group, methods in results()["models"].get(model, {}).get(benchmark, {}).items()}
 
 
 @functools.cache
@@ -68,7 +51,7 @@ def decimals(benchmark: str, figure: str) -> int:
     """Return the number of decimals of a figure in the paper: two for the POPE figures it reports, else one."""
     values = [
         methods[method][figure]
-        for benchmarks in _results()["models"].values()
+        for benchmarks in results()["models"].values()
         for methods in benchmarks.get(benchmark, {}).values()
         for method in methods
         if figure in methods[method]
@@ -79,7 +62,7 @@ def decimals(benchmark: str, figure: str) -> int:
 @functools.cache
 def paper_models() -> dict[str, str]:
     """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
-    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in _results()["models"]}
+    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in results()["models"]}
 
 
 def find_model(names: Sequence[str]) -> str:
@@ -102,7 +85,7 @@ def pope_group(stem: str) -> str:
 
 
 @functools.cache
-def _results() -> dict[str, dict[str, Any]]:
-    """Read the figures, by model, benchmark, group, method and name; and the notes."""
-    results: dict[str, dict[str, Any]] = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
-    return results
+def results() -> dict[str, dict[str, Any]]:
+    """Return the figures, by model, benchmark, group, method and name; and `notes`, the meaning of every mark."""
+    content: dict[str, dict[str, Any]] = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
+    return content

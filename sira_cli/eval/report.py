@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sira_cli.eval.answers import Answers, FailedAnswer, label
-from sira_cli.eval.benchmark import MEAN, Benchmark, Part
-from sira_cli.eval.paper import AUTHORS, decimals, notes, paper_groups, paper_mark, paper_row, published_row
+from sira_cli.eval.benchmark import MEAN, Benchmark
+from sira_cli.eval.paper import AUTHORS, decimals, paper_groups, printed, results
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.run.report import Report
 
@@ -21,40 +21,28 @@ IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out wi
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method in one group.
+    """One method in one group."""
 
-    Attributes:
-        part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`.
-        answered: number of asks that count.
-        failed: number of asks left out, because this or another method failed on their pictures: methods are compared
-            on the same pictures.
-        counts: sums over pictures, the terms of the figures' ratios; empty for a mean.
-        figures: percentages, except `words` and `length`, with 95 % intervals over pictures.
-        differences: paired differences to the first method's figures; empty for the first method, or where it has no
-            answers.
-        paper: the paper's figures, if they were asked for and exist.
-        paper_mark: set if the paper's figures do not compare with greedy decoding of the model; a key of the report's
-            `notes`.
-        published: the figures that the model's authors print, if the paper's were asked for.
-        label: the method's name in tables; it marks sampled answers.
-        p: p value of McNemar's test against the first method; None if they were not compared.
-        pictures: their number; below FEW, tables show bounds instead of ±.
-    """
-
+    # part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`
     part: str
     group: str
     method: str
-    answered: int
+    answered: int  # number of asks that count
+    # number of asks left out, because this or another method failed on their pictures: methods are compared on the same
+    # pictures
     failed: int
-    counts: Counts
-    figures: dict[str, Figure]
+    counts: Counts  # sums over pictures, the terms of the figures' ratios; empty for a mean
+    figures: dict[str, Figure]  # percentages, except `words` and `length`, with 95 % intervals over pictures
+    # paired differences to the first method's figures; empty for the first method, or where it has no answers
     differences: dict[str, Figure]
-    paper: dict[str, float] | None = None
-    label: str = ""
+    paper: dict[str, float] | None = None  # the paper's figures, if they were asked for and exist
+    label: str = ""  # the method's name in tables; it marks sampled answers
+    # set if the paper's figures do not compare with greedy decoding of the model; a key of the report's `notes`
     paper_mark: str = ""
+    # the figures that the model's authors print, if the paper's were asked for
     published: dict[str, float] | None = None
-    p: float | None = None
-    pictures: int = FEW
+    p: float | None = None  # p value of McNemar's test against the first method; None if they were not compared
+    pictures: int = FEW  # their number; below FEW, tables show bounds instead of ±
 
     def text(self, figure: Figure | float, spec: str) -> str:
         """Return a figure with ±, or with its bounds if pictures are few."""
@@ -70,32 +58,21 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class EvalReport(Report):
-    """The measured figures, and the settings that decided them.
-
-    Attributes:
-        benchmark: its name.
-        stand_ins: by part, why its figures differ from those of a published script.
-        facts: the rule, language data and their versions, files.
-        settings: of each method, as far as known.
-        not_run: methods whose answers are taken from another one, because they cannot differ.
-        paper: the model whose figures in the paper are shown for comparison, if any.
-        notes: explanations of the marks in the rows, and sources.
-        intervals: how they were made.
-    """
+    """The measured figures, and the settings that decided them."""
 
     schema = "sira.eval/1"
 
     benchmark: str
-    stand_ins: dict[str, str]
-    facts: dict[str, Any]
-    settings: dict[str, dict[str, Any]]
-    not_run: dict[str, str]
-    paper: str
+    stand_ins: dict[str, str]  # by part, why its figures differ from those of a published script
+    facts: dict[str, Any]  # the rule, language data and their versions, files
+    settings: dict[str, dict[str, Any]]  # of each method, as far as known
+    not_run: dict[str, str]  # methods whose answers are taken from another one, because they cannot differ
+    paper: str  # the model whose figures in the paper are shown for comparison, if any
     rows: tuple[MethodRow, ...]
     tests: tuple[McNemarTest, ...]
     failures: tuple[FailedAnswer, ...]
-    notes: dict[str, str] = field(default_factory=dict)
-    intervals: str = INTERVALS
+    notes: dict[str, str] = field(default_factory=dict)  # explanations of the marks in the rows, and sources
+    intervals: str = INTERVALS  # how they were made
 
     @classmethod
     def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "") -> EvalReport:
@@ -105,7 +82,7 @@ class EvalReport(Report):
         for part in benchmark.parts:
             given = [one for one in answers if part.name in one.texts]
             tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
-            sizes = _sizes(benchmark, part)
+            everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
             pictures = {ask.id: ask.picture for ask in part.asks}
             first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
             groups: dict[str, MethodFigures] = {}
@@ -126,14 +103,14 @@ class EvalReport(Report):
                         group=group,
                         method=name,
                         answered=len(counted[name].right),
-                        failed=sizes[group] - len(counted[name].right),
+                        failed=len(everything[group].right) - len(counted[name].right),
                         counts=counted[name].total(),
                         figures=compared.figures(name),
                         differences=compared.differences(name, first),
                         label=labels[name],
                         p=p.get(name),
                         pictures=len(compared.pictures),
-                        **_of_others(paper, benchmark.name, group, name),
+                        **printed(paper, benchmark.name, group, name),
                     )
                     for name in compared.estimates
                 ]
@@ -141,6 +118,7 @@ class EvalReport(Report):
                 if len(over) > 1:
                     own = [row for row in rows if row.part == part.name and row.group in over]
                     rows += _means(name, own, MethodFigures.mean([groups[group] for group in over]), first)
+        marks = {row.paper_mark for row in rows} | {AUTHORS for row in rows if row.published}
         return cls(
             benchmark=benchmark.name,
             stand_ins=benchmark.stand_ins(),
@@ -148,7 +126,7 @@ class EvalReport(Report):
             settings={one.name: one.settings for one in answers},
             not_run={one.name: one.taken_from for one in answers if one.taken_from},
             paper=paper,
-            notes=_notes(rows),
+            notes={mark: text for mark, text in results()["notes"].items() if mark in marks},
             rows=tuple(rows),
             tests=tuple(tests),
             failures=tuple(failure for one in answers for failure in one.failures),
@@ -225,20 +203,6 @@ def p_text(p: float | None) -> str:
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
-def _notes(rows: Sequence[MethodRow]) -> dict[str, str]:
-    """Return the notes of the marks in some rows."""
-    marks = {row.paper_mark for row in rows} | ({AUTHORS} if any(row.published for row in rows) else set())
-    return {mark: text for mark, text in notes().items() if mark in marks}
-
-
-def _of_others(model: str, *where: str) -> dict[str, Any]:
-    """Return the fields of published rows, by benchmark, group and method; none without a model of the paper."""
-    if not model:
-        return {}
-    mark = paper_mark(model, *where)
-    return {"paper": paper_row(model, *where), "paper_mark": mark, "published": published_row(model, *where)}
-
-
 def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first: str) -> list[MethodRow]:
     """Return the rows of a mean over groups."""
     return [
@@ -256,9 +220,3 @@ def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first
         )
         for name in compared.estimates
     ]
-
-
-def _sizes(benchmark: Benchmark, part: Part) -> dict[str, int]:
-    """Count the asks of each group."""
-    everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
-    return {group: len(tally.right) for group, tally in everything.items()}

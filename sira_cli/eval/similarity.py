@@ -21,19 +21,12 @@ THRESHOLD = 0.8  # words are similar above it, not at it
 
 @dataclass(frozen=True)
 class Similarity:
-    """A test of whether two words are similar.
+    """A test of whether two words are similar."""
 
-    Attributes:
-        name: `exact`, the file of a table, or the name of a spaCy pipeline.
-        above: whether two words are more similar than THRESHOLD.
-        official: whether AMBER's script uses it.
-        decisive: further settings that decide the results.
-    """
-
-    name: str
-    above: Callable[[str, str], bool]
-    official: bool = False
-    decisive: tuple[tuple[str, Any], ...] = ()
+    name: str  # `exact`, the file of a table, or the name of a spaCy pipeline
+    above: Callable[[str, str], bool]  # whether two words are more similar than THRESHOLD
+    official: bool = False  # whether AMBER's script uses it
+    decisive: tuple[tuple[str, Any], ...] = ()  # further settings that decide the results
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that decide the results of `above`."""

@@ -29,14 +29,10 @@ PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen 
 
 @dataclass
 class Tally:
-    """One method's answers in one group, counted.
+    """One method's answers in one group, counted."""
 
-    Attributes:
-        counts: by picture; every picture has the same keys.
-        right: by question, whether the answer is right, or a caption free of hallucinations: for paired tests.
-    """
-
-    counts: dict[str, Counts] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=dict)  # by picture; every picture has the same keys
+    # by question, whether the answer is right, or a caption free of hallucinations: for paired tests
     right: dict[str, bool] = field(default_factory=dict)
 
     def add(self, picture: str, ask: str, right: bool, counts: Mapping[str, float]) -> None:
@@ -100,31 +96,20 @@ class Figure:
 
 @dataclass(frozen=True)
 class Share:
-    """The denominator of a share.
+    """The denominator of a share."""
 
-    Attributes:
-        answers: the denominator: answers, mentions, captions.
-        weight: `[N]`, each picture's part of it; adds up to 1, or to 0 without any answers.
-    """
-
-    answers: float
-    weight: np.ndarray
+    answers: float  # the denominator: answers, mentions, captions
+    weight: np.ndarray  # `[N]`, each picture's part of it; adds up to 1, or to 0 without any answers
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of N pictures, from which intervals follow.
+    """A figure of N pictures, from which intervals follow."""
 
-    Attributes:
-        value: a share is in percent.
-        influence: `[N]`, how much each picture moves the value, to first order; adds up to 0. Its squares add up to the
-            variance.
-        share: None for a figure that is not a share, such as a mean length.
-    """
-
-    value: float
+    value: float  # a share is in percent
+    # `[N]`, how much each picture moves the value, to first order; adds up to 0. Its squares add up to the variance
     influence: np.ndarray
-    share: Share | None = None
+    share: Share | None = None  # None for a figure that is not a share, such as a mean length
 
     def figure(self) -> Figure:
         """Return the value with its interval, which has no width without answers."""
@@ -258,15 +243,10 @@ def _share(counts: np.ndarray) -> Share:
 
 @dataclass(frozen=True)
 class MethodFigures:
-    """The figures of methods in one group: a split, a length, a dimension.
+    """The figures of methods in one group: a split, a length, a dimension."""
 
-    Attributes:
-        pictures: names of N pictures, sorted: the same for all methods.
-        estimates: by method and name.
-    """
-
-    pictures: list[str]
-    estimates: dict[str, dict[str, Estimate]]
+    pictures: list[str]  # names of N pictures, sorted: the same for all methods
+    estimates: dict[str, dict[str, Estimate]]  # by method and name
 
     @classmethod
     def of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sira_cli.methods import METHODS
 from sira_cli.pictures.sources import FileSource
 from sira_cli.run.events import Finished, Skipped
 from sira_cli.run.ledger import Ledger
+from sira_cli.run.lvlm import Lvlm
 
 
 @pytest.fixture
@@ -68,31 +68,31 @@ def test_a_file_in_use_does_not_spoil_the_next_try(evaluation, lvlm, tmp_path):
     assert sum(isinstance(event, Finished) for event in run.events(lvlm)) > 0
 
 
-def test_no_model_is_needed_where_all_is_answered_and_no_picture_is_read_where_something_is_left(
-    evaluation, lvlm, tmp_path, monkeypatch
-):
-    assert not evaluation(output=tmp_path).nothing_left()  # also without `opened`
-    whole = evaluation(output=tmp_path)
-    list(whole.events(lvlm))
-    again = evaluation(output=tmp_path)
-    assert again.nothing_left()
-    assert not evaluation(output=tmp_path, dtype="bfloat16").nothing_left()  # so that the model is loaded, and refused
-    events = list(again.events(None))
+def test_a_model_is_loaded_only_where_an_answer_is_missing(evaluation, lvlm, tmp_path, monkeypatch):
+    def load() -> Lvlm:
+        loaded.append(len(list(tmp_path.iterdir())))
+        return lvlm
+
+    loaded: list[int] = []
+    whole, again = evaluation(output=tmp_path), evaluation(output=tmp_path)
+    list(whole.events(load))
+    events = list(again.events(load))
+    assert loaded == [2]  # with the files locked
     assert {type(event) for event in events} == {PartStarted, Skipped}
     assert figures(again) == figures(whole)
+    with pytest.raises(SettingsError, match="holds records of another configuration"):
+        list(evaluation(output=tmp_path, dtype="bfloat16").events(load))
     last = tmp_path / "sira-pope.jsonl"
     last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
     monkeypatch.setattr(FileSource, "read", lambda picture: pytest.fail("a picture was read"))
-    assert not evaluation(output=tmp_path).nothing_left()
-    with pytest.raises(SettingsError, match="has no answer to some questions: a model is needed"):
-        list(evaluation(output=tmp_path).events(None))
+    with pytest.raises(ZeroDivisionError):  # what is missing is known without the pictures
+        list(evaluation(output=tmp_path).events(lambda: 1 // 0))
 
 
 def test_methods_share_the_pictures_of_a_part(evaluation):
-    run = evaluation()
-    with run.opened():
-        greedy, sira = (runs[0].pictures for runs in run._runs.values())
-    assert all(map(operator.is_, greedy, sira))
+    with evaluation()._opened() as runs:
+        greedy, sira = (one.pictures for one in runs)
+    assert greedy is sira
 
 
 def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation, lvlm, scenes, tmp_path):

@@ -8,13 +8,15 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from sira_cli.eval.paper import AUTHORS, RESULTS, notes, paper_mark, paper_models, paper_row, published_row
+from sira_cli.eval import paper
+from sira_cli.eval.paper import AUTHORS, RESULTS, paper_models, results
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
 from tools.paper_tables import main_table, tables, to_yaml
 
 SOURCE = Path(__file__).parents[1] / "data" / "paper_tables.tex"
 WHOLE = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
+NOTES = results()["notes"]
 PAPER = tables(SOURCE.read_text(encoding="utf-8"))
 HALF = 0.005  # what rounding to two decimals may take away
 
@@ -52,20 +54,22 @@ VCD_QWEN_VL = {
 THREE = ("random", "popular", "adversarial")
 
 
-def printed(model: str, dataset: str, method: str) -> tuple[float, ...]:
-    rows = [paper_row(model, "pope", f"{dataset} {split}", method) for split in THREE]
+def pairs(model: str, dataset: str, method: str) -> tuple[float, ...]:
+    rows = [paper.printed(model, "pope", f"{dataset} {split}", method)["paper"] for split in THREE]
     return tuple(row[figure] for row in rows for figure in ("accuracy", "F1"))
 
 
 def marks(model: str, method: str) -> set[str]:
-    return {paper_mark(model, "pope", f"{data} {split}", method) for data in VCD_QWEN_VL for split in THREE}
+    return {
+        paper.printed(model, "pope", f"{data} {split}", method)["paper_mark"] for data in VCD_QWEN_VL for split in THREE
+    }
 
 
 def test_rows_that_are_vcd_s_sampled_ones_say_so():
-    assert printed("llava-1.5-7b", "coco", "greedy") == VCD_LLAVA_REGULAR_COCO
-    assert printed("llava-1.5-7b", "coco", "vcd") == VCD_LLAVA_VCD_COCO
+    assert pairs("llava-1.5-7b", "coco", "greedy") == VCD_LLAVA_REGULAR_COCO
+    assert pairs("llava-1.5-7b", "coco", "vcd") == VCD_LLAVA_VCD_COCO
     for dataset, figures in VCD_QWEN_VL.items():
-        assert printed("qwen2.5-vl-7b", dataset, "vcd") == figures
+        assert pairs("qwen2.5-vl-7b", dataset, "vcd") == figures
     assert marks("llava-1.5-7b", "greedy") == marks("llava-1.5-7b", "vcd") == {"T = 1"}
     assert marks("qwen2.5-vl-7b", "vcd") == {"Qwen-VL"}
 
@@ -78,18 +82,18 @@ def test_the_other_rows_compare():
         for groups in benchmarks.values()
         for group, methods in groups.items()
         for method in methods
-        if any(paper_mark(model, benchmark, group, method) for benchmark in benchmarks)
+        if any(paper.printed(model, benchmark, group, method)["paper_mark"] for benchmark in benchmarks)
     }
     assert len(marked) == 3 * 9 + 1
     assert ("llava-1.5-7b", "coco popular", "opera") in marked
-    assert {paper_mark(model, "pope", group, method) for model, group, method in marked} < {*notes()}
+    assert {paper.printed(model, "pope", group, method)["paper_mark"] for model, group, method in marked} < {*NOTES}
 
 
 def test_greedy_figures_of_the_authors_of_llava():
-    found = [published_row("llava-1.5-7b", "pope", f"coco {split}", "greedy") for split in THREE]
+    found = [paper.printed("llava-1.5-7b", "pope", f"coco {split}", "greedy")["published"] for split in THREE]
     assert found == [{"F1": 87.3}, {"F1": 86.1}, {"F1": 84.2}]
-    assert published_row("llava-1.5-7b", "pope", "coco random", "sira") is None
-    assert "2310.03744" in notes()[AUTHORS]
+    assert paper.printed("llava-1.5-7b", "pope", "coco random", "sira")["published"] is None
+    assert "2310.03744" in NOTES[AUTHORS]
 
 
 def test_the_main_table_agrees_with_the_decomposition():
@@ -130,11 +134,11 @@ def test_the_decomposition_is_what_accuracy_and_f1_imply():
 def test_rows_are_found_by_preset_and_by_model():
     for model, name in paper_models().items():
         assert presets.find(name).model == model
-        row = paper_row(name, "pope", "coco random", "sira")
+        row = paper.printed(name, "pope", "coco random", "sira")["paper"]
         assert row == PAPER[name]["pope"]["coco random"]["sira"]
-        assert paper_row(model, "pope", "coco random", "sira") == row
+        assert paper.printed(model, "pope", "coco random", "sira")["paper"] == row
         row.clear()  # a caller's own
-        assert paper_row(name, "pope", "coco random", "sira")
+        assert paper.printed(name, "pope", "coco random", "sira")["paper"]
     assert list(paper_models().values()) == list(PAPER)
 
 
@@ -148,4 +152,4 @@ def test_rows_are_found_by_preset_and_by_model():
     ],
 )
 def test_what_the_paper_does_not_have_is_none(unknown):
-    assert paper_row(*unknown) is None
+    assert paper.printed(*unknown)["paper"] is None

@@ -27,30 +27,19 @@ REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity
 
 @dataclass(frozen=True)
 class Wanted:
-    """The settings of a text: requests with equal ones may be decoded together.
+    """The settings of a text: requests with equal ones may be decoded together."""
 
-    Attributes:
-        settings: of the preset, as sorted pairs; a system message is one of them.
-        until: the text ends before the first of these.
-    """
-
-    settings: tuple[tuple[str, Any], ...] = ()
-    until: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()  # of the preset, as sorted pairs; a system message is one of them
+    until: tuple[str, ...] = ()  # the text ends before the first of these
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: the model's input, and the settings of its text.
+    """One request: the model's input, and the settings of its text."""
 
-    Attributes:
-        name: the task and the document, for messages.
-        pictures: in the order of the turns that have them.
-        prompt: a text about the pictures, or a conversation.
-    """
-
-    name: str
-    pictures: tuple[Picture, ...]
-    prompt: Prompt
+    name: str  # the task and the document, for messages
+    pictures: tuple[Picture, ...]  # in the order of the turns that have them
+    prompt: Prompt  # a text about the pictures, or a conversation
     wanted: Wanted = Wanted()
 
 
