@@ -65,12 +65,6 @@ def test_pope_by_hand():
         assert figures[f"adversarial {name}"].value == figures[f"popular {name}"].value == pytest.approx(value), name
 
 
-def test_nothing_said_and_nothing_asked_is_zero_not_a_crash():
-    figures = figures_of((room(), "", [SceneQuestion("cup", False, SPLITS)], ["No"]))
-    assert [figures[name].value for name in ("CHAIRi", "coverage", "random F1", "random recall")] == [0, 0, 0, 0]
-    assert figures["random accuracy"].value == 100
-
-
 def test_hallucinated_words():
     text = "A red cup, a dog and two cats."
     assert [text[start:end] for start, end in hallucinated(room("cup"), text)] == ["dog", "cats"]

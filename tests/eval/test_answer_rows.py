@@ -134,24 +134,6 @@ def test_samples_of_amber_do_not_name_their_queries(amber, tmp_path):
         amber.read([lines(tmp_path / "samples_amber_g.jsonl", [row])])
 
 
-def test_the_forms_of_the_official_scripts(files, chair, amber, tmp_path):
-    pope = Pope(files[:1])
-    ids = range(1, 9)
-    said = {f"coco adversarial/{number}": f"Yes {number}" for number in ids}
-    rows = [{"question_id": number, "prompt": "?", "text": f"Yes {number}", "model_id": "vcd"} for number in ids]
-    questions = [json.loads(line)["text"] for line in files[0].read_text().splitlines()]
-    for row, question in zip(rows, questions, strict=True):
-        row["prompt"] = question + " Please answer this question with one word."
-    in_order = [{"question": question, "answer": text} for question, text in zip(questions, said.values(), strict=True)]
-    for form in (rows, in_order):
-        assert pope.read([lines(tmp_path / "a.jsonl", form)]) == {"pope": said}
-    captions = [{"image_id": int(image), "caption": text} for image, text in CAPTIONS.items()]
-    assert chair.read([lines(tmp_path / "c.jsonl", captions)]) == {"captions": CAPTIONS}
-    assert amber.read([lines(tmp_path / "b.jsonl", [{"id": n, "response": "Yes"} for n in range(4, 12)])]) == {
-        "discriminative": dict.fromkeys(map(str, range(4, 12)), "Yes")
-    }
-
-
 LABELS = [
     ("pope", {"question_id": 1, "answer": "yes", "score": 0.9}),
     ("pope", {"question": "Is there a dog?", "answer": "yes", "prediction": "no"}),

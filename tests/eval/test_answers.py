@@ -104,26 +104,6 @@ def test_a_file_may_have_an_equals_sign_in_its_name(files):
     assert find_files([str(path)])[0].label == "alpha=1"
 
 
-def test_the_newest_record_counts(tmp_path):
-    path = tmp_path / "vcd.jsonl"
-    rows = [
-        {**OWN, "text": "", "status": "error", "error": "gone"},
-        {**OWN, "text": "1"},
-        {**OWN, "text": "1"},
-        {**OWN, "id": "a/1", "text": "1"},
-        {**OWN, "id": "b/0", "text": "", "status": "error", "error": "gone"},
-        {**OWN, "id": "of another file", "text": "1"},
-        {**OWN, "id": "b/1", "text": "1"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    answers = read_answers(Made(2), find_files([str(path)])[0])
-    assert answers.texts == {"only": {"a/0": "1", "a/1": "1", "b/1": "1"}}
-    assert answers.failures == [FailedAnswer("vcd", "only", "0.jpg", "gone")]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
-    with pytest.raises(DataError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
-        read_answers(Made(2), find_files([str(path)])[0])
-
-
 FOUR = ("a/0", "a/1", "b/0", "b/1")
 
 
@@ -145,7 +125,10 @@ def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
     path.write_text(lines + json.dumps({**OWN, "id": "a/0", **error}) + "\n")
     answers = read_answers(Made(2), find_files([str(path)])[0])
     assert sorted(answers.texts["only"]) == ["b/0", "b/1"]
-    assert [failure.picture for failure in answers.failures] == ["0.jpg", "1.jpg"]
+    assert answers.failures == [FailedAnswer("vcd", "only", f"{number}.jpg", "gone") for number in (0, 1)]
+    path.write_text("".join(lines.splitlines(keepends=True)[:3]) + json.dumps({**OWN, "id": "of another file"}) + "\n")
+    with pytest.raises(DataError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
+        read_answers(Made(2), find_files([str(path)])[0])
 
 
 def test_only_what_sira_answered_is_reduced(tmp_path):

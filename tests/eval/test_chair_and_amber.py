@@ -151,15 +151,3 @@ def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
     assert values(json.loads(out)) == found
     code, _, err = sira("eval", "pope", scenes / "pope" / "scenes_pope_random.json", *asking, "--verify", "guide")
     assert (code, "pope only asks questions" in err) == (2, True)
-
-
-def test_amber_on_the_first_pictures(sira, scenes, loaded):
-    code, out, _ = sira(
-        *("eval", "amber", scenes / "amber", "--images", scenes / "images", "-p", "demo", "--limit", 1),
-        *("--option", "task=discriminative", "--option", "suffix=", "--no-controls", "--json", "--max-new-tokens", 1),
-    )
-    assert json.loads(out)["settings"]["sira"]["max_new_tokens"] == {"discriminative": 1}
-    first = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())[0]["image"]
-    queries = json.loads((scenes / "amber" / "query" / "query_discriminative.json").read_text())
-    assert code == 0
-    assert rows(json.loads(out))["discriminative", "sira"]["answered"] == sum(row["image"] == first for row in queries)

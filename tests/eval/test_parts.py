@@ -32,13 +32,6 @@ def test_the_first_questions_of_pope(questions, tmp_path, by_id, given):
     assert found == {"pope": {"coco random/7": "Yes 0", "coco random/8": "Yes 1"}}
 
 
-def test_a_limit_takes_a_part_of_answers_from_elsewhere(sira, questions, tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"answer": "Yes"}, {"answer": "Yes"}, *[{"answer": "No"}] * 2]))
-    run = ("eval", "pope", questions, "--answers", tmp_path / "a.json", "--json")
-    accuracies = [rows(json.loads(sira(*run, *more)[1]))["coco random", "a"] for more in ((), ("--limit", 2))]
-    assert [(row["answered"], row["figures"]["accuracy"]["value"]) for row in accuracies] == [(4, 50), (2, 100)]
-
-
 def test_the_first_pictures_of_chair_and_amber(sira, coco, data, tmp_path):
     captions = [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in captions))

@@ -11,7 +11,6 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.pope import Pope
-from tests.support.eval.helpers import rows, values
 from tests.support.eval.writing import lines
 
 SAID = ("Yes", "No", "I see one, yes", "There is not", "Maybe", "", "NO", "nothing, yes?", "a cat")
@@ -89,22 +88,3 @@ def test_files_of_other_questions_name_the_first(files, tmp_path):
 def _damaged(folder: Path) -> list[Path]:
     (folder / "a.json").write_text('{"question_id": 1')
     return []
-
-
-def test_a_run_on_drawn_pictures(pope, scenes, loaded, tmp_path):
-    split = scenes / "pope" / "scenes_pope_random.json"
-    new = corrected(split, tmp_path)
-    run = ("--option", "rule=repope", "-o", tmp_path / "out")
-    code, plain, _ = pope(*run, splits=("random", "adversarial"))
-    asked = loaded.total()
-    loaded.clear()
-    code, report, _ = pope(*run, "--option", f"repope={new}", splits=("random", "adversarial"))
-    assert (code, loaded.total(), asked > 0) == (0, 0, True)  # the answers that are there also count here
-    found = rows(report)
-    assert [group for group, method in found if method == "sira"] == [
-        *("scenes random", "scenes adversarial", "scenes random, RePOPE", "mean")
-    ]
-    assert {key: value for key, value in values(report).items() if "RePOPE" not in key[0]} == values(plain)
-    row = found["scenes random, RePOPE", "sira"]
-    assert row["answered"] == len(new.read_text().splitlines())
-    assert row["differences"].keys() == row["figures"].keys()
