@@ -287,7 +287,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
 
 
 def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] | None]:
-    """Return what tells the part and unit of a record: by its id, or, for `sira caption`, by picture and prompt."""
+    """Return a look-up of the part and unit of a record: by its id, or, for `sira caption`, by picture and prompt."""
     units = {part.name: {ask.unit for ask in part.asks} for part in benchmark.parts}
     # The part that takes answers made with any settings, such as captions of any length.
     takes_any = next((part.name for part in benchmark.parts if not part.settings), "")

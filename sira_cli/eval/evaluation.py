@@ -230,7 +230,7 @@ class Evaluation:
         answers.settings = before | {name: {**before.get(name, {}), one.part.name: more[name]} for name in more}
 
     def _parts(self, folder: Path) -> Iterator[tuple[str, Part, Path]]:
-        """Yield what is asked: methods, each with its parts and their files."""
+        """Yield the parts of each method with their files."""
         suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
         for name, (_, _, verify) in self._asked.items():
             for part in self._benchmark.parts if name not in self.not_run else ():

@@ -26,7 +26,7 @@ AUTHORS = "by its authors"
 
 
 def printed(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, Any]:
-    """Return the fields of a row of a report: `paper` and `published` are figures in percent, None if there are none.
+    """Return the fields of a row of a report: `paper` and `published` are in percent, None if unknown.
 
     `paper_mark` is set if the paper's row does not compare with greedy decoding of the model, because it is a sampled
     result of another paper, or of another model, or probably a slip: see `notes`. `published` has the figures that the
