@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 
 class SiraError(Exception):
@@ -116,3 +123,21 @@ class UntestedModelWarning(UserWarning):
 
 class GenerationSettingsWarning(UserWarning):
     """The checkpoint's own generation settings pick other tokens than greedy decoding does."""
+
+
+def install(extra: str) -> str:
+    """Return the command that adds an extra where the program is installed: by pipx, uv, uvx, or pip."""
+    package, place = f"'sira-cli[{extra}]'", Path(sys.prefix)
+    if (place / "pipx_metadata.json").exists():
+        return f"pipx install --force {package}"
+    if (place / "uv-receipt.toml").exists():
+        return f"uv tool install {package}"
+    if "archive-v0" in place.parts or "environments-v2" in place.parts:  # the cache of uv
+        return f"uvx --from {package} sira"
+    try:
+        origin = json.loads(metadata.distribution("sira-cli").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    if origin.get("dir_info", {}).get("editable"):
+        package = f"-e '{unquote(urlsplit(origin['url']).path)}[{extra}]'"
+    return f"{'uv pip' if find_spec('pip') is None and which('uv') else 'pip'} install {package}"

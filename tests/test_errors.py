@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import pickle
 import re
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -73,7 +76,7 @@ def test_exit_codes(sira, tmp_path):
 
 PACKAGE = Path(sira_cli.__file__).parent
 ARGUMENTS = {"message": "said", "public": "shown", "tokens": 7, "image": 5, "after": 1.5, "waiting": 3}
-ARGUMENTS |= {"status": 404, "param": "n", "code": "wrong"}
+ARGUMENTS |= {"status": 404, "param": "n", "code": "wrong", "missing": [7], "where": "here"}
 
 
 def classes_of_errors() -> list[type[SiraError]]:
@@ -102,15 +105,17 @@ def strings(path: Path) -> list[str]:
     return [node.value for node in texts if id(node) not in alone]
 
 
-# Commands that can be typed, the syntax of --set, and a note for the table of families.
+# Commands that can be typed (also those that install), the syntax of --set, and a note for the table of families.
 OF_THE_COMMAND_LINE = {
-    "analysis/doctor/examine.py",
+    "analysis/doctor.py",
     "analysis/trace/read.py",
     "methods/settings.py",
     "core/families.py",
+    "errors.py",
 }
 # lmms-eval, vLLM and ExifTool have options of their own.
-OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", "vllm/plugin.py", "vllm/worker.py", "analysis/exiftool.py"}
+OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", *(f"vllm/{name}.py" for name in ("engine", "plugin", "worker"))}
+OF_THE_COMMAND_LINE |= {"analysis/export.py"}
 
 
 def test_the_library_names_parameters_and_the_command_line_options(sira):
@@ -123,3 +128,28 @@ def test_the_library_names_parameters_and_the_command_line_options(sira):
     picture = Path(__file__).parents[1] / "examples/scene-2900000.png"
     code, _, err = sira("caption", picture, "-p", "demo", "--words", "--set", "num_beams=2")
     assert (code, err) == (2, "sira: --words follows one text: leave out --set num_beams\n")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "marker", "origin", "command"),
+    [
+        ("pipx/venvs/sira-cli", "pipx_metadata.json", {}, "pipx install --force 'sira-cli[data]'"),
+        ("uv/tools/sira-cli", "uv-receipt.toml", {}, "uv tool install 'sira-cli[data]'"),
+        ("uv/archive-v0/x", "", {}, "uvx --from 'sira-cli[data]' sira"),
+        ("venv", "", {"url": "file:///my%20code", "dir_info": {"editable": True}}, "pip install -e '/my code[data]'"),
+        ("venv", "", {"url": "file:///my%20code"}, "pip install 'sira-cli[data]'"),
+        ("venv", "", None, "pip install 'sira-cli[data]'"),
+    ],
+)
+def test_an_extra_is_installed_where_the_program_is(monkeypatch, tmp_path, prefix, marker, origin, command):
+    class Installed:
+        def read_text(self, name):
+            return None if origin is None else json.dumps(origin)
+
+    (tmp_path / prefix).mkdir(parents=True)
+    if marker:
+        (tmp_path / prefix / marker).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr(errors, "which", lambda name: None)
+    assert errors.install("data") == command

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ def check_format(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError(f"{path}: a figure needs matplotlib: pip install 'sira-cli[plot]'")
+        raise SettingsError(f"{path}: a figure needs matplotlib: {install('plot')}")
 
 
 def new_figure(height: float) -> Figure:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.run.records import OPTIONAL, Result
 
@@ -24,7 +24,7 @@ def write_table(records: Iterable[dict[str, Any]], path: Path, keys: Container[s
     """Write records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON."""
     is_parquet = path.suffix.lower() == ".parquet"
     if is_parquet and importlib.util.find_spec("pyarrow") is None:
-        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'sira-cli[data]', or write .csv")
+        raise SettingsError(f"{path}: Parquet needs pyarrow: {install('data')}, or write .csv")
     ids = ["id"] if "id" in keys else []
     columns = [*ids, *(name for name in COLUMNS if name in keys or name not in OPTIONAL)]
     with replacing(path) as file:

@@ -14,7 +14,7 @@ from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.groups import DecodingOptions, Host, ModelOptions, Port, Quiet, Verbose, with_options
 from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 
 EXAMPLES = """
 sira serve -p demo
@@ -115,7 +115,7 @@ def serve(
             import prometheus_client  # noqa: F401
             import uvicorn
         except ModuleNotFoundError as error:
-            raise SettingsError(f"sira serve needs {error.name}: pip install 'sira-cli[serve]'") from error
+            raise SettingsError(f"sira serve needs {error.name}: {install('serve')}") from error
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
         from sira_cli.serve.limits import Limits

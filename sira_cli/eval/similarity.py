@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.pictures.rows import brief, read_json, some
 
 OFFICIAL = "en_core_web_lg"
@@ -54,7 +54,7 @@ def find_similarity(choice: str = "spacy") -> Similarity:
         import spacy
     except ImportError as error:
         raise SettingsError(
-            f"AMBER compares words with spaCy, which is not installed: `pip install 'sira-cli[eval]'` and {get_model}; "
+            f"AMBER compares words with spaCy, which is not installed: `{install('eval')}` and {get_model}; "
             f"or give {instead}"
         ) from error
     try:

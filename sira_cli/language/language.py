@@ -14,13 +14,13 @@ from collections.abc import Collection
 from importlib import metadata
 from typing import Any, Literal
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 from sira_cli.language import VERSION, singular, tokens
 
 Need = Literal["lemmas", "singulars", "nouns"]  # methods of a Language that will be called
 _TAGGED: tuple[Need, ...] = ("lemmas", "nouns")  # these need the tagger and WordNet
 GET = (
-    "pip install 'sira-cli[eval]', then "
+    f"{install('eval')}, then "
     "python -m nltk.downloader punkt_tab averaged_perceptron_tagger_eng wordnet; "
     "`language=` fallback does without, but its figures are not the official ones"
 )

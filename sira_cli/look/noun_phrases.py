@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.look.words import LONGEST, Asked, Thing, WordList, in_singular, is_denied, lists, shipped, words_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _RULES = 1  # the version of the rules below, for the record
 _SENSES = 2
 _SEEN = {f"noun.{file}" for file in ("animal", "artifact", "body", "food", "object", "person", "plant", "substance")}
 _GET = (
-    f"pip install 'sira-cli[eval]', then python -m spacy download {PIPELINE} and python -m nltk.downloader wordnet; "
+    f"{install('eval')}, then python -m spacy download {PIPELINE} and python -m nltk.downloader wordnet; "
     "the bundled list needs none of these"
 )
 

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig
 
 from sira_cli.core.families import text_stack
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 from sira_cli.models.sizes import BYTES, LEAST_SHARE
 
 SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
@@ -89,7 +89,7 @@ INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandb
 def check_quantization(name: str | None) -> None:
     """Check that bitsandbytes is installed for a quantization."""
     if name is not None and importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError(f"quantization {name} needs bitsandbytes: pip install 'sira-cli[quant]'")
+        raise SettingsError(f"quantization {name} needs bitsandbytes: {install('quant')}")
 
 
 def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfig:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, install
 from sira_cli.models.texts import Answer
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _bytes() -> LLTokenizer:
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
-        raise SettingsError("JSON schemas and tags need llguidance: pip install 'sira-cli[json]'") from error
+        raise SettingsError(f"JSON schemas and tags need llguidance: {install('json')}") from error
     found = importlib.metadata.version("llguidance")
     if found.startswith(("0.", *(f"1.{minor}." for minor in range(9)))):
         raise SettingsError(

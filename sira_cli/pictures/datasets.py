@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import DataError, PictureError, SettingsError, SiraError
+from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures import stores
 from sira_cli.pictures.names import as_text, is_base64, one_line
 from sira_cli.pictures.opening import endings
@@ -398,7 +398,7 @@ def _library(location: str) -> Any:
     try:
         library = _prepared()
     except ImportError as error:
-        raise SettingsError(f"{one_line(location)}: is a data set: pip install 'sira-cli[data]'") from error
+        raise SettingsError(f"{one_line(location)}: is a data set: {install('data')}") from error
     if stores.is_uri(location):
         stores.filesystem_of(location)  # refuses what cannot be read here
     return library

@@ -20,7 +20,7 @@ from pathlib import PurePath
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
+from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError, install
 from sira_cli.pictures.names import one_line
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
@@ -32,7 +32,7 @@ _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 _USUAL = 10
 _DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25, "HEIF": 13}
 _MUCH = 2**28  # bytes
-HEIF = "pip install 'sira-cli[heif]'"  # reads pictures of phones
+HEIF = install("heif")  # reads pictures of phones
 _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
 # Camera RAW files, told by their names: many are TIFF by their bytes, and Pillow shows a stamp that is in them.
 _RAW = "cr2 cr3 crw nef nrw arw srf sr2 dng orf rw2 raf pef srw x3f 3fr"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import encoding_of, not_utf8
 from sira_cli.pictures.names import is_base64, is_utf8, one_line
 
@@ -74,7 +74,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise SettingsError(f"{path} needs pyarrow: pip install 'sira-cli[data]'") from error
+        raise SettingsError(f"{path} needs pyarrow: {install('data')}") from error
     try:
         table = parquet.ParquetFile(path)
         wanted = [name for name in table.schema_arrow.names if name in columns]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-from sira_cli.errors import NoAnswerError, SettingsError, SiraError
+from sira_cli.errors import NoAnswerError, SettingsError, SiraError, install
 from sira_cli.look.claims import Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
 from sira_cli.look.words import Thing
@@ -233,7 +233,7 @@ def _package() -> ModuleType:
         import openai
     except ImportError:
         raise SettingsError(
-            "`endpoint=` needs the package openai, which is not installed: pip install 'sira-cli[serve]'"
+            f"`endpoint=` needs the package openai, which is not installed: {install('serve')}"
         ) from None
     return openai
 

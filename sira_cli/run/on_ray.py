@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SettingsError, SiraError, install
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.batch import AUTO, WINDOW, BatchSize
 from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped
@@ -249,7 +249,7 @@ def _connect(workers: int | None, quiet: bool) -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise SettingsError("the engine ray needs Ray: pip install 'sira-cli[ray]'") from error
+        raise SettingsError(f"the engine ray needs Ray: {install('ray')}") from error
     said: dict[str, Any] = {"log_to_driver": not quiet, "logging_level": "ERROR" if quiet else "INFO"}
     with _muted_stderr() if quiet else contextlib.nullcontext():
         try:

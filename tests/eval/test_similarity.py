@@ -74,7 +74,7 @@ def test_the_official_pipeline_is_known_by_its_name(tmp_path, monkeypatch):
 
 def test_without_spacy_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(SettingsError, match=r"pip install 'sira-cli\[eval\]'.*spacy download en_core_web_lg.*exact"):
+    with pytest.raises(SettingsError, match=r"pip install .*\[eval\]'.*spacy download en_core_web_lg.*exact"):
         find_similarity("spacy")
     assert find_similarity("exact").name == "exact"
 
