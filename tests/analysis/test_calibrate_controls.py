@@ -52,12 +52,6 @@ def test_the_line_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
     assert threshold_of(np.ones(9)) == 1
 
 
-def test_controls_need_a_list(sira, captions):
-    code, _, err = sira("calibrate", "support", captions, "--controls", "-p", "demo", "--objects", "ask")
-    assert code == 2
-    assert "--controls needs a list of objects: give --objects FILE" in err
-
-
 def test_controls_are_what_only_other_captions_name():
     texts = [
         "A dog and a car.",
@@ -188,13 +182,21 @@ def test_drawn_scenes_need_no_files(sira):
     ("options", "message"),
     [
         (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
+        (
+            ["captions", "--controls", "-p", "demo", "--objects", "ask"],
+            "--controls needs a list of objects: give --objects FILE",
+        ),
+        (["x", "--scenes"], "--scenes and --limit are for drawn scenes"),
+        (["x"], "give the ground truth: --labels PATH"),
+        (["--labels", "x.json"], "--labels is for records: also give PATH"),
         (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
         (["x", "--answers", "a.jsonl"], "--answers and --objects are for --controls"),
         (["--controls", "--answers", "a.jsonl"], "--answers and --objects need PATH"),
         (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(sira, options, message):
+def test_options_that_do_not_fit_are_refused(sira, captions, monkeypatch, options, message):
+    monkeypatch.chdir(captions.parent)
     code, _, err = sira("calibrate", "support", *options)
     assert code == 2
     assert message in err

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch.nn import functional as F
 
-from sira_cli.analysis.calibration.ict import IctTraining, fit, two_fold_accuracy
+from sira_cli.analysis.calibration.ict import IctTraining, fit
 from sira_cli.analysis.calibration.questions import LabelledQuestions, Regions, black_out, from_files
 from sira_cli.analysis.sweep.questions import Question
 from sira_cli.errors import DataError
@@ -50,19 +50,6 @@ def test_the_probe_is_at_the_minimum_of_scikit_learns_objective(width: int):
         objective = 0.5 * (own[:-1] ** 2).sum() + losses.sum()
         (slope,) = torch.autograd.grad(objective, weights)
         assert float(slope.abs().max()) < 1e-6
-
-
-def test_accuracy_is_the_mean_over_both_halves():
-    """The rule learnt in the second half is right in 3 of the 4 first rows; that of the first in 1 of the others."""
-    values = torch.tensor([-1, -1, 1, -1, -1, -1, 1, 1], dtype=torch.float64)
-    labels = torch.tensor([False, False, True, True, True, True, False, True])
-    expected = []
-    for tested, fitted in ((slice(0, 4), slice(4, 8)), (slice(4, 8), slice(0, 4))):
-        weight, bias = fit(values[None, fitted, None], labels[fitted])[0].tolist()
-        said = [weight * value + bias > 0 for value in values[tested].tolist()]
-        expected.append(sum(one == other for one, other in zip(said, labels[tested].tolist(), strict=True)) / 4)
-    assert expected[0] != expected[1]
-    assert two_fold_accuracy(values[None, :, None], labels).tolist() == [statistics.mean(expected)]
 
 
 # --- directions by hand

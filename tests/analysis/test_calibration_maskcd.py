@@ -115,16 +115,6 @@ def test_the_calibration_is_the_mean_over_rows_and_pictures():
         calibrate(lvlm, Units[ImageMass]())
 
 
-def test_a_batch_of_captions_of_different_lengths_equals_single_ones(qwen_folder, photos):
-    lvlm = load(qwen_folder, dtype="float32", max_new_tokens=8)
-    pictures = [as_picture(photos[name]) for name in ("coffee", "tall", "rocket")]
-    together = results(lvlm, pictures, 3)
-    for picture, result in zip(pictures, together, strict=True):
-        (alone,) = results(lvlm, [picture])
-        torch.testing.assert_close(result.mass, alone.mass, atol=1e-5, rtol=0)
-        assert (result.rows, result.image_sha256) == (alone.rows, alone.image_sha256)
-
-
 @pytest.mark.parametrize("end", [False, True])
 def test_what_pads_a_shorter_caption_does_not_count(end):
     lvlm = load("demo", max_new_tokens=8)

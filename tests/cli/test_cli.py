@@ -51,6 +51,8 @@ def test_stdin(sira, photos):
     record = json.loads(out)
     assert record["file_name"] == "-"
     assert record["text"] == load("demo", max_new_tokens=3).caption(photos["coffee"]).text
+    code, _, err = sira("caption", "-", *FAST, stdin=b"no picture")
+    assert (code, "sira: stdin: is not a picture that Pillow can read" in err) == (3, True)
 
 
 def test_one_bad_picture_does_not_end_the_run(sira, photos, tmp_path):
@@ -184,7 +186,7 @@ def test_version_and_help(sira):
 HEAVY = {"torch", "transformers", "numpy", "PIL", "huggingface_hub", "rich", "yaml", "filelock"}
 
 
-@pytest.mark.parametrize("args", [["caption", "--help"], ["caption", "x.jpg", "--k", "three"]])
+@pytest.mark.parametrize("args", [["--help"], ["caption", "--help"], ["caption", "x.jpg", "--k", "three"]])
 def test_help_and_usage_errors_import_nothing_heavy(args):
     """That keeps them instant on any machine; a clock in a test would not."""
     script = (
@@ -240,17 +242,6 @@ def test_a_preset_is_checked_against_the_layers_of_a_model_that_is_here(sira, tm
         assert err.startswith(f"sira: {mine}: {reason}" if reason else "")
 
 
-def test_presets_without_a_family_come_last(sira, tmp_path):
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / "aaa.yaml").write_text("model: a/b\n")
-    (tmp_path / "presets" / "bbb.yaml").write_text("model: a/b\nfamily: Gemma\n")
-    lines = sira("presets", "list", home=tmp_path)[1].splitlines()
-    assert [line.split()[0] for line in lines[-2:]] == ["others", "aaa"]
-    assert lines[1].strip() == "bundled"
-    gemma = lines[lines.index(next(line for line in lines if line.startswith("Gemma"))) + 1]
-    assert gemma.split()[0] == "bbb"
-
-
 @pytest.mark.parametrize("columns", [60, 100])
 def test_the_list_of_presets_fits_a_narrow_terminal(columns, shown_on_terminal):
     rows = shown_on_terminal("presets", "list", COLUMNS=columns, TERM="xterm").splitlines()
@@ -260,13 +251,19 @@ def test_the_list_of_presets_fits_a_narrow_terminal(columns, shown_on_terminal):
     assert any("llava-hf/llava-1.5-7b-hf" in row for row in rows) == (columns == 100)
 
 
-def test_a_bad_preset_does_not_hide_the_others(sira, tmp_path, monkeypatch):
+def test_own_presets_are_listed_and_a_bad_one_does_not_hide_the_others(sira, tmp_path):
     (tmp_path / "presets").mkdir()
-    (tmp_path / "presets/bad.yaml").write_text("modle: x")
+    for name, text in (("bad", "modle: x"), ("aaa", "model: a/b\n"), ("bbb", "model: a/b\nfamily: Gemma\n")):
+        (tmp_path / f"presets/{name}.yaml").write_text(text)
     code, out, err = sira("presets", "list", home=tmp_path)
+    lines = out.splitlines()
     assert code == 0
-    assert sum(line.startswith(" ") for line in out.splitlines()) == len(list(presets.SHIPPED.glob("*.yaml")))
+    assert sum(line.startswith(" ") for line in lines) == 2 + len(list(presets.SHIPPED.glob("*.yaml")))
     assert "bad.yaml: `model` is missing" in err
+    assert [line.split()[0] for line in lines[-2:]] == ["others", "aaa"]  # without a family: last
+    assert lines[1].strip() == "bundled"
+    gemma = lines[lines.index(next(line for line in lines if line.startswith("Gemma"))) + 1]
+    assert gemma.split()[0] == "bbb"
 
 
 @pytest.mark.parametrize(
@@ -343,12 +340,6 @@ def test_a_missing_and_a_second_question_are_known_before_the_model_is_loaded(si
     code, _, err = sira("ask", photos["coffee"], "Is there a cup?", "Is there a dog?", "-p", "demo")
     assert code == 2
     assert err.startswith("sira: 'Is there a cup?' is not a picture: give one question at a time")
-
-
-def test_stdin_is_called_stdin(sira):
-    code, _, err = sira("caption", "-", *FAST, stdin=b"no picture")
-    assert code == 3
-    assert "sira: stdin: is not a picture that Pillow can read" in err
 
 
 def test_only_who_shows_the_bundled_model_something_else_is_told_what_it_knows(sira, photos, tmp_path):
