@@ -115,7 +115,7 @@ OF_THE_COMMAND_LINE = {
 }
 # lmms-eval, vLLM and ExifTool have options of their own.
 OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", *(f"vllm/{name}.py" for name in ("engine", "plugin", "worker"))}
-OF_THE_COMMAND_LINE |= {"analysis/export.py"}
+OF_THE_COMMAND_LINE |= {"analysis/export.py", "analysis/calibration/maskcd.py"}
 
 
 def test_the_library_names_parameters_and_the_command_line_options(sira):
