@@ -6,7 +6,8 @@ import errno
 import signal
 import socket
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from dataclasses import fields
+from typing import Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.groups import DecodingOptions, Host, ModelOptions, Port, Quiet, Verbose, with_options
 from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
 from sira_cli.errors import SettingsError, install
+from sira_cli.serve.limits import Limits
 
 EXAMPLES = """
 sira serve -p demo
@@ -34,36 +36,21 @@ def in_url(host: str) -> str:
 LOCAL_NAMES = tuple(map(in_url, LOOPBACK))  # in a `Host` header
 
 
-class _Limit(NamedTuple):
-    """The usual value of a limit, its unit with the answer beyond it, and its largest value."""
-
-    usual: int
-    of: str
-    most: int = 10**9
+LIMITS = ", ".join(f"{each.name}={each.default} ({each.metadata['unit']})" for each in fields(Limits))
 
 
-LIMITS = {
-    "waiting": _Limit(64, "requests; more: 429", 1024),
-    "tokens": _Limit(1024, "of a text"),
-    "mb": _Limit(32, "of a request; larger: 413"),
-    "megapixels": _Limit(32, "of a request's pictures; more: 413"),
-    "pictures": _Limit(8, "in a conversation; more: 413"),
-    "prompt": _Limit(32768, "tokens with pictures; longer: 413"),
-    "seconds": _Limit(300, "per request; then 504"),
-}
-
-
-def _limits(given: Sequence[str]) -> dict[str, int]:
+def _limits(given: Sequence[str]) -> Limits:
     """Return all limits; some are given as NAME=VALUE."""
-    found = {name: limit.usual for name, limit in LIMITS.items()}
+    most = {each.name: each.metadata["most"] for each in fields(Limits)}
+    values = {}
     for each in given:
         name, _, value = each.partition("=")
-        if name not in LIMITS:
-            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(LIMITS)}")
-        if not (value.isdecimal() and 1 <= int(value) <= LIMITS[name].most):
-            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {LIMITS[name].most}")
-        found[name] = int(value)
-    return found
+        if name not in most:
+            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(most)}")
+        if not (value.isdecimal() and 1 <= int(value) <= most[name]):
+            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {most[name]}")
+        values[name] = int(value)
+    return Limits(**values)
 
 
 @with_options()
@@ -92,7 +79,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help=f"A limit: {', '.join(f'{name}={limit.usual} ({limit.of})' for name, limit in LIMITS.items())}.",
+            help=f"A limit: {LIMITS}.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -118,20 +105,11 @@ def serve(
             raise SettingsError(f"sira serve needs {error.name}: {install('serve')}") from error
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
-        from sira_cli.serve.limits import Limits
 
         server = Server(
             lvlm,
             batch_size=batch_size,
-            most_waiting=limits["waiting"],
-            limits=Limits(
-                tokens=limits["tokens"],
-                pixels=limits["megapixels"] * 10**6,
-                data=limits["mb"] * 2**20,
-                seconds=limits["seconds"],
-                pictures=limits["pictures"],
-                prompt=limits["prompt"],
-            ),
+            limits=limits,
             api_key=api_key,
             hosts=None if api_key else list(LOCAL_NAMES),
             allow_urls=allow_urls,
@@ -145,7 +123,7 @@ def serve(
             ws="none",
             h11_max_incomplete_event_size=2**16,
             limit_concurrency=CONNECTIONS,
-            timeout_graceful_shutdown=limits["seconds"],
+            timeout_graceful_shutdown=int(limits.seconds),
         )
         signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn shuts down, then sends it again
         address = address_of(host, listener)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 from sira_cli.errors import SettingsError
 from sira_cli.models.schema import Schema
 
+LONGEST = 2**16  # characters of a schema
 _JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 
 
@@ -40,19 +41,18 @@ class ResponseFormat(BaseModel):
             raise ValueError("json_schema: expected an object with the schema")
         return self
 
-    def schema_of_text(self, most: int) -> Schema | None:
+    def schema_of_text(self) -> Schema | None:
         """Return the schema that the text must follow; None for plain text."""
         if self.type == "text":
             return None
         given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)
-        if (length := len(json.dumps(given))) > most:
-            raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {most:,}")
+        if (length := len(json.dumps(given))) > LONGEST:
+            raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {LONGEST:,}")
         return Schema.of(given)
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose objects have only their listed keys, unless it combines schemas or says more about an
-    object.
+    """Return a schema whose objects have only their listed keys, unless it combines schemas.
 
     Clients send schemas made from classes, which do not mention other keys; open objects might never end.
     """

@@ -1,72 +1,33 @@
-"""Limits of the cost of one request."""
+"""Limits of the cost of one request, also for `sira serve --limit`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from sira_cli.models.vocabulary import Vocabulary
-from sira_cli.serve.protocol import ChatRequest, RequestError
 
-_PIECE = 8192  # characters that are counted at once: the decoder also needs the tokenizer
+def _limit(usual: int, unit: str, most: int = 10**9) -> Any:
+    return field(default=usual, metadata={"unit": unit, "most": most})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the cost of one request.
+    """Limits of the cost of one request, each with its unit, the answer beyond it, and its largest value."""
 
-    Attributes:
-        tokens: of a text.
-        pixels: of all pictures together.
-        data: bytes of a body.
-        seconds: from the request to the end of its answer.
-        pictures: in one conversation.
-        prompt: tokens of a prompt, those of its pictures included.
-        schema: characters of a JSON schema.
-    """
-
-    tokens: int = 1024
-    pixels: int = 2**25
-    data: int = 2**25
-    seconds: float = 300.0
-    pictures: int = 8
-    prompt: int = 2**15
-    schema: int = 2**16
+    waiting: int = _limit(64, "requests; more: 429", 1024)
+    tokens: int = _limit(1024, "of a text")
+    mb: float = _limit(32, "of a request; larger: 413")
+    megapixels: float = _limit(32, "of a request's pictures; more: 413")
+    pictures: int = _limit(8, "in a conversation; more: 413")
+    prompt: int = _limit(32768, "tokens with pictures; longer: 413")
+    seconds: float = _limit(300, "per request; then 504")
 
     @property
-    def parts(self) -> int:
-        """Values, lists and objects of a body: each takes more memory than its bytes in the body."""
-        return 10_000 + 2 * self.prompt  # commas in a prompt also count
+    def bytes(self) -> int:
+        """Bytes of a request."""
+        return int(self.mb * 2**20)
 
-
-def check_parts(body: bytes | bytearray, most: int) -> None:
-    """Check the number of parts of a body, before it is parsed."""
-    if sum(map(body.count, (b",", b"[", b"{"))) > most:
-        raise too_large(f"the body has more than {most:,} commas and brackets", param=None)
-
-
-def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
-    """Check first that the text of a request is not too long.
-
-    A pass over a prompt takes time quadratic in its length, and all requests wait for it.
-
-    Messages and settings (`role`) are counted in pieces, up to the limit: this overcounts at borders of pieces, and
-    leaves out the tokens of pictures and template.
-    """
-    count = 0
-    settings = [value for value in chat.sira.settings().values() if isinstance(value, str)]
-    for text in [message.texts() for message in chat.messages] + settings:
-        for start in range(0, len(text), _PIECE):
-            count += len(vocabulary.encode(text[start : start + _PIECE]))
-            if count > most:
-                raise too_long(f"has {count:,} tokens and more, without its pictures", most)
-
-
-def too_long(how: str, most: int) -> RequestError:
-    """Return the error for a prompt that is too long."""
-    message = f"messages: the prompt {how}; this server takes {most:,}, with its pictures. Shorten it"
-    return too_large(message, code="context_length_exceeded")
-
-
-def too_large(message: str, *, param: str | None = "messages", code: str = "too_large") -> RequestError:
-    """Return the error for a request over a limit."""
-    return RequestError(message, 413, param=param, code=code)
+    @property
+    def pixels(self) -> int:
+        """Pixels of a request's pictures."""
+        return int(self.megapixels * 10**6)

@@ -15,23 +15,14 @@ class Metrics:
 
     def __init__(self, waiting: Callable[[], int]) -> None:
         """Begin to count; `waiting` returns the number of waiting requests."""
-        self._registry = CollectorRegistry()
-        self.requests = Counter("sira_requests", "Requests by HTTP status.", ["status"], registry=self._registry)
-        self.tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=self._registry)
-        self.seconds = Histogram(
-            "sira_request_seconds",
-            "Seconds from a request to the end of its answer.",
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self.waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=self._registry)
-        self.waiting.set_function(waiting)
-        self.batch = Histogram(
-            "sira_batch_texts",
-            "Texts decoded together, counted when they begin.",
-            buckets=TEXTS,
-            registry=self._registry,
-        )
+        self._registry = own = CollectorRegistry()
+        self.requests = Counter("sira_requests", "Requests by HTTP status.", ["status"], registry=own)
+        self.tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=own)
+        to_end = "Seconds from a request to the end of its answer."
+        self.seconds = Histogram("sira_request_seconds", to_end, buckets=SECONDS, registry=own)
+        Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=own).set_function(waiting)
+        together = "Texts decoded together, counted when they begin."
+        self.batch = Histogram("sira_batch_texts", together, buckets=TEXTS, registry=own)
 
     def text(self) -> str:
         """Return the counters in Prometheus' format."""

@@ -9,30 +9,29 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, PrivateAttr
 
-from sira_cli.serve.messages import RoleMessage
-from sira_cli.serve.protocol import ChatRequest, Options, RequestError
-from sira_cli.serve.served import short_name
+from sira_cli.serve.protocol import ChatRequest, Options, RequestError, RoleMessage, for_clients
 
+PATH = "/api/"  # of Ollama's protocol
 # Options with the names and meanings that they have in a chat. Others are about the server's memory, or ignored.
 CHAT_OPTIONS = ("temperature", "top_p", "seed", "stop", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-
-
-# Names of a chat's keys here, and of those of its messages.
-OPTION_KEYS = {name: f"options.{name}" for name in CHAT_OPTIONS} | {"repetition_penalty": "options.repeat_penalty"}
-RENAMED_KEYS = {
-    **OPTION_KEYS,
+NO_PICTURE = "messages: expected a part of type image_url in a message of the user"  # as `ChatRequest.pictures` says it
+# The beginnings of a chat's errors, and what they are here.
+CHAT_KEYS = {
+    NO_PICTURE: "messages: expected images of the user",
+    **{name: f"options.{name}" for name in CHAT_OPTIONS},
+    "repetition_penalty": "options.repeat_penalty",
     "max_tokens": "options.num_predict",
     "max_completion_tokens": "options.num_predict",
     "response_format": "format",
     "image_url": "images",
 }
-NO_PICTURE = "messages: expected a part of type image_url in a message of the user"  # as `ChatRequest.pictures` says it
+GENERATE_KEYS = CHAT_KEYS | {NO_PICTURE: "images: expected a picture", "messages": "prompt"}
 
 
 class OllamaOptions(Options):
@@ -82,80 +81,66 @@ class OllamaRequest(Options):
     keep_alive: Any = None  # the model stays; `loaded` tells 0 from the rest
     _began: int = PrivateAttr(default_factory=time.monotonic_ns)
 
-    def chat(self) -> ChatRequest:
-        """Return the request as a chat, which takes over the pictures."""
-        chat = {
-            **self.options.chat(),
-            "model": short_name(self.model),
-            "messages": [message.chat() for message in self.take_messages()],
-            "stream": self.stream,
-            "stream_options": {"include_usage": True},
-            "chat_template_kwargs": {"thinking": None if self.think is None else bool(self.think)},
-            "tools": self.tools,
-            "response_format": self._format(),
-            "logprobs": self.logprobs,
-            "top_logprobs": self.top_logprobs,
-            "sira": self.sira,
-        }
-        return ChatRequest.read(chat).chat()
-
-    def is_empty(self) -> bool:
-        """Whether nothing is asked, as clients do to load or unload a model."""
-        raise NotImplementedError
-
-    def loaded(self) -> dict[str, Any]:
-        """Return the answer to an empty request: the model is loaded all the time."""
-        unload = re.fullmatch(r"0[0.]*[a-zµ]*", str(self.keep_alive))  # a number of seconds, or "0s"
-        return self._said("") | {"done": True, "done_reason": "unload" if unload else "load"}
-
-    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Convert the answer of a chat to this endpoint's JSON."""
-        (choice,) = answer["choices"]
-        message = choice["message"]
-        said = self._said(message["content"], message.get("reasoning_content"), choice["logprobs"])
-        return said | self._end(choice["finish_reason"], answer)
-
-    async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-        """Yield the chunks of a chat as lines of JSON."""
-        async for said in self._streamed(chunks):
-            yield json.dumps(said, ensure_ascii=False) + "\n"
-
-    async def _streamed(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-        ended: dict[str, Any] = {}
-        async for chunk in chunks:
-            if "error" in chunk:
-                yield {"error": chunk["error"]["message"]}
-            elif "usage" in chunk:
-                yield self._said("") | self._end(ended["choices"][0]["finish_reason"], ended | chunk)
-            else:
-                (choice,) = chunk["choices"]
-                text, thought = choice["delta"].get("content", ""), choice["delta"].get("reasoning_content")
-                if text or thought:
-                    yield self._said(text, thought, choice["logprobs"]) | {"done": False}
-                ended = chunk
-
-    def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the messages, and forget them."""
+    def turns(self) -> Sequence[OllamaMessage]:
+        """Return the messages; empty where clients only load or unload a model."""
         raise NotImplementedError
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the keys of an answer with a text and, if there is one, the thought before it."""
         raise NotImplementedError
 
-    def _format(self) -> dict[str, Any]:
-        if isinstance(self.format, str):
-            return {"type": "json_object" if self.format else "text"}
-        return {"type": "json_schema", "schema": self.format}
-
-    def _said(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        rows = {} if logprobs is None else {"logprobs": logprobs["content"]}
-        return {
-            "model": self.model,
-            "created_at": now,
-            **self.text(text, {"thinking": thought} if thought else {}),
-            **rows,
+    def chat(self) -> ChatRequest:
+        """Return the request as a chat."""
+        kind = {"": "text", "json": "json_object"}
+        chat = {
+            **self.options.chat(),
+            "model": short_name(self.model),
+            "messages": [message.chat() for message in self.turns()],
+            "stream": self.stream,
+            "stream_options": {"include_usage": True},
+            "chat_template_kwargs": {"thinking": None if self.think is None else bool(self.think)},
+            "tools": self.tools,
+            "response_format": {"type": kind[self.format]}
+            if isinstance(self.format, str)
+            else {"type": "json_schema", "schema": self.format},
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs,
+            "sira": self.sira,
         }
+        return ChatRequest.read(chat).chat()
+
+    def loaded(self) -> dict[str, Any]:
+        """Return the answer to a request without messages: the model is loaded all the time."""
+        unload = re.fullmatch(r"0[0.]*[a-zµ]*", str(self.keep_alive))  # a number of seconds, or "0s"
+        return self._line("") | {"done": True, "done_reason": "unload" if unload else "load"}
+
+    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Convert the answer of a chat to this endpoint's JSON."""
+        (choice,) = answer["choices"]
+        message = choice["message"]
+        line = self._line(message["content"], message.get("reasoning_content"), choice["logprobs"])
+        return line | self._end(choice["finish_reason"], answer)
+
+    async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+        """Yield the chunks of a chat as lines of JSON."""
+        ended: dict[str, Any] = {}
+        async for chunk in chunks:
+            if "error" in chunk:
+                line = {"error": chunk["error"]["message"]}
+            elif "usage" in chunk:
+                line = self._line("") | self._end(ended["choices"][0]["finish_reason"], ended | chunk)
+            else:
+                ended, (choice,) = chunk, chunk["choices"]
+                text, thought = choice["delta"].get("content", ""), choice["delta"].get("reasoning_content")
+                if not (text or thought):
+                    continue
+                line = self._line(text, thought, choice["logprobs"]) | {"done": False}
+            yield json.dumps(line, ensure_ascii=False) + "\n"
+
+    def _line(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        line = {"model": self.model, "created_at": now, **self.text(text, {"thinking": thought} if thought else {})}
+        return line if logprobs is None else line | {"logprobs": logprobs["content"]}
 
     def _end(self, reason: str, answer: dict[str, Any]) -> dict[str, Any]:
         """Return the keys at the end: times in nanoseconds; `load_duration` is the time without decoding."""
@@ -176,18 +161,11 @@ class OllamaRequest(Options):
 class OllamaChat(OllamaRequest):
     """A request to `/api/chat`."""
 
-    renamed_keys: ClassVar[Mapping[str, str]] = {NO_PICTURE: "messages: expected images of the user", **RENAMED_KEYS}
-
     messages: Sequence[OllamaMessage] = ()
 
-    def is_empty(self) -> bool:
-        """Whether there is no message."""
-        return not self.messages
-
-    def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the messages, and forget them."""
-        messages, self.messages = self.messages, ()
-        return messages
+    def turns(self) -> Sequence[OllamaMessage]:
+        """Return the messages."""
+        return self.messages
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the key `message`."""
@@ -197,12 +175,6 @@ class OllamaChat(OllamaRequest):
 class OllamaGenerate(OllamaRequest):
     """A request to `/api/generate`: one turn."""
 
-    renamed_keys: ClassVar[Mapping[str, str]] = {
-        NO_PICTURE: "images: expected a picture",
-        "messages": "prompt",
-        **RENAMED_KEYS,
-    }
-
     prompt: str = ""
     images: Sequence[str] = ()
     system: str = ""
@@ -211,19 +183,28 @@ class OllamaGenerate(OllamaRequest):
     raw: bool = False
     context: Sequence[int] = ()
 
-    def is_empty(self) -> bool:
-        """Whether there is neither a prompt nor a picture."""
-        return not self.prompt and not self.images
-
-    def take_messages(self) -> Sequence[OllamaMessage]:
-        """Return the system message, if any, and the prompt with its pictures, and forget them."""
+    def turns(self) -> Sequence[OllamaMessage]:
+        """Return the system message, if any, and the prompt with its pictures."""
+        if not self.prompt and not self.images:
+            return []
         for name in ("suffix", "template", "raw", "context"):
             if getattr(self, name):
                 raise RequestError(f"{name}: not supported here; send turns to /api/chat, or leave it out", param=name)
         system = [OllamaMessage(role="system", content=self.system)] if self.system else []
-        images, self.images = self.images, ()
-        return [*system, OllamaMessage(role="user", content=self.prompt, images=images)]
+        return [*system, OllamaMessage(role="user", content=self.prompt, images=self.images)]
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the key `response`, and `thinking`."""
         return {"response": text, **thought}
+
+
+def error_json(error: RequestError, path: str) -> dict[str, Any]:
+    """Return an error in the form that Ollama's clients expect; it names the keys of their request."""
+    message, keys = for_clients(str(error)), CHAT_KEYS if path.endswith("chat") else GENERATE_KEYS
+    key = next((key for key in keys if re.match(rf"{re.escape(key)}(?!\w)", message)), "")
+    return {"error": keys.get(key, "") + message[len(key) :]}
+
+
+def short_name(name: str) -> str:
+    """Return an Ollama name without its default tag."""
+    return name.removesuffix(":latest")

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sira_cli.errors import SiraError
 from sira_cli.look.verify import Verify
+from sira_cli.methods import METHODS
 from sira_cli.methods.prompts import Turn
 from sira_cli.serve.formats import ResponseFormat
-from sira_cli.serve.messages import Message
-from sira_cli.serve.reasons import place_of, reason_of
 
-OLLAMA = "/api/"  # where the paths of Ollama's protocol are
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
@@ -34,14 +31,24 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors", "prompt_embeds"), ()),
     **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar", "truncate_prompt_tokens"), ()),
     **dict.fromkeys(("num_beams", "best_of", "length_penalty"), (1,)),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
 }
-# In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
-# Clients that want no limit send -1 tokens.
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
-Tokens = Annotated[int, AfterValidator(lambda tokens: _limit(tokens))]
-Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
+# Reasons of pydantic, one pattern after the other, and what clients that know JSON but not its types are told.
+_REASONS = {
+    r"^Value error, ": "",
+    r"^Input should be a valid boolean.*": "expected true or false",
+    r"^Input should be a valid (\w+), .*": r"Input should be a valid \1",
+    r"^Input should be (greater than or equal to|at least) ": "expected at least ",
+    r"^Input should be (less than or equal to|at most) ": "expected at most ",
+    r"^Input should be greater than ": "expected more than ",
+    r"^Input should be ": "expected ",
+    r"^expected a valid (?=[aeiou])": "expected an ",
+    r"^expected a valid ": "expected a ",
+    r"^Field required$": "is missing",
+    r"^List should have at least (\d+) item.*": r"expected at least \1",
+    r"^List should have at most (\d+) item.*": r"expected at most \1",
+}
+_TYPE = re.compile(r"[A-Z]\w*|str|bool|int|float|dict|.*[\[(].*")  # in a place: a type among several, no key
 
 
 class RequestError(SiraError):
@@ -59,26 +66,52 @@ class RequestError(SiraError):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
-    def to_json(self, path: str = "", keys: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the error in the form that a path's clients expect: OpenAI's or Ollama's."""
-        message = renamed(for_clients(str(self)), keys)
-        if path.startswith(OLLAMA):
-            return {"error": message}
+    def to_json(self) -> dict[str, Any]:
+        """Return the error in the form that OpenAI's clients expect."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {
-            "error": {
-                "message": message,
-                "type": kind,
-                "param": self.param and renamed(self.param, keys),
-                "code": self.code,
-            }
-        }
+        return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
 
 
-def _limit(tokens: int) -> int:
-    if tokens < 1 and tokens != -1:
+def for_clients(message: str) -> str:
+    """Replace the parameters in a message of the library, `name=`, by keys of a request or options of `sira serve`.
+
+    The middle of a long message is left out.
+    """
+    message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+    message = re.sub(r"[,;:]? (or )?raise PIL\.Image\.MAX_IMAGE_PIXELS in Python", "", message)
+    return shortened(message, LONGEST)
+
+
+def _key_or_option(name: str) -> str:
+    if name == "schema":
+        return "response_format"
+    if name in SiraOptions.model_fields or any(name in method.all_settings() for method in METHODS.values()):
+        return f"sira.{name}"
+    return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")
+
+
+def shortened(text: str, most: int) -> str:
+    """Shorten a text to `most` characters by leaving out its middle: parts of a request may be long."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def place_of(parts: Sequence[int | str]) -> str:
+    """Return a place in a request in JSON's notation: `messages[0].content[1].image_url`."""
+    shown = (f"[{part}]" if isinstance(part, int) else "" if _TYPE.fullmatch(part) else f".{part}" for part in parts)
+    return "".join(shown).removeprefix(".")
+
+
+def _tokens(given: int) -> int:
+    if given < 1 and given != -1:
         raise ValueError("expected at least 1, or -1 for as many as this server decodes")
-    return sys.maxsize if tokens == -1 else tokens
+    return sys.maxsize if given == -1 else given
+
+
+# In OpenAI's ranges, which are wider than the preset's: -1 is a seed like any other, and 0 leaves the best token only.
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
+Tokens = Annotated[int, AfterValidator(_tokens)]
+Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
 
 
 class Options(BaseModel):
@@ -99,9 +132,76 @@ class Options(BaseModel):
         except ValidationError as error:
             # What may be a text or a list says both; the one that looked further in is about what was sent.
             first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
-            place, reason = place_of(first["loc"]), reason_of(first["msg"])
+            place, reason = place_of(first["loc"]), first["msg"]
+            for pattern, words in _REASONS.items():
+                reason = re.sub(pattern, words, reason)
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
             raise RequestError(message, param=place or None) from None
+
+
+class ImageUrl(BaseModel):
+    """The location of a picture; OpenAI's `detail` is ignored."""
+
+    url: str
+
+
+class ContentPart(BaseModel):
+    """A piece of a message."""
+
+    type: Literal["text", "image_url"]
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+    @model_validator(mode="after")
+    def _with_url(self) -> Self:
+        if self.type == "image_url" and not self.url:  # without it, the text would be about another picture
+            raise ValueError("image_url: expected the picture's URL, data:image/...;base64,...")
+        return self
+
+    @property
+    def url(self) -> str:
+        """The location of its picture."""
+        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+
+
+class RoleMessage(BaseModel):
+    """The role of a message; subclasses hold its content."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_words(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content") is None:
+            return given | {"content": ""}  # clients send null for an answer without words
+        return given
+
+
+class Message(RoleMessage):
+    """A message of a chat."""
+
+    content: str | list[ContentPart]
+
+    def parts(self) -> list[ContentPart]:
+        """Return its texts and pictures."""
+        parts = [ContentPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+        return [part for part in parts if part.type == "image_url" or part.text]
+
+    def texts(self) -> str:
+        """Return its text; one line per part."""
+        return "\n".join(part.text or "" for part in self.parts() if part.type == "text")
+
+    def pictures(self) -> list[str]:
+        """Return the locations of its pictures."""
+        return [part.url for part in self.parts() if part.type == "image_url"]
+
+    def turn(self) -> Turn:
+        """Return it as a turn of user or assistant."""
+        parts = tuple(part.text if part.type == "text" else None for part in self.parts())
+        seen = [number for number, part in enumerate(parts) if part is None]
+        at_one_end = seen in ([*range(len(seen))], [*range(len(parts) - len(seen), len(parts))])
+        role: Literal["user", "assistant"] = "assistant" if self.role == "assistant" else "user"
+        return Turn(role, self.texts(), len(seen), () if at_one_end else parts)
 
 
 class SiraOptions(Options):
@@ -127,18 +227,6 @@ class SiraOptions(Options):
         """Return the requested second look."""
         return self.verify and Verify(self.min_support, mode=self.verify)
 
-    def check(self) -> None:
-        """Check that second-look keys come with a second look, and that no file is named."""
-        if "calibration" in self.settings():
-            raise RequestError(
-                "sira.calibration: no file is opened for a client; leave it out to use the model's own",
-                param="sira.calibration",
-            )
-        if self.verify is None and self.min_support is not None:
-            raise RequestError("sira.min_support: is for a second look; also give verify", param="sira.min_support")
-        if self.verify == "guide" and self.task == "ask":
-            raise RequestError('sira.verify: "guide" is for captions; take "flag"', param="sira.verify")
-
 
 class StreamOptions(Options):
     """Options of a stream."""
@@ -154,11 +242,10 @@ class TemplateOptions(Options):
 
 
 class ChatRequest(Options):
-    """A request. Other keys that would change the text are refused in `check`; the rest are ignored."""
+    """A request. Other keys that would change the text are refused in `chat`; the rest are ignored."""
 
     model_config = ConfigDict(extra="allow")
     streamed: ClassVar[str] = "text/event-stream"
-    renamed_keys: ClassVar[Mapping[str, str]] = {}
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
@@ -174,7 +261,7 @@ class ChatRequest(Options):
     response_format: ResponseFormat = ResponseFormat(type="text")
     n: int = 1
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions = StreamOptions()
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP_LOGPROBS)
     chat_template_kwargs: TemplateOptions = TemplateOptions()
@@ -196,8 +283,9 @@ class ChatRequest(Options):
         return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
     def chat(self) -> Self:
-        """Check the request, which is a chat already, and return it."""
-        self.check()
+        """Check that all requested features are supported, and return the request, which is a chat already."""
+        for param, reason in self._refusals():
+            raise RequestError(f"{param}: {reason}", param=param)
         return self
 
     def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -210,35 +298,36 @@ class ChatRequest(Options):
             yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
         yield "data: [DONE]\n\n"
 
-    def check(self) -> None:
-        """Check that all requested features are supported."""
+    def _refusals(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that are not supported, each with the reason."""
+        sira, more = self.sira, self.__pydantic_extra__ or {}
         if self.n != 1:
-            raise RequestError("n: one text per request; send the request several times, with other seeds", param="n")
+            yield "n", "one text per request; send the request several times, with other seeds"
         if self.top_logprobs and not self.logprobs:
-            raise RequestError("top_logprobs: needs logprobs: true", param="top_logprobs")
+            yield "top_logprobs", "needs logprobs: true"
         if len(self.stops()) > MOST_STOPS or "" in self.stops():
-            raise RequestError(f"stop: up to {MOST_STOPS} strings, none empty", param="stop")
-        self.sira.check()
-        if self.sira.verify not in (None, "flag") and (self.stops() or self.logprobs):
-            name = "stop" if self.stops() else "logprobs"
-            raise RequestError(
-                f'{name}: is about a text as it is decoded, and verify: "{self.sira.verify}" decodes parts again; '
-                'leave it out, or take verify: "flag"',
-                param=name,
-            )
-        more = self.__pydantic_extra__ or {}
+            yield "stop", f"up to {MOST_STOPS} strings, none empty"
+        if "calibration" in sira.settings():
+            yield "sira.calibration", "no file is opened for a client; leave it out to use the model's own"
+        if sira.verify is None and sira.min_support is not None:
+            yield "sira.min_support", "is for a second look; also give verify"
+        if sira.verify == "guide":
+            if sira.task == "ask":
+                yield "sira.verify", '"guide" is for captions; take "flag"'
+            reason = 'is about a text as it is decoded, and verify: "guide" decodes parts again; '
+            for name in ("stop", "logprobs"):
+                if getattr(self, name):
+                    yield name, reason + 'leave it out, or take verify: "flag"'
         for name, neutral in REFUSED.items():
             if more.get(name) and more[name] not in neutral:
-                raise RequestError(f"{name}: not supported by this server; leave it out", param=name)
+                yield name, "not supported by this server; leave it out"
         outputs = more.get("structured_outputs")
         if outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}):
-            message = 'structured_outputs: only {"json": SCHEMA} is supported by this server; leave out the rest'
-            raise RequestError(message, param="structured_outputs")
+            yield "structured_outputs", 'only {"json": SCHEMA} is supported by this server; leave out the rest'
 
     def thinks(self) -> bool | None:
         """Return whether the model is to reason; None: the server's default."""
-        asked = self.chat_template_kwargs
-        given = (self.sira.think, asked.enable_thinking, asked.thinking)
+        given = (self.sira.think, self.chat_template_kwargs.enable_thinking, self.chat_template_kwargs.thinking)
         return next((each for each in given if each is not None), None)
 
     def stops(self) -> list[str]:
@@ -252,61 +341,20 @@ class ChatRequest(Options):
     def turns(self) -> list[Turn]:
         """Return the turns of user and assistant about pictures."""
         self.pictures()
-        said = [message for message in self.messages if message.role not in SYSTEM]
-        if said[-1].role != "user":
+        turns = [message.turn() for message in self.messages if message.role not in SYSTEM]
+        if turns[-1].role != "user":
             raise RequestError("messages: expected the user's as the last one, which is answered", param="messages")
-        turns = [
-            Turn(
-                "assistant" if message.role == "assistant" else "user",
-                message.texts(),
-                len(message.pictures()),
-                message.parts(),
-            )
-            for message in said
-        ]
         if any(turn.role == "user" and not turn.pictures and not turn.text for turn in turns):
             raise RequestError("messages: one of the user has neither text nor picture", param="messages")
         return turns
 
     def pictures(self) -> list[str]:
         """Return the locations of the pictures, in order."""
-        found = [(message.role, message.pictures()) for message in self.messages]
-        wrong = ""
-        if not any(urls for _, urls in found):
-            wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
-        elif others := [role for role, urls in found if urls and role != "user"]:
-            wrong = f"got one in a message of role {others[0]}"
-        if wrong:
+        found = [(message.role, url) for message in self.messages for url in message.pictures()]
+        others = [role for role, _ in found if role != "user"]
+        if not found or others:
+            none = "got none. SIRA is about what a picture supports: a request without one has no answer"
+            wrong = f"got one in a message of role {others[0]}" if found else none
             expected = "messages: expected a part of type image_url in a message of the user"
             raise RequestError(f"{expected}; {wrong}", param="messages")
-        return [url for _, urls in found for url in urls]
-
-
-def for_clients(message: str) -> str:
-    """Replace the parameters in a message of the library, `name=`, by keys of a request or options of `sira serve`.
-
-    The middle of a long message is left out.
-    """
-    message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
-    message = re.sub(r"[,;:]? (or )?raise PIL\.Image\.MAX_IMAGE_PIXELS in Python", "", message)
-    return shortened(message, LONGEST)
-
-
-def renamed(text: str, keys: Mapping[str, str]) -> str:
-    """Rename a key at the start of a text, if it stands there as a whole word."""
-    key = next((key for key in keys if re.match(rf"{re.escape(key)}(?!\w)", text)), "")
-    return keys.get(key, "") + text[len(key) :]
-
-
-def shortened(text: str, most: int) -> str:
-    """Shorten a text to `most` characters by leaving out its middle: parts of a request may be long."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
-
-
-def _key_or_option(name: str) -> str:
-    if name == "schema":
-        return "response_format"
-    if name in SiraOptions.model_fields:
-        return f"sira.{name}"
-    return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")
+        return [url for _, url in found]

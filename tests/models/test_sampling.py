@@ -68,6 +68,13 @@ def test_tokens_follow_the_distribution_at_a_temperature():
     assert chisquare(counts[:4], 4000 * (expected / expected.sum()).numpy()).pvalue > 1e-3
 
 
+def test_a_temperature_of_almost_nothing_takes_the_best_token():
+    scores = torch.tensor([[1.0, 2.0, 1.9], [-40.0, -60.0, -50.0]])
+    for temperature in (1e-300, 1e-40, 1e-9):
+        tokens = sampler([0, 1], Generation(temperature=temperature))(torch.zeros(2, 1), scores).argmax(-1)
+        assert tokens.tolist() == [1, 0]
+
+
 def test_cut_offs_are_those_of_transformers():
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     for cut, left in (({"top_p": 0.7}, {0, 1}), ({"top_k": 2}, {0, 1}), ({"min_p": 0.2}, {0, 1, 2})):

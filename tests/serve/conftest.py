@@ -11,6 +11,7 @@ import pytest
 from sira_cli.models.vocabulary import EndTokens
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.serve.app import Server
+from tests.serve.helpers import client_of
 from tests.support.asgi import served
 
 
@@ -42,5 +43,5 @@ def address(lvlm: Lvlm) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(address: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+    with client_of(address) as client:
         yield client

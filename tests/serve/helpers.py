@@ -1,4 +1,4 @@
-"""What clients send: messages about a picture, by the official client."""
+"""What clients send: messages about a picture, by the official client or by hand."""
 
 from __future__ import annotations
 
@@ -41,33 +41,62 @@ def said(
     return [*first, {"role": "user", "content": content}]
 
 
+def client_of(address: str, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=60)
+
+
 def ask(client: openai.OpenAI, messages: list[dict] | None = None, sira: dict | None = None, **more: Any) -> Any:
     body = {} if sira is None else {"sira": sira}
     return client.chat.completions.create(model="demo", messages=messages or said(), extra_body=body, **more)
 
 
+def text(answer: Any) -> str:
+    """The text of an answer by the official client, whole or streamed."""
+    return answer.choices[0].message.content if hasattr(answer, "choices") else "".join(streamed(answer))
+
+
 def streamed(chunks: Any) -> list[str]:
     """The pieces of text that came, one after the other."""
-    found = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
-    return [piece for piece in found if piece]
+    return [piece for chunk in chunks if chunk.choices and (piece := chunk.choices[0].delta.content)]
+
+
+def rows(answer: Any) -> list[Any]:
+    """The log-probabilities of an answer, whole or streamed."""
+    choices = answer.choices if hasattr(answer, "choices") else [each.choices[0] for each in answer if each.choices]
+    return [row for choice in choices if choice.logprobs for row in choice.logprobs.content]
+
+
+def post(address: str, timeout: float = 60, **body: Any) -> httpx.Response:
+    """A chat by hand."""
+    return httpx.post(f"{address}/v1/chat/completions", json={"messages": said()} | body, timeout=timeout)
+
+
+def posted(address: str, **body: Any) -> str:
+    """The text of a chat by hand."""
+    return post(address, **body).json()["choices"][0]["message"]["content"]
+
+
+def refusal(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]
 
 
 @contextmanager
 def streaming(address: str, picture=PICTURES[0]) -> Iterator[Iterator[str]]:
-    """An endless text under way, whose first piece has come; yields the pieces that follow, the first included."""
+    """An endless text under way, whose first piece has come; yields those that follow."""
     body = {"messages": said(picture=picture), "max_tokens": LONG, "stream": True}
     with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
         lines = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line)
         pieces = (line["choices"][0]["delta"].get("content") or "" for line in lines)
-        first = next(piece for piece in pieces if piece)
-
-        def all_pieces() -> Iterator[str]:
-            yield first
-            yield from pieces
-
-        yield all_pieces()
+        next(piece for piece in pieces if piece)
+        yield pieces
 
 
 def waiting(address: str) -> int:
-    text = httpx.get(f"{address}/metrics").text
-    return int(float(text.split("\nsira_waiting_requests ")[1].split()[0]))
+    return int(counted(address, "sira_waiting_requests"))
+
+
+def counted(address: str, name: str) -> float:
+    """The value of a counter; 0 if it has not counted anything."""
+    lines = httpx.get(f"{address}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import functools
-import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import openai
 import pytest
 
 from sira_cli.models.texts import TextSettings
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, said, streamed, streaming, waiting
-
-
-def client_of(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+from tests.serve.helpers import (
+    LONG,
+    PICTURES,
+    PROMPT,
+    ask,
+    client_of,
+    counted,
+    rows,
+    said,
+    streamed,
+    streaming,
+    text,
+    waiting,
+)
 
 
 @functools.cache
@@ -29,24 +36,21 @@ def single(lvlm, picture, tokens, method="sira", **settings):
 def test_whoever_waits_longest_begins_first(endless):
     """A method is not overtaken for ever by others."""
     done = []
-    expected = {method: single(endless, PICTURES[1], 4, method) for method in ("vcd", "sira", "greedy")}
+    methods = ["vcd", "sira", "greedy", "sira"]
 
     def one(method: str) -> None:
-        answer = ask(client_of(address), said(picture=PICTURES[1]), {"method": method}, max_tokens=4)
-        done.append((method, answer.choices[0].message.content))
+        done.append(
+            (method, text(ask(client_of(address), said(picture=PICTURES[1]), {"method": method}, max_tokens=4)))
+        )
 
-    with running(endless, limits=Limits(tokens=LONG)) as address:
-        with streaming(address):
-            threads = []
-            for number, method in enumerate(["vcd", "sira", "greedy", "sira"]):
-                threads.append(threading.Thread(target=one, args=(method,)))
-                threads[-1].start()
-                while waiting(address) < number + 1:
-                    assert threads[-1].is_alive()
-        for thread in threads:
-            thread.join()
+    with running(endless, limits=Limits(tokens=LONG)) as address, ThreadPoolExecutor(4) as pool, streaming(address):
+        for number, method in enumerate(methods):
+            sent = pool.submit(one, method)
+            while waiting(address) < number + 1:
+                assert not sent.done()
+                time.sleep(0.01)
     assert done[0][0] == "vcd"
-    assert sorted(done) == sorted((method, expected[method]) for method in ("vcd", "sira", "greedy", "sira"))
+    assert sorted(done) == sorted((method, single(endless, PICTURES[1], 4, method)) for method in methods)
 
 
 def test_all_kinds_of_requests_at_once(client, lvlm):
@@ -55,43 +59,49 @@ def test_all_kinds_of_requests_at_once(client, lvlm):
     few = {"type": "array", "items": {"enum": ["dog", "tree", "día"]}, "minItems": 1, "maxItems": 2}
     values = {"response_format": {"type": "json_schema", "json_schema": {"name": "few", "schema": few}}}
     stop = whole.split()[5]
-    kinds = [
-        {"max_tokens": 5},
-        {"max_tokens": 11, "stream": True},
-        {"stop": stop, "stream": True},
-        {"logprobs": True, "top_logprobs": 2},
-        {"temperature": 1.2, "seed": 3},
-        {"temperature": 1.2, "seed": 4, "stream": True},
-        {"sira": {"verify": "flag"}},
-        {"sira": {"words": True}},
-        {"sira": {"method": "greedy"}, "logprobs": True},
-        {"sira": {"method": "greedy", "verify": "guide"}},
-        values,
-        {"sira": {"method": "vcd"}, **values},
-    ]
-    before = [answered(ask(client, **kind)) for kind in kinds]
-    assert before[0][0] == single(lvlm, PICTURES[0], 5)
-    assert before[1][0] == single(lvlm, PICTURES[0], 11)
-    assert before[2][0] == whole[: whole.index(stop)].strip()
-    assert before[3][0] == before[6][0] == before[7][0] == whole
-    assert before[4][0] == single(lvlm, PICTURES[0], 24, temperature=1.2, seed=3)
-    assert before[5][0] == single(lvlm, PICTURES[0], 24, temperature=1.2, seed=4)
     vcd = lvlm.under(lvlm.preset.method("vcd"))
-    assert before[-1][0] == vcd.caption(PICTURES[0], PROMPT, schema=few).text
+    kinds = [  # the request, and its text
+        ({"max_tokens": 5}, single(lvlm, PICTURES[0], 5)),
+        ({"max_tokens": 11, "stream": True}, single(lvlm, PICTURES[0], 11)),
+        ({"stop": stop, "stream": True}, whole[: whole.index(stop)].strip()),
+        ({"logprobs": True, "top_logprobs": 2}, whole),
+        ({"temperature": 1.2, "seed": 3}, single(lvlm, PICTURES[0], 24, temperature=1.2, seed=3)),
+        ({"temperature": 1.2, "seed": 4, "stream": True}, single(lvlm, PICTURES[0], 24, temperature=1.2, seed=4)),
+        ({"sira": {"verify": "flag"}}, whole),
+        ({"sira": {"words": True}}, whole),
+        ({"sira": {"method": "greedy"}, "logprobs": True}, single(lvlm, PICTURES[0], 24, "greedy")),
+        (
+            {"sira": {"method": "greedy", "verify": "guide"}},
+            lvlm.under("greedy").caption(PICTURES[0], PROMPT, verify="guide").text,
+        ),
+        (values, lvlm.caption(PICTURES[0], PROMPT, schema=few).text),
+        ({"sira": {"method": "vcd"}, **values}, vcd.caption(PICTURES[0], PROMPT, schema=few).text),
+    ]
+    alone = [row.logprob for row in rows(ask(client, **kinds[3][0]))]
+
+    def one(kind) -> tuple[str, list[float]]:
+        answer = ask(client, **kind[0])
+        return text(answer), [row.logprob for row in rows(answer)] if "logprobs" in kind[0] else []
+
     with ThreadPoolExecutor(len(kinds)) as pool:
-        found = list(pool.map(lambda kind: answered(ask(client, **kind)), kinds))
-    for (text, scores), (expected, expected_scores) in zip(found, before, strict=True):
-        assert text == expected
-        assert scores == pytest.approx(expected_scores, abs=1e-4)
-    assert len(before[3][1]) > 20
+        found = list(pool.map(one, kinds))
+    assert [each for each, _ in found] == [expected for _, expected in kinds]
+    assert found[3][1] == pytest.approx(alone, abs=1e-4)
+    assert len(alone) > 20
 
 
-def answered(answer) -> tuple[str, list[float]]:
-    """Text and log-probabilities."""
-    if not hasattr(answer, "choices"):
-        return "".join(streamed(answer)), []
-    scores = answer.choices[0].logprobs
-    return answer.choices[0].message.content, [row.logprob for row in scores.content] if scores else []
+def test_64_clients_at_once_get_the_texts_of_single_requests(client, address, lvlm):
+    asked = [(PICTURES[number % 2], 4 + number % 3, ("sira", "greedy")[number // 2 % 2]) for number in range(64)]
+
+    def one(row: tuple) -> str:
+        return text(ask(client, said(picture=row[0]), {"method": row[2]}, max_tokens=row[1]))
+
+    before = [counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum")]
+    with ThreadPoolExecutor(64) as pool:
+        texts = list(pool.map(one, asked))
+    assert texts == [single(lvlm, *row) for row in asked]
+    begun, together = (counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum"))
+    assert (together - before[1]) / (begun - before[0]) > 4  # of 8
 
 
 def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
@@ -103,8 +113,8 @@ def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
         if passes[-1] == 3 and passes.count(3) == 6:
             raise RuntimeError("out of memory")
 
-    def one(picture: Path) -> str:
-        return "".join(streamed(ask(client_of(address), said(picture=picture), stream=True, max_tokens=24)))
+    def one(picture) -> str:
+        return text(ask(client_of(address), said(picture=picture), stream=True, max_tokens=24))
 
     hook = endless.model.register_forward_pre_hook(failing, with_kwargs=True)
     try:
@@ -112,8 +122,9 @@ def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
             with streaming(address, PICTURES[3]):
                 texts = [pool.submit(one, picture) for picture in PICTURES[:3]]
                 while waiting(address) < 3:
-                    assert not any(text.done() for text in texts)
-            assert [text.result() for text in texts] == expected
+                    assert not any(each.done() for each in texts)
+                    time.sleep(0.01)
+            assert [each.result() for each in texts] == expected
     finally:
         hook.remove()
     assert passes.count(3) == 6

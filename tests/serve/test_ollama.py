@@ -14,12 +14,14 @@ import pytest
 from sira_cli.pictures import web
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ROOT, ask, data_of, said
+from tests.serve.helpers import LONG, PICTURES, PROMPT, ROOT, ask, data_of, post, said, text
 
-CODED = base64.b64encode(data_of(PICTURES[0])).decode()
+IMAGES = [data_of(PICTURES[0])]
+CODED = base64.b64encode(IMAGES[0]).decode()
 # api/types.go of Ollama 0.12.11
 TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 END = {"done", "done_reason", *TIMES, "prompt_eval_count", "eval_count", "sira"}
+TURN = {"role": "user", "content": PROMPT, "images": IMAGES}
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +30,10 @@ def friend(address) -> Iterator[ollama.Client]:
         yield client
 
 
-def turn(prompt: str = PROMPT, picture=PICTURES[0]) -> dict:
-    return {"role": "user", "content": prompt, "images": [data_of(picture)]}
-
-
-def post(address: str, path: str = "generate", **body) -> httpx.Response:
-    if path == "generate":
-        body = {"prompt": PROMPT, "images": [CODED], **body}
-    else:
-        body = {"messages": [{"role": "user", "content": PROMPT, "images": [CODED]}], **body}
-    return httpx.post(f"{address}/api/{path}", json={"model": "demo", **body}, timeout=60)
+def send(address: str, path: str = "generate", **body) -> httpx.Response:
+    asked = {"prompt": PROMPT, "images": [CODED]}
+    asked = asked if path == "generate" else {"messages": [{"role": "user", "content": PROMPT, "images": [CODED]}]}
+    return httpx.post(f"{address}/api/{path}", json={"model": "demo", **asked, **body}, timeout=60)
 
 
 def error_of(answer: httpx.Response) -> str:
@@ -52,32 +48,26 @@ def error_of(answer: httpx.Response) -> str:
 
 def test_texts_are_those_of_a_chat(friend, client):
     expected = ask(client)
-    text = expected.choices[0].message.content
-    chat = friend.chat("demo", [turn()])
-    generated = friend.generate("demo", PROMPT, images=[data_of(PICTURES[0])], think=False, keep_alive="5m")
-    assert chat.message.content == generated.response == text
-    assert chat.message.role == "assistant"
+    chat = friend.chat("demo:latest", [TURN])
+    generated = friend.generate("demo", PROMPT, images=IMAGES, think=False, keep_alive="5m")
+    assert chat.message.content == generated.response == text(expected)
+    assert (chat.message.role, chat.model, generated.model) == ("assistant", "demo:latest", "demo")
     for answer in (chat, generated):
-        assert (answer.model, answer.done, answer.done_reason) == ("demo", True, expected.choices[0].finish_reason)
+        assert (answer.done, answer.done_reason) == (True, expected.choices[0].finish_reason)
         assert answer.prompt_eval_count == expected.usage.prompt_tokens
         assert answer.eval_count == expected.usage.completion_tokens
-    assert friend.chat("demo:latest", [turn()]).message.content == text
-    assert friend.chat("demo:latest", [turn()]).model == "demo:latest"
 
 
-def test_options_are_those_of_a_chat(friend, client):
+def test_options_are_those_of_a_chat(friend, address):
     options = {"temperature": 1.5, "top_p": 0.9, "seed": 7, "num_predict": 9, "repeat_penalty": 1.2, "num_ctx": 4096}
-    same = {"temperature": 1.5, "top_p": 0.9, "seed": 7, "max_tokens": 9, "sira": {}}
-    body = {"messages": said(system="Be brief."), **same, "repetition_penalty": 1.2}
-    expected = httpx.post(f"{client.base_url}chat/completions", json=body, timeout=60).json()
-    generated = friend.generate(
-        "demo", PROMPT, system="Be brief.", images=[data_of(PICTURES[0])], options=options, format=""
-    )
-    chat = friend.chat("demo", [{"role": "system", "content": "Be brief."}, turn()], options=options)
+    same = {"temperature": 1.5, "top_p": 0.9, "seed": 7, "max_tokens": 9, "repetition_penalty": 1.2}
+    expected = post(address, messages=said(system="Be brief."), **same).json()
+    generated = friend.generate("demo", PROMPT, system="Be brief.", images=IMAGES, options=options, format="")
+    chat = friend.chat("demo", [{"role": "system", "content": "Be brief."}, TURN], options=options)
     assert generated.response == chat.message.content == expected["choices"][0]["message"]["content"]
     assert generated.prompt_eval_count == chat.prompt_eval_count == expected["usage"]["prompt_tokens"]
     assert chat.done_reason == expected["choices"][0]["finish_reason"] == "length"
-    other = friend.chat("demo", [turn()], options=options | {"seed": 8})
+    other = friend.chat("demo", [TURN], options=options | {"seed": 8})
     assert other.message.content != chat.message.content
     assert other.prompt_eval_count < chat.prompt_eval_count  # without the system's message
 
@@ -85,7 +75,7 @@ def test_options_are_those_of_a_chat(friend, client):
 def test_the_request_that_photoprism_sends_is_answered(address, lvlm):
     options = {"temperature": 0.05, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repeat_penalty": 1.1, "num_ctx": 4096}
     options |= {"seed": 3, "num_predict": 10**9, "stop": [], "repeat_last_n": 64, "typical_p": 1.0}
-    answer = post(address, stream=False, suffix="", options=options).json()
+    answer = send(address, stream=False, suffix="", options=options).json()
     settings = {"temperature": 0.05, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1, "seed": 3}
     preset = lvlm.preset.with_settings(**settings, max_new_tokens=1024)
     expected = lvlm.under(lvlm.decoder, preset).caption(PICTURES[0], PROMPT)
@@ -93,39 +83,38 @@ def test_the_request_that_photoprism_sends_is_answered(address, lvlm):
 
 
 def test_a_stop_and_no_limit(friend, client):
-    whole = ask(client).choices[0].message.content
+    whole = text(ask(client))
     stop = whole.split()[4]
-    answer = friend.chat("demo", [turn()], options={"stop": [stop, "\n\n"], "num_predict": -1})
-    assert answer.message.content == whole[: whole.index(stop)].strip()
-    assert answer.done_reason == "stop"
-    unlimited = friend.chat("demo", [turn()], options={"num_predict": -1}).message.content
+    answer = friend.chat("demo", [TURN], options={"stop": [stop, "\n\n"], "num_predict": -1})
+    assert (answer.message.content, answer.done_reason) == (whole[: whole.index(stop)].strip(), "stop")
+    unlimited = friend.chat("demo", [TURN], options={"num_predict": -1}).message.content
     assert unlimited.startswith(whole)
     assert unlimited != whole  # which the preset's own limit cuts
 
 
-def test_turns_and_a_prompt_of_the_preset(friend, client, lvlm):
+def test_turns_pictures_and_a_prompt_of_the_preset(friend, client, lvlm):
     following = [{"role": "assistant", "content": "A room."}, {"role": "user", "content": "What else?"}]
-    expected = ask(client, [*said(), *following]).choices[0].message.content
-    assert friend.chat("demo", [turn(), *following]).message.content == expected
-    assert friend.generate("demo", images=[data_of(PICTURES[0])]).response == lvlm.caption(PICTURES[0]).text
+    assert friend.chat("demo", [TURN, *following]).message.content == text(ask(client, [*said(), *following]))
+    assert friend.generate("demo", images=IMAGES).response == lvlm.caption(PICTURES[0]).text
+    answer = friend.generate("demo", PROMPT, images=[data_of(picture) for picture in PICTURES[:2]])
+    assert answer.response == lvlm.caption([*PICTURES[:2]], PROMPT).text
 
 
 def test_siras_own_settings_and_answer(address, client):
     sira = {"method": "vcd", "alpha": 0.5, "verify": "flag"}
-    answer = post(address, stream=False, sira=sira).json()
-    expected = ask(client, sira=sira)
-    assert answer["response"] == expected.choices[0].message.content
+    answer, expected = send(address, stream=False, sira=sira).json(), ask(client, sira=sira)
+    assert answer["response"] == text(expected)
     assert {**answer["sira"], "decoding_seconds": 0} == {**expected.sira, "decoding_seconds": 0}
 
 
 def test_log_probabilities(friend, client):
     expected = ask(client, logprobs=True, top_logprobs=2, max_tokens=5).choices[0].logprobs.content
     request = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 5}}
-    whole = friend.chat("demo", [turn()], **request)
-    parts = [row for part in friend.chat("demo", [turn()], stream=True, **request) for row in part.logprobs or ()]
-    for rows in (whole.logprobs, parts):
-        assert [(row.token, row.logprob) for row in rows] == [(row.token, row.logprob) for row in expected]
-        assert [len(row.top_logprobs) for row in rows] == [2] * 5
+    whole = friend.chat("demo", [TURN], **request)
+    parts = [row for part in friend.chat("demo", [TURN], stream=True, **request) for row in part.logprobs or ()]
+    for found in (whole.logprobs, parts):
+        assert [(row.token, row.logprob) for row in found] == [(row.token, row.logprob) for row in expected]
+        assert [len(row.top_logprobs) for row in found] == [2] * 5
 
 
 def test_the_example_of_the_page(address, monkeypatch, capsys, lvlm):
@@ -140,40 +129,37 @@ def test_the_example_of_the_page(address, monkeypatch, capsys, lvlm):
 # --- streams and their form
 
 
-@pytest.mark.parametrize("sira", [None, {"method": "opera"}])
-@pytest.mark.parametrize("path", ["chat", "generate"])
+@pytest.mark.parametrize(("path", "sira"), [("chat", None), ("generate", None), ("generate", {"method": "opera"})])
 def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
-    whole = post(address, path, stream=False, sira=sira)
+    whole, answer = send(address, path, stream=False, sira=sira), send(address, path, sira=sira)
     assert whole.headers["content-type"] == "application/json"
-    expected = whole.json()
-    answer = post(address, path, sira=sira)
     assert answer.headers["content-type"] == "application/x-ndjson"
-    *parts, last = map(json.loads, answer.text.splitlines())
-    text = "response" if path == "generate" else "message"
+    expected, (*parts, last) = whole.json(), map(json.loads, answer.text.splitlines())
+    key = "response" if path == "generate" else "message"
     for part in parts:
-        assert part.keys() == {"model", "created_at", text, "done"}
-        assert part["done"] is False
-    texts = [part[text] if path == "generate" else part[text]["content"] for part in [*parts, last]]
+        assert (part.keys(), part["done"]) == ({"model", "created_at", key, "done"}, False)
+    texts = [part[key] if path == "generate" else part[key]["content"] for part in [*parts, last]]
     assert (len(texts) > 4) == (sira is None)
-    assert texts[-1] == ""
     joined = "".join(texts)
-    assert expected[text] == (joined if path == "generate" else {"role": "assistant", "content": joined})
+    assert (expected[key], texts[-1]) == (
+        joined if path == "generate" else {"role": "assistant", "content": joined},
+        "",
+    )
     for end in (expected, last):
-        assert end.keys() == {"model", "created_at", text, *END}
+        assert end.keys() == {"model", "created_at", key, *END}
         assert all(type(end[name]) is int for name in TIMES)
         assert end["total_duration"] >= end["load_duration"] + end["eval_duration"] > end["eval_duration"] > 0
-        made = datetime.fromisoformat(end["created_at"])
         assert end["created_at"].endswith("Z")
-        assert abs(datetime.now(UTC) - made) < timedelta(minutes=5)
-    same = ("done", "done_reason", "prompt_eval_count", "eval_count")
-    assert [last[name] for name in same] == [expected[name] for name in same]
+        assert abs(datetime.now(UTC) - datetime.fromisoformat(end["created_at"])) < timedelta(minutes=5)
+    for name in ("done", "done_reason", "prompt_eval_count", "eval_count"):
+        assert last[name] == expected[name]
 
 
 @pytest.mark.slow
 def test_a_stream_that_fails_says_so(endless):
-    limits = Limits(tokens=10**6, seconds=5.0)
+    limits = Limits(tokens=LONG, seconds=5.0)
     with running(endless, limits=limits) as address, ollama.Client(host=address) as client:
-        stream = client.chat("demo", [turn()], stream=True, options={"num_predict": 10**6})
+        stream = client.chat("demo", [TURN], stream=True, options={"num_predict": LONG})
         with pytest.raises(ollama.ResponseError, match="took too long"):
             list(stream)
 
@@ -192,14 +178,10 @@ def test_the_model_is_described(address, friend, lvlm):
             assert (model.details.family, model.details.quantization_level) == ("llava", "F32")
             assert model.details.parameter_size == f"{sum(weight.numel() for weight in weights) / 10**6:.2f}M"
     shown = friend.show("demo:latest")
-    assert shown.capabilities == ["completion", "vision"]
-    assert shown.details.format == "safetensors"
+    assert (shown.capabilities, shown.details.format) == (["completion", "vision"], "safetensors")
     assert shown.modelinfo["llava.context_length"] == lvlm.model.config.get_text_config().max_position_embeddings
     assert httpx.post(f"{address}/api/show", json={"name": "demo"}).json()["details"] == shown.details.model_dump()
     assert tuple(map(int, httpx.get(f"{address}/api/version").json()["version"].split("."))) > (0, 5)
-
-
-# --- loading and unloading
 
 
 @pytest.mark.parametrize(
@@ -209,13 +191,9 @@ def test_the_model_is_described(address, friend, lvlm):
 def test_a_request_that_asks_nothing_loads_the_model(address, path, more, reason):
     """As in docs/api.md of Ollama 0.12.11: one object, also where the answers are streams."""
     empty = {"response": ""} if path == "generate" else {"message": {"role": "assistant", "content": ""}}
-    bodies = [{}] if path == "generate" else [{}, {"messages": []}]
-    for body in bodies:
-        answer = httpx.post(f"{address}/api/{path}", json={"model": "demo:latest", **body, **more})
-        assert answer.status_code == 200
-        told = answer.json()
-        assert datetime.fromisoformat(told.pop("created_at"))
-        assert told == {"model": "demo:latest", **empty, "done": True, "done_reason": reason}
+    told = httpx.post(f"{address}/api/{path}", json={"model": "demo:latest", **more}).json()
+    assert datetime.fromisoformat(told.pop("created_at"))
+    assert told == {"model": "demo:latest", **empty, "done": True, "done_reason": reason}
     assert httpx.post(f"{address}/api/{path}", json={"model": "llava", **more}).status_code == 404
 
 
@@ -224,24 +202,23 @@ def test_a_request_that_asks_nothing_loads_the_model(address, path, more, reason
 
 def test_what_the_server_has_not(address, friend):
     for ask_it in (lambda: friend.pull("llava"), lambda: friend.embed("demo", "a"), lambda: friend.delete("demo")):
-        with pytest.raises(
-            ollama.ResponseError, match="Not Found; this server has /api/chat, /api/generate"
-        ) as refused:
+        with pytest.raises(ollama.ResponseError, match="Not Found; this server has /api/chat, /api/gen") as refused:
             ask_it()
         assert refused.value.status_code == 404
     wrong = httpx.get(f"{address}/api/chat")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert "Method Not Allowed" in error_of(wrong)
+    for ask_it in (lambda: friend.chat("llava", [TURN]), lambda: friend.show("llava:latest")):
+        with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
+            ask_it()
+        assert refused.value.status_code == 404
+    assert len(error_of(send(address, model="x" * 50_000))) < 400
 
 
 @pytest.mark.parametrize(
     ("path", "change", "begins"),
     [
-        (
-            "chat",
-            {"messages": [{"role": "user", "content": PROMPT}]},
-            "messages: expected images of the user; got none",
-        ),
+        ("chat", {"messages": [{"role": "user", "content": PROMPT}]}, "messages: expected images of the user; got"),
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
         ("generate", {"context": [1, 2]}, "context: not supported here; send turns to /api/chat"),
         ("generate", {"images": None}, "images: expected a picture; got none"),
@@ -250,11 +227,12 @@ def test_what_the_server_has_not(address, friend):
         ("generate", {"options": {"repeat_penalty": -1}}, "options.repeat_penalty: "),
         ("chat", {"format": {"type": "objekt"}}, "format: cannot be followed"),
         ("generate", {"prompt": "a " * 50_000}, "prompt: the prompt has"),
+        ("generate", {"sira": {"metod": "vcd"}}, "sira.metod: no such key; did you mean `method`?"),
     ],
-)
+)  # fmt: skip
 def test_errors_name_the_keys_that_were_sent(address, path, change, begins):
     for stream in (True, False):  # before a stream begins
-        answer = post(address, path, stream=stream, **change)
+        answer = send(address, path, stream=stream, **change)
         assert answer.status_code in (400, 413)
         assert error_of(answer).startswith(begins)
 
@@ -266,53 +244,11 @@ def test_pictures_are_bytes_and_no_places(lvlm, monkeypatch, path):
     with running(lvlm, allow_urls=True) as address:
         for place in (str(PICTURES[0]), "file:///etc/passwd", f"{address}/metrics", f"data:image/png;base64,{CODED}"):
             message = {"role": "user", "content": PROMPT, "images": [place]}
-            answer = post(address, path, images=[place], messages=[message], stream=False)
-            assert answer.status_code == 400
-            assert "is not base64" in error_of(answer)
+            assert "is not base64" in error_of(send(address, path, images=[place], messages=[message]))
 
 
-def test_pages_of_other_sites_and_large_bodies(lvlm):
-    with running(lvlm, hosts=["127.0.0.1"], limits=Limits(data=10**4)) as address:
-        url = f"{address}/api/chat"
-        for kind in ("text/plain", "application/x-www-form-urlencoded"):  # curl sends the second one by itself
-            answer = httpx.post(url, content=b"{}", headers={"content-type": kind})
-            assert answer.status_code == 415
-            assert "send the header Content-Type: application/json" in error_of(answer)
-        assert "access-control-allow-origin" not in httpx.options(url, headers={"origin": "https://a.org"}).headers
-        large = httpx.post(url, json={"model": "x" * 10**4})
-        assert (large.status_code, "more than 10,000 bytes" in error_of(large)) == (413, True)
-        rebound = httpx.post(url, json={}, headers={"Host": "rebound.example.org"})
-        assert (rebound.status_code, rebound.text) == (400, "Invalid host header")
-        broken = httpx.post(url, content=b"{", headers={"content-type": "application/json"})
-        assert (broken.status_code, "no JSON object" in error_of(broken)) == (400, True)
-
-
-def test_a_key_is_demanded_on_every_path(lvlm):
+def test_a_key_is_sent_in_a_header(lvlm):
     with running(lvlm, api_key="secret") as address:
-        for method, path in (
-            *(("GET", path) for path in ("tags", "ps", "version")),
-            *(("POST", path) for path in ("chat", "generate", "show")),
-        ):
-            answer = httpx.request(method, f"{address}/api/{path}", headers={"Authorization": "Bearer guess"})
-            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert "API key" in error_of(answer)
+        assert "API key" in error_of(send(address))
         with ollama.Client(host=address, headers={"Authorization": "Bearer secret"}) as friend:
-            assert friend.generate("demo", images=[data_of(PICTURES[0])], options={"num_predict": 1}).eval_count == 1
-
-
-def test_several_pictures(friend, client):
-    pictures = [data_of(picture) for picture in PICTURES[:2]]
-    parts = [said(picture=picture)[0]["content"][0] for picture in PICTURES[:2]]
-    expected = ask(client, [{"role": "user", "content": [*parts, {"type": "text", "text": PROMPT}]}])
-    answer = friend.generate("demo", PROMPT, images=pictures)
-    assert answer.response == expected.choices[0].message.content
-    assert answer.prompt_eval_count == expected.usage.prompt_tokens
-
-
-def test_other_models_are_not_found(address, friend):
-    for ask_it in (lambda: friend.chat("llava", [turn()]), lambda: friend.show("llava:latest")):
-        with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
-            ask_it()
-        assert refused.value.status_code == 404
-    assert error_of(post(address, model="x" * 50_000)).startswith("model 'xxx")
-    assert len(post(address, model="x" * 50_000).text) < 400
+            assert friend.generate("demo", images=IMAGES, options={"num_predict": 1}).eval_count == 1

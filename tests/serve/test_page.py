@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import httpx2 as httpx
+import httpx
 import pytest
 
 from sira_cli.look.claims import bare, doubt, says_something
 from sira_cli.serve.limits import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import LONG, PICTURES, ROOT, said
-from tests.support.browser import accessible, contrasts, tab, violations, wait, without_axe
+from tests.serve.helpers import LONG, PICTURES, post, said
+from tests.support.browser import AXE, accessible, contrasts, tab, violations, wait
 
 FINISHED = "return document.querySelector('#stop').ariaDisabled === 'true'"
 TEXTS = "return [...document.querySelectorAll('.text')].map(one => one.textContent)"
-PAGE = ROOT / "sira_cli/serve/page"
 
 
 def opened(browser, address) -> None:
@@ -40,12 +39,12 @@ def _described(browser, address, lvlm, picture) -> None:
     browser.press_together("Control", "Enter")
     wait(browser, "return document.querySelector('[role=status]').textContent !== ''")
     wait(browser, FINISHED)
-    methods = ("sira", "greedy")
-    assert browser.run("return [...document.querySelectorAll('h2')].map(one => one.textContent)") == [*methods]
+    methods = ["sira", "greedy"]
+    assert browser.run("return [...document.querySelectorAll('h2')].map(one => one.textContent)") == methods
     expected = [lvlm.under(lvlm.preset.method(name)).caption(picture).text for name in methods]
     assert browser.run(TEXTS) == expected
-    body = {"messages": said(lvlm.preset.prompts.caption, picture), "sira": {"method": "greedy", "words": True}}
-    scored = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60).json()["sira"]["words"]
+    sira = {"method": "greedy", "words": True}
+    scored = post(address, messages=said(lvlm.preset.prompts.caption, picture), sira=sira).json()["sira"]["words"]
     marked = browser.run("return [...document.querySelectorAll('article:last-child .tok')].map(one => one.textContent)")
     doubted = [bare(word["word"]) for word in scored if says_something(word["word"]) and doubt(word["grounding"])]
     assert marked == doubted != []
@@ -79,32 +78,29 @@ def test_escape_stops_and_a_key_is_asked_for(browser, endless):
         browser.press("Escape")
         wait(browser, FINISHED)
         wait(browser, "return document.querySelector('[role=status]').textContent === 'Stopped.'")
-        short = {"messages": said(), "max_tokens": 2}
-        headers = {"Authorization": "Bearer secret"}
-        answer = httpx.post(f"{address}/v1/chat/completions", json=short, headers=headers, timeout=60)
-        assert answer.status_code == 200
+        short = {"json": {"messages": said(), "max_tokens": 2}, "headers": {"Authorization": "Bearer secret"}}
+        assert httpx.post(f"{address}/v1/chat/completions", **short, timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_can_be_read_and_has_a_name(browser, address, scheme):
     opened(browser, address)
     browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    assert not AXE.exists() or violations(browser) == []
     browser.type("#file", str(PICTURES[0]))
     browser.click("#run")
     wait(browser, FINISHED)
     assert [text for text, ratio in contrasts(browser) if ratio < 4.5] == []
     assert ("textbox", "Question") in accessible(browser)
+    assert not AXE.exists() or violations(browser) == []
 
 
-@without_axe
-def test_axe_finds_nothing(browser, address):
-    opened(browser, address)
-    assert violations(browser) == []
-    browser.type("#file", str(PICTURES[0]))
-    browser.click("#run")
-    wait(browser, FINISHED)
-    assert violations(browser) == []
-
-
-def test_the_page_is_small():
-    assert sum(len(file.read_text().splitlines()) for file in PAGE.glob("*.[chj]*s*")) < 350
+def test_isolating_headers(address):
+    headers = httpx.get(address).headers
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; "
+    policy += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    assert headers["content-security-policy"] == policy
+    for path in ("", "/page/style.css", "/page/script.js", "/page/element.js"):
+        headers = httpx.get(address + path).headers
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert headers["cross-origin-resource-policy"] == "same-origin"

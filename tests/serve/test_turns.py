@@ -13,13 +13,26 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.serve.jobs import prompt_of
 from sira_cli.serve.protocol import ChatRequest
-from sira_cli.serve.settings import prompt_of
-from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed
+from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed, text
 
 FOLLOWING = [{"role": "assistant", "content": "There is a dog."}, {"role": "user", "content": "What is on the left?"}]
 AGAIN = [*FOLLOWING, {"role": "assistant", "content": [{"type": "text", "text": "A cup."}]}]
 AGAIN += [{"role": "user", "content": [{"type": "text", "text": "Is there a tree?"}]}]
+
+
+def shown(*pictures: Path, words: str = PROMPT) -> list[dict]:
+    """One message with several pictures."""
+    parts = [said(picture=picture)[0]["content"][0] for picture in pictures]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": words}]}]
+
+
+def mixed(*texts: str) -> list[dict]:
+    """One message with a picture after each of some texts, but for the last one."""
+    images = shown(*PICTURES[: len(texts) - 1])[0]["content"]
+    pairs = zip(({"type": "text", "text": text} for text in texts), images, strict=True)
+    return [{"role": "user", "content": [part for pair in pairs for part in pair][:-1]}]
 
 
 def reference(lvlm, messages: list[dict], *pictures: Path, method: str = "greedy") -> str:
@@ -40,49 +53,48 @@ def reference(lvlm, messages: list[dict], *pictures: Path, method: str = "greedy
     return processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
 
 
-@pytest.mark.parametrize("method", ["greedy", "sira"])
-@pytest.mark.parametrize("following", [FOLLOWING, AGAIN], ids=["three turns", "five turns"])
-def test_an_answer_is_that_of_transformers(client, lvlm, method, following):
-    messages = [*said(), *following]
-    expected = reference(lvlm, messages, method=method)
-    assert ask(client, messages, {"method": method}).choices[0].message.content == expected
-    assert "".join(streamed(ask(client, messages, {"method": method}, stream=True))) == expected
-    assert expected != lvlm.caption(PICTURES[0], PROMPT).text
+CONVERSATIONS = {  # with their pictures
+    "three turns": ([*said(), *FOLLOWING], PICTURES[:1]),
+    "five turns": ([*said(), *AGAIN], PICTURES[:1]),
+    "a later picture": (
+        [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()],
+        PICTURES[:1],
+    ),
+    "a picture per turn": ([*said(), FOLLOWING[0], *said("What is new?", PICTURES[1])], PICTURES[:2]),
+    "the other way": ([*said(picture=PICTURES[1]), FOLLOWING[0], *said("What is new?")], PICTURES[1::-1]),
+    "two pictures in a message": (shown(*PICTURES[:2]), PICTURES[:2]),
+    "five pictures": (
+        [*shown(*PICTURES[:3]), FOLLOWING[0], *shown(*PICTURES[:2], words="And here?")],
+        [*PICTURES[:3], *PICTURES[:2]],
+    ),
+    "between words": (mixed("A dog?", "Or here", "a cat?"), PICTURES[:2]),
+}
 
 
 @pytest.mark.parametrize("method", ["greedy", "sira"])
-def test_each_turn_may_have_a_picture(client, lvlm, method):
-    """The stream that does not see sees none of them; conversations with one, two and three pictures share batches."""
-    asked = [
-        [*said(picture=PICTURES[0]), FOLLOWING[0], *said("What is new?", PICTURES[1])],
-        [*said(picture=PICTURES[1]), FOLLOWING[0], *said("What is new?", PICTURES[0])],
-        [
-            *said(picture=PICTURES[0]),
-            FOLLOWING[0],
-            *said("And here?", PICTURES[1]),
-            *AGAIN[2:3],
-            *said("?", PICTURES[2]),
-        ],
-        [*said(picture=PICTURES[0]), FOLLOWING[0], {"role": "user", "content": "What is new?"}],
-    ]
-    shown = [PICTURES[:2], PICTURES[1::-1], PICTURES[:3], PICTURES[:1]]
-    expected = [reference(lvlm, each, *seen, method=method) for each, seen in zip(asked, shown, strict=True)]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda messages: ask(client, messages, {"method": method}), asked))
-    assert [answer.choices[0].message.content for answer in answers] == expected
+def test_answers_are_those_of_transformers(client, lvlm, method):
+    """The stream that does not see sees none of the pictures; conversations with one to five share batches."""
+    expected = [reference(lvlm, each, *seen, method=method) for each, seen in CONVERSATIONS.values()]
+    with ThreadPoolExecutor(len(expected)) as pool:
+        answers = list(pool.map(lambda each: ask(client, each[0], {"method": method}), CONVERSATIONS.values()))
+    assert [text(answer) for answer in answers] == expected
     assert len(set(expected)) == len(expected)
-    tokens = [answer.sira["image_tokens"] for answer in answers]
-    assert tokens == [2 * tokens[3], 2 * tokens[3], 3 * tokens[3], tokens[3]]
+    counts = [answer.sira["image_tokens"] for answer in answers]
+    assert counts == [64 * len(seen) for _, seen in CONVERSATIONS.values()]
+    messages = CONVERSATIONS["five turns"][0]
+    assert "".join(streamed(ask(client, messages, {"method": method}, stream=True))) == expected[1]
 
 
-def test_words_seeds_and_other_methods_know_all_pictures(client):
+@pytest.mark.parametrize("sira", [{"method": "vcd"}, {"method": "icd"}, {"words": True}, {"verify": "guide"}])
+def test_other_methods_and_scores_take_turns(client, sira):
+    answer = text(ask(client, CONVERSATIONS["a picture per turn"][0], sira, max_tokens=8))
+    assert answer
+    assert answer != text(ask(client, said(), sira, max_tokens=8))
+
+
+def test_seeds_know_all_pictures(client):
     one, other = ([*said(picture=first), FOLLOWING[0], *said("And here?", PICTURES[2])] for first in PICTURES[:2])
-    for sira in ({"method": "vcd"}, {"method": "icd"}, {"words": True}):
-        assert ask(client, one, sira, max_tokens=8).choices[0].message.content
-    drawn = [
-        ask(client, each, temperature=1.0, seed=0, max_tokens=12).choices[0].message.content
-        for each in (one, other, one)
-    ]
+    drawn = [text(ask(client, each, temperature=1.0, seed=0, max_tokens=12)) for each in (one, other, one)]
     assert drawn[0] == drawn[2] != drawn[1]
 
 
@@ -90,21 +102,10 @@ def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(cli
     """In the last turn, and where the picture came without words."""
     messages = [*said(), *FOLLOWING]
     del messages[0]["content"][1]
-    told = [
-        *said(lvlm.preset.prompts.caption),
-        FOLLOWING[0],
-        said(lvlm.preset.prompts.asking("What is on the left?"))[0],
-    ]
-    told[2]["content"] = told[2]["content"][1]["text"]
-    answer = ask(client, messages, {"task": "ask", "method": "greedy"}).choices[0].message.content
-    assert answer == reference(lvlm, told)
-
-
-@pytest.mark.parametrize("sira", [{"method": "icd"}, {"verify": "guide"}])
-def test_other_methods_and_a_second_look_take_turns(client, sira):
-    text = ask(client, [*said(), *FOLLOWING], sira, max_tokens=8).choices[0].message.content
-    assert text
-    assert text != ask(client, said(), sira, max_tokens=8).choices[0].message.content
+    question = {"role": "user", "content": lvlm.preset.prompts.asking("What is on the left?")}
+    worded = [*said(lvlm.preset.prompts.caption), FOLLOWING[0], question]
+    assert text(ask(client, messages, {"task": "ask", "method": "greedy"})) == reference(lvlm, worded)
+    assert text(ask(client, said("Is there a dog?"), {"task": "ask"})) == lvlm.ask(PICTURES[0], "Is there a dog?").text
 
 
 @pytest.mark.parametrize(
@@ -123,68 +124,20 @@ def test_conversations_that_have_no_answer(client, messages, words):
         ask(client, messages)
 
 
-def shown(*pictures: Path, text: str = PROMPT) -> list[dict]:
-    """One message with several pictures."""
-    parts = [said(picture=picture)[0]["content"][0] for picture in pictures]
-    return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
-
-
-@pytest.mark.parametrize("method", ["sira", pytest.param("greedy", marks=pytest.mark.slow)])
-def test_a_message_may_have_several_pictures(client, lvlm, method):
-    """Alone, before other turns, and in batches with messages that have fewer."""
-    asked = [
-        shown(*PICTURES[:2]),
-        shown(*PICTURES[1::-1]),
-        [*shown(*PICTURES[:3]), FOLLOWING[0], *shown(*PICTURES[:2], text="And here?")],
-        shown(PICTURES[0]),
-    ]
-    pictures = [PICTURES[:2], PICTURES[1::-1], [*PICTURES[:3], *PICTURES[:2]], PICTURES[:1]]
-    expected = [reference(lvlm, each, *seen, method=method) for each, seen in zip(asked, pictures, strict=True)]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda messages: ask(client, messages, {"method": method}), asked))
-    assert [answer.choices[0].message.content for answer in answers] == expected
-    assert len(set(expected)) == len(expected)
-    assert [answer.sira["image_tokens"] for answer in answers] == [128, 128, 320, 64]
-    assert "".join(streamed(ask(client, asked[0], {"method": method}, stream=True))) == expected[0]
-
-
-def mixed(*texts: str) -> list[dict]:
-    """One message with a picture after each of some texts, but for the last one."""
-    images = shown(*PICTURES[: len(texts) - 1])[0]["content"]
-    pairs = zip(({"type": "text", "text": text} for text in texts), images, strict=True)
-    return [{"role": "user", "content": [part for pair in pairs for part in pair][:-1]}]
-
-
-@pytest.mark.parametrize("method", ["greedy", "sira"])
-def test_pictures_between_words_stay_there(client, lvlm, method):
-    messages = mixed("A dog?", "Or here", "a cat?")
-    expected = reference(lvlm, messages, *PICTURES[:2], method=method)
-    assert ask(client, messages, {"method": method}).choices[0].message.content == expected
-    assert ask(client, messages, {"method": method, "task": "ask"}).choices[0].message.content == expected
-
-
 def test_pictures_after_all_words_come_first(client, lvlm):
     """As in the commands: many clients send a question, then its picture."""
     question, image = said()[0]["content"][::-1]
     messages = [{"role": "user", "content": [question, image]}]
     assert prompt_of(ChatRequest.read({"messages": messages}), lvlm.preset.prompts) == PROMPT
-    assert ask(client, messages).choices[0].message.content == ask(client).choices[0].message.content
+    assert text(ask(client, messages)) == text(ask(client))
 
 
 @pytest.mark.parametrize("verify", ["flag", "guide"])
 def test_a_second_look_is_at_all_pictures(client, lvlm, verify):
-    for messages in (shown(*PICTURES[:2]), [*said(picture=PICTURES[0]), FOLLOWING[0], *said(picture=PICTURES[1])]):
-        answer = ask(client, messages, {"verify": verify})
-        expected = lvlm.check(PICTURES[:2], answer.choices[0].message.content)
-        found = [(each["thing"], each["image"]) for each in answer.sira["objects"]]
-        assert found == [(claim.thing, claim.image) for claim in expected.objects]
-        assert found
-
-
-def test_the_picture_may_come_later(client, lvlm):
-    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}, *said()]
-    expected = reference(lvlm, messages)
-    assert ask(client, messages, {"method": "greedy"}).choices[0].message.content == expected
+    answer = ask(client, CONVERSATIONS["a picture per turn"][0], {"verify": verify})
+    expected = lvlm.check(PICTURES[:2], text(answer))
+    found = [(each["thing"], each["image"]) for each in answer.sira["objects"]]
+    assert found == [(claim.thing, claim.image) for claim in expected.objects] != []
 
 
 def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
@@ -194,4 +147,4 @@ def test_a_template_without_the_assistant_is_refused(client, lvlm, monkeypatch):
     )
     with pytest.raises(openai.BadRequestError, match="does not take the turns user, assistant, user"):
         ask(client, [*said(), *FOLLOWING])
-    assert ask(client).choices[0].message.content
+    assert text(ask(client))

@@ -5,33 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from sira_cli.analysis.page import element_script, shared_style
 from sira_cli.language import function_words
 from sira_cli.look.claims import DOUBTED, STEPS
 from sira_cli.methods.base import Ability
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.serve.http import SAFE_HEADERS, page_policy
 
 _HERE = Path(__file__).parent
-POLICY = page_policy({"img-src": "data: blob:", "require-trusted-types-for": "'script'"})
+# Of every file: its type is final, other sites cannot embed it, and they get no referrer.
+HEADERS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+# Scripts, styles and answers of its own server alone, and no text that becomes elements.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
 
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, for any model and without a key."""
-    style = shared_style() + _read("style.css")
-    _add(app, "/", _read("page.html"), "text/html", {"Content-Security-Policy": POLICY})
-    _add(app, "/page/style.css", style, "text/css")
-    _add(app, "/page/script.js", _read("script.js"), "text/javascript")
-    _add(app, "/page/element.js", f"{element_script()}\nexport {{ element }};\n", "text/javascript")
+    files = {
+        "/": (_read("page.html"), "text/html", {"Content-Security-Policy": POLICY}),
+        "/page/style.css": (shared_style() + _read("style.css"), "text/css", {}),
+        "/page/script.js": (_read("script.js"), "text/javascript", {}),
+        "/page/element.js": (f"{element_script()}\nexport {{ element }};\n", "text/javascript", {}),
+    }
 
+    async def served(request: Request) -> Response:
+        content, kind, headers = files[request.url.path]
+        return Response(content, media_type=kind, headers=HEADERS | headers)
 
-def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[str, str] | None = None) -> None:
-    async def served() -> Response:
-        return Response(content, media_type=media_type, headers={**SAFE_HEADERS, **(headers or {})})
-
-    app.add_api_route(path, served, methods=["GET", "HEAD"], response_model=None)  # HEAD: Ollama's heartbeat
+    for path in files:
+        app.add_route(path, served, methods=["GET", "HEAD"])  # HEAD: Ollama's heartbeat
 
 
 def page_settings(lvlm: Lvlm) -> dict[str, Any]:
