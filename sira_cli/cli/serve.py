@@ -26,29 +26,21 @@ sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
 
 CONNECTIONS = 1024  # at once; more: 503
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
-
-
-def in_url(host: str) -> str:
-    """Return a host as URLs and `Host` headers have it: an address of version 6 in brackets."""
-    return f"[{host}]" if ":" in host else host
-
-
-LOCAL_NAMES = tuple(map(in_url, LOOPBACK))  # in a `Host` header
-
-
-LIMITS = ", ".join(f"{each.name}={each.default} ({each.metadata['unit']})" for each in fields(Limits))
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")  # in a `Host` header
+LIMITS = {each.name: each for each in fields(Limits)}
+LIMITS_IN_WORDS = ", ".join(f"{name}={each.default} ({each.metadata['unit']})" for name, each in LIMITS.items())
 
 
 def _limits(given: Sequence[str]) -> Limits:
     """Return all limits; some are given as NAME=VALUE."""
-    most = {each.name: each.metadata["most"] for each in fields(Limits)}
     values = {}
     for each in given:
         name, _, value = each.partition("=")
-        if name not in most:
-            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(most)}")
-        if not (value.isdecimal() and 1 <= int(value) <= most[name]):
-            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {most[name]}")
+        if name not in LIMITS:
+            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(LIMITS)}")
+        most = LIMITS[name].metadata["most"]
+        if not (value.isdecimal() and 1 <= int(value) <= most):
+            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {most}")
         values[name] = int(value)
     return Limits(**values)
 
@@ -79,7 +71,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help=f"A limit: {LIMITS}.",
+            help=f"A limit: {LIMITS_IN_WORDS}.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -148,4 +140,4 @@ def listening(host: str, port: int) -> socket.socket:
 
 def address_of(host: str, listener: socket.socket) -> str:
     """Return the URL of the page at a listening socket."""
-    return f"http://{in_url(host)}:{listener.getsockname()[1]}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

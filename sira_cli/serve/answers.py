@@ -46,7 +46,7 @@ class Answering:
         message = {"role": "assistant", "content": event.answer.text, "refusal": None}
         if event.answer.reasoning is not None:
             message["reasoning_content"] = event.answer.reasoning
-        shown = {"message": message, "logprobs": _logprobs(job, logprobs), "finish_reason": _finish_reason(event)}
+        shown = {"message": message, "logprobs": _logprobs(job, logprobs), "finish_reason": finish_reason(event)}
         answer = _common(job, model, "chat.completion")
         return {**answer, "choices": [{"index": 0, **shown}], "usage": _usage(event), "sira": event.sira}
 
@@ -69,7 +69,7 @@ class Answering:
                 if event.text or event.logprobs:
                     yield chunk({"content": event.text}, logprobs=_logprobs(job, event.logprobs))
                 event = await self._next(begun=True)
-            yield chunk({}, finish_reason=_finish_reason(event), sira=event.sira)
+            yield chunk({}, finish_reason=finish_reason(event), sira=event.sira)
             if job.chat.stream_options.include_usage:
                 yield {**common, "choices": [], "usage": _usage(event)}
             left = False
@@ -116,7 +116,7 @@ def _logprobs(job: Job, found: list[Logprob]) -> dict[str, Any] | None:
     return {"content": found, "refusal": None} if job.chat.logprobs else None
 
 
-def _finish_reason(reply: Reply) -> str:
+def finish_reason(reply: Reply) -> str:
     """Return the finish reason of a text in OpenAI's words, of which only `length` says that a text is not complete."""
     return "length" if reply.answer.finish_reason in ("length", "cut") else "stop"
 

@@ -29,13 +29,13 @@ from sira_cli.serve.answers import Answering, Event, as_request_error
 from sira_cli.serve.jobs import Pictures, check_length, prompt_of, settings_of, task_of
 from sira_cli.serve.limits import Limits
 from sira_cli.serve.metrics import Metrics
-from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, OllamaRequest
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.page.files import add_page, page_settings
 from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, Options, RequestError, shortened
 from sira_cli.serve.queue import Job, Queue
 from sira_cli.serve.served import ServedModel, ShowRequest
 
-PROTOCOLS: dict[str, type[ChatRequest | OllamaChat | OllamaGenerate]] = {
+PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
     "/v1/chat/completions": ChatRequest,
     "/api/chat": OllamaChat,
     "/api/generate": OllamaGenerate,
@@ -135,7 +135,7 @@ class Server:
         try:
             async with asyncio.timeout(self._limits.seconds):
                 asked = await self._read(PROTOCOLS[request.url.path], request)
-                if isinstance(asked, OllamaRequest) and not asked.turns():
+                if isinstance(asked, OllamaChat) and not asked.turns():
                     self._served.check(ollama.short_name(asked.model))
                     self._metrics.requests.labels("200").inc()
                     return JSONResponse(asked.loaded())

@@ -81,7 +81,7 @@ def prompt_of(chat: ChatRequest, prompts: Prompts) -> Prompt:
 
 
 def task_of(chat: ChatRequest, preset: Preset, method: Method) -> PictureTask:
-    """Return what a request asks for, without its prompt, if preset and method support it."""
+    """Return the task of a request, without its prompt, if preset and method support it."""
     sira = chat.sira
     if chat.logprobs or sira.words:
         require(method, Ability.TRACES, "logprobs and words")

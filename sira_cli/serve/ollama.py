@@ -13,43 +13,24 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, RoleMessage, for_clients
 
 PATH = "/api/"  # of Ollama's protocol
-# Options with the names and meanings that they have in a chat. Others are about the server's memory, or ignored.
-CHAT_OPTIONS = ("temperature", "top_p", "seed", "stop", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+# Options by their names in a chat. Others are about the server's memory, or ignored.
+OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty")}
+OPTIONS |= {"frequency_penalty": "frequency_penalty", "repetition_penalty": "repeat_penalty"}
+OPTIONS |= {"max_tokens": "num_predict"}
 NO_PICTURE = "messages: expected a part of type image_url in a message of the user"  # as `ChatRequest.pictures` says it
 # The beginnings of a chat's errors, and what they are here.
 CHAT_KEYS = {
     NO_PICTURE: "messages: expected images of the user",
-    **{name: f"options.{name}" for name in CHAT_OPTIONS},
-    "repetition_penalty": "options.repeat_penalty",
-    "max_tokens": "options.num_predict",
-    "max_completion_tokens": "options.num_predict",
+    **{name: f"options.{own}" for name, own in OPTIONS.items()},
     "response_format": "format",
     "image_url": "images",
 }
 GENERATE_KEYS = CHAT_KEYS | {NO_PICTURE: "images: expected a picture", "messages": "prompt"}
-
-
-class OllamaOptions(Options):
-    """Options that decide the text."""
-
-    model_config = ConfigDict(extra="allow")
-
-    num_predict: int | None = None
-    repeat_penalty: float | None = None
-
-    def chat(self) -> dict[str, Any]:
-        """Return the options as keys of a chat."""
-        more = self.__pydantic_extra__ or {}
-        return {
-            **{name: more.get(name) for name in CHAT_OPTIONS},
-            "max_completion_tokens": max(self.num_predict, -1) if self.num_predict else None,
-            "repetition_penalty": self.repeat_penalty,
-        }
 
 
 class OllamaMessage(RoleMessage):
@@ -64,15 +45,16 @@ class OllamaMessage(RoleMessage):
         return {"role": self.role, "content": [*pictures, {"type": "text", "text": self.content}]}
 
 
-class OllamaRequest(Options):
-    """The keys of both requests; subclasses add the messages and the form of the answer's text."""
+class OllamaChat(Options):
+    """A request to `/api/chat`."""
 
     streamed: ClassVar[str] = "application/x-ndjson"
 
     model: str
+    messages: Sequence[OllamaMessage] = ()
     stream: bool = True
     format: Literal["", "json"] | dict[str, Any] = ""
-    options: OllamaOptions = OllamaOptions()
+    options: dict[str, Any] = Field(default_factory=dict)
     think: bool | Literal["low", "medium", "high"] | None = None
     tools: list[Any] | None = None
     logprobs: bool = False
@@ -83,26 +65,29 @@ class OllamaRequest(Options):
 
     def turns(self) -> Sequence[OllamaMessage]:
         """Return the messages; empty where clients only load or unload a model."""
-        raise NotImplementedError
+        return self.messages
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the keys of an answer with a text and, if there is one, the thought before it."""
-        raise NotImplementedError
+        return {"message": {"role": "assistant", "content": text, **thought}}
 
     def chat(self) -> ChatRequest:
         """Return the request as a chat."""
-        kind = {"": "text", "json": "json_object"}
+        options = {name: self.options.get(own) for name, own in OPTIONS.items()}
+        if isinstance(most := options["max_tokens"], int):
+            options["max_tokens"] = max(most, -1) or None
+        form = {"type": "json_schema", "schema": self.format}
+        if isinstance(self.format, str):
+            form = {"type": "json_object" if self.format else "text"}
         chat = {
-            **self.options.chat(),
+            **options,
             "model": short_name(self.model),
             "messages": [message.chat() for message in self.turns()],
             "stream": self.stream,
             "stream_options": {"include_usage": True},
             "chat_template_kwargs": {"thinking": None if self.think is None else bool(self.think)},
             "tools": self.tools,
-            "response_format": {"type": kind[self.format]}
-            if isinstance(self.format, str)
-            else {"type": "json_schema", "schema": self.format},
+            "response_format": form,
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs,
             "sira": self.sira,
@@ -158,21 +143,7 @@ class OllamaRequest(Options):
         }
 
 
-class OllamaChat(OllamaRequest):
-    """A request to `/api/chat`."""
-
-    messages: Sequence[OllamaMessage] = ()
-
-    def turns(self) -> Sequence[OllamaMessage]:
-        """Return the messages."""
-        return self.messages
-
-    def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
-        """Return the key `message`."""
-        return {"message": {"role": "assistant", "content": text, **thought}}
-
-
-class OllamaGenerate(OllamaRequest):
+class OllamaGenerate(OllamaChat):
     """A request to `/api/generate`: one turn."""
 
     prompt: str = ""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,6 @@ from sira_cli.models.sampling import derived_seed
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.cache import Cache
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import hash_of
 from sira_cli.run.task import Asked, PictureTask
 from sira_cli.serve.jobs import Pictures, too_long
 from sira_cli.serve.metrics import Metrics
@@ -74,7 +73,6 @@ class Job:
         tell: called with each `Piece`, then with a `Reply` or an error, in the decoding thread.
         gone: set when the client no longer waits for the answer.
         key: jobs with one key can be decoded together.
-        tokens: of the text so far.
     """
 
     chat: ChatRequest
@@ -83,32 +81,23 @@ class Job:
     pictures: Pictures
     tell: Callable[[Piece | Reply | Exception], None]
     gone: bool = False
-    tokens: list[int] = field(default_factory=list)
     _sent: int = 0  # characters of the text, by pieces
     _sent_reasoning: int = 0
     _sent_logprobs: int = 0
     _sent_bytes: int = 0  # of the tokens of these
 
     def __post_init__(self) -> None:
-        method, preset, sira = self.task.method, self.task.preset.model_dump(mode="json"), self.chat.sira
-        if not method.uses_seed:
-            del preset["generation"]["seed"]  # each row has its own
+        preset = self.task.preset
+        if not self.task.method.uses_seed:
+            preset = preset.with_settings(seed=0)  # each row has its own
         self.stops = self.chat.stops()
-        self.key = hash_of(
-            method=method.name,
-            settings=method.settings(),
-            preset=preset,
-            task=sira.task,
-            watched=self.chat.logprobs,
-            words=sira.words,
-            verify=[sira.verify, sira.min_support],
-        )
+        self.key = repr(replace(self.task, preset=preset, schema=None)), self.chat.logprobs
 
     def begin(self, parser: ReasoningParser, ends: Sequence[int]) -> None:
         """Begin the text; another time if a batch has failed, but for what is sent."""
         self._vocabulary, self._ends = parser.vocabulary, ends
         self._parsing, self._retracted = parser.begin(), 0
-        self.tokens, self._logprobs = [], list[Logprob]()
+        self._tokens, self._logprobs = 0, list[Logprob]()
         self._stopped: int | None = None  # characters before the string that ended the text
         self._ended = False
 
@@ -119,7 +108,7 @@ class Job:
 
     def add(self, token: int, logprob: Logprob | None) -> None:
         """Take the next token. The end token and other tokens without text have no log-probability for clients."""
-        self.tokens.append(token)
+        self._tokens += 1
         self._ended = token in self._ends
         is_text = self._parsing.add(token) and not self._ended and not self._vocabulary.is_special(token)
         if logprob is not None and is_text:
@@ -127,14 +116,6 @@ class Job:
         if self.stops and is_text:
             text = self._parsing.parsed().text
             self._stopped = min((place for stop in self.stops if (place := text.find(stop)) >= 0), default=None)
-
-    def cut(self, answer: Answer) -> Answer:
-        """Return an answer with its text cut at a stop string, if one matched."""
-        if self._stopped is None:
-            return answer
-        text = self._until_stop(self._parsed().text)
-        words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
-        return replace(answer, text=text, finish_reason="stop", output_tokens=len(self.tokens), words=words)
 
     def send_certain(self) -> None:
         """Send the text and the reasoning that no further token changes."""
@@ -148,19 +129,26 @@ class Job:
             # The rest may be the beginning of a stop; and before a stop, white space is not part of the text.
             certain = len(text[: max(0, certain - longest)].rstrip())
         if certain > self._sent or len(parsed.reasoning) > self._sent_reasoning:
-            self.send(text[: max(certain, self._sent)], parsed.reasoning)
+            self._send(text[: max(certain, self._sent)], parsed.reasoning)
 
-    def send(self, text: str, reasoning: str, *, last: bool = False) -> None:
+    def _send(self, text: str, reasoning: str, *, last: bool = False) -> None:
         """Send the unsent part of the text and of its log-probabilities."""
         piece = Piece(text[self._sent :], reasoning[self._sent_reasoning :], self._new_logprobs(text, last))
         self._sent, self._sent_reasoning = max(self._sent, len(text)), max(self._sent_reasoning, len(reasoning))
         if piece.text or piece.reasoning or piece.logprobs:
             self.tell(piece)
 
-    def finish(self, lvlm: Lvlm, task: PictureTask, answer: Answer, seconds: float) -> None:
-        """Send the rest of the text, and the reply with its decoding time."""
+    def finish(self, lvlm: Lvlm, task: PictureTask, image: Sequence[Image], answer: Answer, seconds: float) -> None:
+        """Send the rest of the text, and the reply with its decoding time, after a second look if one is due."""
+        if not _guides(task):
+            if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
+                answer = replace(answer, text=lvlm.answer_of(list(answer.tokens)).text, error="")
+            answer = self._cut(answer)
+            if answer.error:
+                raise RequestError(answer.error, 422, code="unprocessable")
+            answer = task.finish(answer, None if task.verify is None else PictureLook(task.second_look(lvlm), image))
         record = task.record(Asked("", self.pictures.sha256, str(self.prompt)), answer, lvlm=lvlm).to_record()
-        self.send(answer.text, answer.reasoning or "", last=True)
+        self._send(answer.text, answer.reasoning or "", last=True)
         shown = {name: record[name] for name in SHOWN if name in record}
         self.tell(Reply(answer, shown | {"decoding_seconds": seconds}))
 
@@ -189,6 +177,14 @@ class Job:
                 top = [each | shown if each["bytes"] == logprob["bytes"] else each for each in logprob["top_logprobs"]]
                 found.append(logprob | shown | {"top_logprobs": top})
         return found
+
+    def _cut(self, answer: Answer) -> Answer:
+        """Return an answer with its text cut at a stop string, if one matched."""
+        if self._stopped is None:
+            return answer
+        text = self._until_stop(self._parsed().text)
+        words = None if answer.words is None else [word for word in answer.words if word["end"] <= len(text)]
+        return replace(answer, text=text, finish_reason="stop", output_tokens=self._tokens, words=words)
 
     def _until_stop(self, text: str) -> str:
         return text if self._stopped is None else text[: self._stopped].strip()
@@ -301,7 +297,7 @@ class Queue:
             job.begin(lvlm.parser, lvlm.ends.ids)
         rows = [(job.task.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
         seeds = [derived_seed(*row) for row in rows]
-        if guides := task.verify is not None and task.verify.guides:
+        if _guides(task):
             answers = task.decoded(lvlm, images, inputs, seeds)
         else:
             schemas = [job.task.schema for job in jobs]
@@ -311,7 +307,8 @@ class Queue:
         for job, image, answer in zip(jobs, images, answers, strict=True):
             try:
                 if not job.gone:
-                    job.finish(lvlm, task, answer if guides else _final(lvlm, task, job, image, answer), seconds)
+                    own = replace(task, preset=job.task.preset, schema=job.task.schema)
+                    job.finish(lvlm, own, image, answer, seconds)
             except Exception as error:  # of the second look: the other texts have their answers
                 job.tell(error)
 
@@ -327,6 +324,11 @@ class Queue:
         if length > self._longest_prompt:
             raise too_long(f"has {length:,} tokens", self._longest_prompt)
         return inputs
+
+
+def _guides(task: PictureTask) -> bool:
+    """Return whether a second look changes the texts of a task, so that they are final as they are decoded."""
+    return task.verify is not None and task.verify.guides
 
 
 def _watching(lvlm: Lvlm, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -345,17 +347,6 @@ def _watching(lvlm: Lvlm, jobs: Sequence[Job]) -> dict[str, Any]:
 
     start = Start([[] for _ in jobs], stopping=(_Done(jobs),), new_tokens=lvlm.preset.generation.max_new_tokens)
     return {"on_tokens" if jobs[0].chat.logprobs or jobs[0].task.words else "on_new": see, "start": start}
-
-
-def _final(lvlm: Lvlm, task: PictureTask, job: Job, image: Sequence[Image], answer: Answer) -> Answer:
-    """Return a decoded answer in its final form, after a second look if one was asked for."""
-    if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
-        answer = replace(answer, text=lvlm.answer_of(list(answer.tokens)).text, error="")
-    answer = job.cut(answer)
-    if answer.error:
-        raise RequestError(answer.error, 422, code="unprocessable")
-    look = None if task.verify is None else PictureLook(task.second_look(lvlm), image)
-    return replace(task, schema=job.task.schema).finish(answer, look)
 
 
 @contextmanager

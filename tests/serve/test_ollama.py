@@ -92,19 +92,16 @@ def test_a_stop_and_no_limit(friend, client):
     assert unlimited != whole  # which the preset's own limit cuts
 
 
-def test_turns_pictures_and_a_prompt_of_the_preset(friend, client, lvlm):
+def test_turns_pictures_and_siras_own_settings(address, friend, client, lvlm):
     following = [{"role": "assistant", "content": "A room."}, {"role": "user", "content": "What else?"}]
     assert friend.chat("demo", [TURN, *following]).message.content == text(ask(client, [*said(), *following]))
     assert friend.generate("demo", images=IMAGES).response == lvlm.caption(PICTURES[0]).text
     answer = friend.generate("demo", PROMPT, images=[data_of(picture) for picture in PICTURES[:2]])
     assert answer.response == lvlm.caption([*PICTURES[:2]], PROMPT).text
-
-
-def test_siras_own_settings_and_answer(address, client):
     sira = {"method": "vcd", "alpha": 0.5, "verify": "flag"}
-    answer, expected = send(address, stream=False, sira=sira).json(), ask(client, sira=sira)
-    assert answer["response"] == text(expected)
-    assert {**answer["sira"], "decoding_seconds": 0} == {**expected.sira, "decoding_seconds": 0}
+    told, expected = send(address, stream=False, sira=sira).json(), ask(client, sira=sira)
+    assert told["response"] == text(expected)
+    assert {**told["sira"], "decoding_seconds": 0} == {**expected.sira, "decoding_seconds": 0}
 
 
 def test_log_probabilities(friend, client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,12 @@ import httpx
 import pytest
 
 from sira_cli.models.schema import engine_reason
+from sira_cli.models.texts import Answer
+from sira_cli.serve.answers import finish_reason
 from sira_cli.serve.jobs import check_length, picture_data, settings_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.protocol import REFUSED, ChatRequest, Options, RequestError, for_clients
+from sira_cli.serve.queue import Reply
 from tests.serve.helpers import PICTURES, data_of, post, posted, refusal, said
 
 OPTIONAL = (
@@ -42,8 +46,10 @@ def test_numbers_beyond_the_presets_ranges(lvlm):
     for given in ({"max_tokens": -1}, {"max_completion_tokens": 10**9}):
         request = ChatRequest.read({"messages": said(), **given})
         assert settings_of(request, lvlm.preset, "sira", 5, lvlm.layers)[0].generation.max_new_tokens == 5
-    request = OllamaChat.read({"model": "demo", "messages": [], "options": {"num_predict": -2}})
-    assert request.options.chat()["max_completion_tokens"] == -1
+    turn = {"role": "user", "content": "a", "images": ["aa"]}
+    for given, most in ((-2, sys.maxsize), (0, None), (7, 7)):
+        chat = OllamaChat.read({"model": "demo", "messages": [turn], "options": {"num_predict": given}}).chat()
+        assert chat.max_tokens == most
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,11 @@ def test_a_schema_by_any_key_is_followed_and_closed(address, more):
     """A class's schema says nothing of other keys; an open object need never end."""
     choice = post(address, max_tokens=24, **more).json()["choices"][0]
     assert (choice["finish_reason"], [*json.loads(choice["message"]["content"])]) == ("stop", ["count"])
+
+
+@pytest.mark.parametrize(("reason", "told"), [("stop", "stop"), ("length", "length"), ("cut", "length")])
+def test_only_length_says_that_a_text_is_not_complete(reason, told):
+    assert finish_reason(Reply(Answer(finish_reason=reason), {})) == told
 
 
 @pytest.mark.parametrize("name", REFUSED)

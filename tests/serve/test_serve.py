@@ -103,6 +103,8 @@ def test_texts_without_a_seed_vary(address):
 
     assert len(texts()) > 1
     assert len(texts(seed=-1)) == len(texts(temperature=0)) == 1
+    for seed in (3, 4):  # which may be decoded together
+        assert post(address, temperature=2, seed=seed, max_tokens=2).json()["sira"]["seed"] == seed
 
 
 def test_the_example_of_the_page(address, monkeypatch, capsys):
