@@ -20,25 +20,25 @@ TERMINAL = {"typer", "rich", "click"}
 # Lines of Python in each room. Raise one on purpose only, with the reason in the commit: a feature enters with one that
 # leaves, and what shrinks keeps its room small.
 LINES = {
-    "core": 3_440,
-    "language": 860,
-    "pictures": 2_680,
-    "methods": 2_960,
-    "look": 1_700,
-    "models": 8_540,
-    "vllm": 700,
-    "run": 2_700,
-    "eval": 4_780,
-    "analysis": 7_770,
-    "demo": 1_300,
-    "serve": 2_380,
-    "cli": 5_770,
+    "core": 2_920,
+    "language": 250,
+    "pictures": 2_880,
+    "methods": 2_660,
+    "look": 1_580,
+    "models": 4_640,
+    "vllm": 1_080,
+    "run": 3_480,
+    "eval": 3_610,
+    "analysis": 5_760,
+    "demo": 1_090,
+    "serve": 1_740,
+    "cli": 4_650,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 47_000, "tests": 36_000, "tools": 3_500}
+WHOLE = {"sira_cli": 36_900, "tests": 34_500, "tools": 3_500}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 22_850
+DECODER_LINES = 16_810
 
 
 @functools.cache
