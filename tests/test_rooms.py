@@ -23,7 +23,7 @@ LINES = {
     "core": 2_920,
     "language": 250,
     "pictures": 2_880,
-    "methods": 2_660,
+    "methods": 2_690,
     "look": 1_580,
     "models": 4_640,
     "vllm": 1_080,
@@ -38,7 +38,7 @@ LINES = {
 WHOLE = {"sira_cli": 36_900, "tests": 34_500, "tools": 3_500}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 16_810
+DECODER_LINES = 16_840
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.flb import Flb
-from sira_cli.methods.greedy import Greedy, GreedyApc
+from sira_cli.methods.greedy import Greedy
+from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id

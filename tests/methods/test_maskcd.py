@@ -13,7 +13,7 @@ import torch
 from sira_cli import attach
 from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
 from sira_cli.methods.calibrated import Calibration, Origin
-from sira_cli.methods.greedy import GreedyApc
+from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
 from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.run.lvlm import load

@@ -19,7 +19,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.flb import Flb
-from sira_cli.methods.greedy import GreedyApc
+from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id

@@ -8,7 +8,7 @@ import torch
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError, UnsupportedModelError
-from sira_cli.methods.greedy import GreedyApc
+from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.sid import Sid, SidAsPublished
 from sira_cli.methods.sid_fork import attach_sid
 from tests.support import reference_methods as slow
