@@ -13,7 +13,7 @@ from sira_cli.demo.questions import held_out
 from tools.comparison import Comparison
 from tools.docs import BENCH, GPU_COSTS, bench_report
 from tools.grammar import is_right
-from tools.speed import BATCH
+from tools.speed import BATCH, SCENES
 from tools.verified import VerifiedReport
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -62,7 +62,11 @@ def effect() -> str:
     ):
         times = f"{alone[name]:.2f} s (x{alone[name] / alone['greedy']:.2f})", f"{1 / folder[name]:.1f}"
         rows.append([title, *_cells(report, name), *times])
-    return markdown(rows)
+    note = (
+        f"Times are means of {speed['rounds']} rounds over {SCENES} other scenes, processor time, {speed['dtype']}, "
+        f"{speed['device']} (`python -m tools.speed`)."
+    )
+    return f"{markdown(rows)}\n\n{fill(note, 120)}"
 
 
 def cost() -> str:
@@ -76,12 +80,14 @@ def cost() -> str:
         medians = [step.ratio.median for step in rows if step]
         return f"{min(medians):.2f} to {max(medians):.2f}"
 
-    sira = bench_report("gpu-llava-1.5-7b-batch-8").rows[1]
+    cpu, gpu = (bench_report(name) for name in (STEPS[0], "gpu-llava-1.5-7b-batch-8"))
+    sira = gpu.rows[1]
     text = (
-        f"**Little extra time.** A decoding step takes {steps(STEPS)} times greedy's on CPUs in bfloat16, "
-        f"{steps(GPU_COSTS)} on an H100, which waits for Python; there a folder in batches of {sira.batch} takes "
-        f"{sira.requests[max(sira.requests)].ratio.median:.2f} times greedy's time. The paper reports 1.4 to 1.5 "
-        "([cost](docs/results.md#time))."
+        f"**Little extra time.** In {cpu.dtype} a decoding step takes {steps(STEPS)} times greedy's on CPUs "
+        f"(Qwen2.5-VL 3B's shape, {cpu.device.rpartition(', ')[2]}), and {steps(GPU_COSTS)} on {gpu.device} (shapes of "
+        f"{len(GPU_COSTS) - 1} models from 7B), which waits for Python; there {sira.batch} pictures at once (LLaVA-1.5 "
+        f"7B's shape) take {sira.requests[max(sira.requests)].ratio.median:.2f} times greedy's time. The paper reports "
+        "1.4 to 1.5 ([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 

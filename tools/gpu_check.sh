@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, from a checkout with the extra `dev`: figures and logs go into a folder, part by part.
-#   tools/gpu_check.sh [FOLDER]          (docs/bench by default)
+#   tools/gpu_check.sh [FOLDER]          (gpu-check by default)
 cd "$(dirname "$0")/.." || exit 1
-folder=${1:-docs/bench}
+folder=${1:-gpu-check}
 mkdir -p "$folder"
 part() { # NAME COMMAND...: one part, at most seven minutes; a failure ends no other part
     name=$1; shift

@@ -22,9 +22,9 @@ SCENES, BATCH = 24, 8
 WAYS = {"greedy": ("greedy", None), "sira": ("sira", None), "greedy + guide": ("greedy", "guide"), "vcd": ("vcd", None)}
 
 
-def speed(folder: Path, rounds: int, scenes: int = SCENES) -> dict[str, Any]:
+def speed(folder: Path, rounds: int) -> dict[str, Any]:
     """Return the seconds of processor time per caption, by batch size and way; a first round only warms up."""
-    for seed in VALIDATION_SEEDS[:scenes]:
+    for seed in VALIDATION_SEEDS[:SCENES]:
         render(held_out(seed))[0].save(folder / f"{seed}.png")
     lvlm = load("demo", device="cpu")
     seconds = {str(batch): dict.fromkeys(WAYS, 0.0) for batch in (1, BATCH)}
@@ -34,8 +34,9 @@ def speed(folder: Path, rounds: int, scenes: int = SCENES) -> dict[str, Any]:
                 began = time.process_time()
                 for _ in run_pictures(lvlm.under(find(method)), folder, batch_size=int(batch), verify=look):
                     pass
-                spent[way] += (time.process_time() - began) / (rounds * scenes) if number else 0
-    return {"schema": "sira.speed/1", "device": device_name(lvlm.model.device), "rounds": rounds, "seconds": seconds}
+                spent[way] += (time.process_time() - began) / (rounds * SCENES) if number else 0
+    device = device_name(lvlm.model.device)
+    return {"schema": "sira.speed/1", "device": device, "dtype": lvlm.dtype, "rounds": rounds, "seconds": seconds}
 
 
 def main() -> None:

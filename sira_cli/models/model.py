@@ -175,18 +175,23 @@ class LoadedModel:
 
         `at_once` asks for an answer after an empty thought, regardless of the preset's `think`.
         """
-        if self.preset.image.pad_to_square:
-            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
-        inputs: Mapping[str, torch.Tensor] = chat_inputs(
-            self.processor,
-            self.model.config.model_type,
-            images,
-            prompts,
-            system=system or self.preset.prompts.system,
-            think=self.preset.generation.think,
-            at_once=at_once,
-        )
+        inputs: Mapping[str, torch.Tensor] = self._in_chat(self._padded(images), prompts, system, at_once)
         return inputs
+
+    def _padded(self, images: Sequence[Shown]) -> Sequence[Shown]:
+        """Return pictures as the model sees them: padded to squares, if the preset says so."""
+        if not self.preset.image.pad_to_square:
+            return images
+        return [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
+
+    def _in_chat(
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], system: str, at_once: bool, *, as_text: bool = False
+    ) -> Any:
+        """Return pictures and prompts in the chat format: tensors, or as `as_text` the texts alone."""
+        kind, think = self.model.config.model_type, self.preset.generation.think
+        system = system or self.preset.prompts.system
+        more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
+        return chat_inputs(self.processor, kind, images, prompts, **more)
 
     def prepare(
         self,

@@ -135,9 +135,8 @@ class Output:
         if not path.parent.is_dir():
             raise SettingsError(f"`output=` {path}: the folder {path.parent} does not exist: make it first")
         failures = path.with_name(METADATA_FAILURES) if path.name == METADATA else None
-        for beside in (path.with_suffix(".run.json"), failures):
-            if beside is not None:
-                check_unprotected(beside)
+        for written in filter(None, (path.with_suffix(".run.json"), failures)):
+            check_unprotected(written)
         return Ledger(
             path,
             overwrite=self._files.overwrite,

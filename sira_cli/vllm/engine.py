@@ -34,7 +34,7 @@ from sira_cli.models import combinations, presets
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
-from sira_cli.models.processor import chat_inputs, load_processor, pad_to_square
+from sira_cli.models.processor import load_processor
 from sira_cli.models.texts import Answer
 from sira_cli.run.batch import Batch, Item, ahead, is_final
 from sira_cli.run.events import Halved
@@ -234,18 +234,8 @@ class VllmLvlm(Lvlm):
         self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
     ) -> Any:
         """Return prompts for vLLM, which makes the tensors itself."""
-        if self.preset.image.pad_to_square:
-            images = [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
-        texts = chat_inputs(
-            self.processor,
-            self.model.config.model_type,
-            images,
-            prompts,
-            system=system or self.preset.prompts.system,
-            think=self.preset.generation.think,
-            at_once=at_once,
-            as_text=True,
-        )
+        images = self._padded(images)
+        texts = self._in_chat(images, prompts, system, at_once, as_text=True)
         bos = self.processor.tokenizer.bos_token  # as in transformers' own `apply_chat_template`
         ids = [
             self.processor.tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
