@@ -18,7 +18,7 @@ from typing import Any
 from sira_cli.analysis.bench.report import Spread
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
-from sira_cli.demo.questions import SPLITS, Questions, held_out
+from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS, find
@@ -28,6 +28,7 @@ from tools.cost import TIMED, caption_costs
 
 FILE = FOLDER / "figures.json"
 SHORT = ("CHAIRi", "coverage", "adversarial accuracy")
+FIGURES = (*CAPTION_FIGURES, "adversarial accuracy")
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 
 
@@ -87,25 +88,17 @@ class Comparison:
         """Return the comparison on the test scenes."""
         return cls.from_json(path.read_text(encoding="utf-8"))
 
-    def captions_table(self) -> str:
-        """Return the figures of captions, settings and cost in Markdown, a row per method."""
-        rows = [["method", "settings", *CAPTION_FIGURES, "time"]]
+    def table(self) -> str:
+        """Return settings, figures and cost in Markdown, a row per method."""
+        rows = [["method", "settings", *FIGURES, "time"]]
         for name in self.report.figures:
-            rows.append([name, self._settings(name), *self._cells(name, CAPTION_FIGURES), self._cost(name)])
+            rows.append([name, self._settings(name), *self._cells(name, FIGURES), self._cost(name)])
         return markdown(rows)
 
-    def answers_table(self) -> str:
-        """Return the accuracy in POPE's three splits in Markdown, a row per method."""
-        names = [f"{split} accuracy" for split in SPLITS]
-        return markdown(
-            [["method", *names], *([method, *self._cells(method, names)] for method in self.report.figures)]
-        )
-
     def tables(self) -> str:
-        """Return legend, tables of captions and of answers, and the methods that were not measured, in Markdown."""
-        tables = f"{self.legend()}\n\n{self.captions_table()}\n\n{self.answers_table()}"
+        """Return the legend, the table, and the methods that were not measured, in Markdown."""
         missing = ", ".join(f"`{name}`" for name in METHODS if name not in self.report.figures)
-        return f"{tables}\n\nNot measured: {missing}." if missing else tables
+        return f"{self.legend()}\n\n{self.table()}" + (f"\n\nNot measured: {missing}." if missing else "")
 
     def legend(self) -> str:
         """Explain the cells."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from textwrap import fill
@@ -14,7 +15,7 @@ from typing import Any
 
 from sira_cli.analysis.bench.report import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
-from sira_cli.core.census import BROKEN, EXACT, REFUSED, SINCE, STANDS_IN, UNSETTLED
+from sira_cli.core.census import BROKEN, EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
 from sira_cli.core.passes import BIDIRECTIONAL
 from sira_cli.demo.measure import read_figures
@@ -29,7 +30,7 @@ from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import comparison, ledger, look_cost, verified
 from tools.support import shipped
-from tools.word_scores import doubt_table, from_json, words_table
+from tools.word_scores import doubt_table, from_json
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
 
@@ -37,7 +38,7 @@ BENCH = Path(__file__).parent.parent / "docs" / "bench"
 def verified_figures() -> str:
     """Return the effect of a second look on captions of the test scenes."""
     report = verified.VerifiedReport.shipped()
-    return "Not measured on the test scenes yet." if report is None else report.table()
+    return "Not measured on the test scenes yet." if report is None else _narrow(report.table())
 
 
 def families_table() -> str:
@@ -82,24 +83,13 @@ def census() -> str:
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
     lines = [
         f"transformers 5.24 has {whole} image-text-to-text types: {counts}.",
-        _by_version(),
+        f"Refused under one version, which breaks them itself: {', '.join(f'{kind} ({it})' for kind, it in BROKEN)}.",
         f"Also exact: {exact}.",
         f"The tests use another picture tower for {stands_in}, whose own needs timm.",
         f"Refused, with the reason in the message: {', '.join(REFUSED)}.",
         f"Not settled, runs with a warning: {unsettled}.",
     ]
     return "\n\n".join(lines)
-
-
-def _by_version() -> str:
-    """Return the exact types of each version of transformers, and those that it lacks or breaks itself."""
-    rows = ["| transformers | has of the exact types | lacks | breaks itself |", "|---|---|---|---|"]
-    for minor in range(19, 25):
-        later = [kind for kind, version in SINCE.items() if int(version.split(".")[1]) > minor and kind in TESTED]
-        broken = {kind: why for (kind, version), why in BROKEN.items() if version.startswith(f"5.{minor}.")}
-        shown = "; ".join(f"{kind}: {why}" for kind, why in broken.items())
-        rows.append(f"| 5.{minor} | {len(TESTED) - len(later) - len(broken)} | {', '.join(later)} | {shown} |")
-    return "\n".join(rows)
 
 
 def methods_table() -> str:
@@ -157,24 +147,16 @@ def presets_by_memory() -> str:
     return "\n".join(rows)
 
 
-def word_figures() -> str:
-    """Return the figures about the scores of words."""
-    return words_table(from_json(read_figures()["words"]))
-
-
 def support_figures() -> str:
-    """Return how well support separates objects, without the thirds of each text."""
-    return "\n".join(line for line in shipped().splitlines() if " third " not in line)
-
-
-def below_the_threshold() -> str:
-    """Return the effect of the threshold, the last sentence of `support_figures`."""
-    return support_figures().splitlines()[-1]
+    """Return how well support separates objects, in whole texts."""
+    return _narrow(
+        "\n".join(line for line in shipped().splitlines() if " third " not in line and " first " not in line)
+    )
 
 
 def doubt_figures() -> str:
     """Return the hallucination rate of object words by grounding, from the same measurement."""
-    return doubt_table(from_json(read_figures()["words"]))
+    return _narrow(doubt_table(from_json(read_figures()["words"])))
 
 
 COSTS = {
@@ -246,14 +228,6 @@ def gpu_conformance() -> str:
     )
 
 
-def methods_costs() -> str:
-    """Return the ratios of each method's time to greedy's on the bundled model."""
-    report = bench_report("cpu-demo-methods")
-    rows = ["| method | prefill | step | request |", "|---|---|---|---|"]
-    rows += [f"| `{row.method}` | {' | '.join(_ratios(row))} |" for row in report.rows if row.method != "greedy"]
-    return "\n".join(rows)
-
-
 def _row(report: BenchReport, method: str) -> BenchRow:
     return next(row for row in report.rows if row.method == method)
 
@@ -271,7 +245,7 @@ def bench_report(name: str) -> BenchReport:
 
 def methods_figures() -> str:
     """Return all figures of captions and answers, and the candidate settings."""
-    return comparison.Comparison.shipped().tables()
+    return _narrow(comparison.Comparison.shipped().tables())
 
 
 def ledger_table() -> str:
@@ -291,7 +265,12 @@ def threshold_figures() -> str:
 
 def second_look_cost() -> str:
     """Return the cost of a second look, compared with the caption alone."""
-    return look_cost.table(_record("cpu-demo-second-look"))
+    return _narrow(look_cost.table(_record("cpu-demo-second-look")))
+
+
+def _narrow(text: str) -> str:
+    """Take out what makes columns of a table equally wide."""
+    return re.sub(r"-{4,}", "---", re.sub(r" {2,}\|", " |", text))
 
 
 def _record(name: str) -> dict[str, Any]:
