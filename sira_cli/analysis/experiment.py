@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sira_cli.errors import DataError
-from sira_cli.run.continued import ContinuedFile, check_same
+from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import as_line
 from sira_cli.run.report import Report
 

@@ -1,32 +1,206 @@
-"""The file of records: one line of JSON per picture, appended and flushed as soon as it is known.
+"""Files that a later run continues: one process holds them, lines are appended whole, settings stay the same.
 
-The file of a killed process is complete, except perhaps for its last line, which the next run cuts off.
+A killed process leaves a complete file, except perhaps for its last line, which the next run cuts off. `Ledger` is the
+file of records: one line of JSON per picture, appended and flushed as soon as it is known.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-import re
+import shutil
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import lock_descriptor
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from sira_cli.errors import DataError, SettingsError
-from sira_cli.files import replacing
-from sira_cli.run.continued import ContinuedFile, check_same, kept_in_place
+from sira_cli.errors import DataError, SettingsError, SiraError
+from sira_cli.files import cannot_write, check_folder, check_unprotected, make_folder, replacing, writing
 from sira_cli.run.records import CONFIGURATION, as_line, configuration_of
+
+_log = logging.getLogger(__name__)
 
 Numbers = NDArray[np.int64]
 
+MANY = 10  # pictures
+WARNING = f"has the text of {MANY} pictures or more"
+FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
+_BEGINNING = b'{"schema": "sira.'
+
+
+class ContinuedFile:
+    """An open, locked file of lines that a later run continues; a subclass reads the lines.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        """Open or create the file, lock out other processes, and read it."""
+        self.path, self._is_unused = path, not path.exists()
+        self._overwrite, self._copies = overwrite, dict[Path, Path]()  # copies of what is being replaced, by file
+        self._file, self._end = open_locked(path), 0  # the second: of the whole lines
+        if not overwrite:
+            try:
+                self._scan()
+            except BaseException:
+                self.close()
+                raise
+
+    def begin(self) -> None:
+        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
+        self._is_unused = False
+        if self._overwrite:
+            self._keep_copy(self.path)
+        self._file.truncate(self._end)
+
+    def add(self, data: bytes) -> None:
+        """Append whole lines, all or nothing; when this returns, the system has them."""
+        self._put_back()
+        try:
+            self._file.seek(self._end)
+            rest = memoryview(data)
+            while rest:  # on a full disk a first write may be short and the next one fail
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._file.truncate(self._end)
+            raise cannot_write(self.path, error) from error
+        self._end += len(data)
+
+    def complete(self) -> None:
+        """Note that everything is written, and remove the copy of the old file."""
+        for copy in self._copies.values():
+            copy.unlink(missing_ok=True)
+        self._copies = {}
+
+    def close(self) -> None:
+        """Close the file and release its lock. A new file is removed if nothing has begun."""
+        for path, copy in self._copies.items():
+            _log.warning("%s: the run that replaces it is not complete: its content of before is in %s", path, copy)
+        self._copies = {}
+        if self._is_unused:
+            with suppress(OSError):
+                if not self.path.stat().st_size:
+                    self.path.unlink()
+        self._is_unused = False
+        self._file.close()
+
+    def _keep_copy(self, path: Path) -> None:
+        """Copy a file, unless it is empty, under a free name next to it."""
+        with writing(path), path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                self._copies[path] = _copied(file, path)
+
+    def _scan(self) -> None:
+        """Read all lines; the rest after the last newline is torn."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    self._read_line(number, line)
+                    self._end += len(line)
+                elif number == 1:
+                    self._check_beginning(line)
+
+    def _check_beginning(self, torn: bytes) -> None:
+        """Check the first line of a file without a complete one."""
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        """Note a line; `number` counts from 1, and the line begins at `_end`."""
+        raise NotImplementedError
+
+    def _put_back(self) -> None:
+        """Put a file that was removed or moved back at its path, and check that nobody has changed or replaced it."""
+        with writing(self.path):
+            held = os.fstat(self._file.fileno())
+            try:
+                current = self.path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                current = None
+        if held.st_size != self._end:
+            raise SiraError(
+                f"{self.path}: another program has changed it: it has {held.st_size} bytes, expected {self._end}: "
+                "the records that are left in it are kept; "
+                + f"cut off what was added (truncate -s {self._end} FILE), then " * (held.st_size > self._end)
+                + "run the same command again to go on with them"
+            )
+        if current is None:
+            make_folder(self.path.parent)
+            _copy(self._file, self.path)
+            _log.warning("%s was removed or moved away: it has been put back, with all records", self.path)
+            self._file.close()
+            self._file = open_locked(self.path)
+        elif not os.path.samestat(held, current):
+            copy = _copied(self._file, self.path)
+            raise SiraError(
+                f"{self.path}: another file has taken its place: all finished records are in {copy}: rename it to "
+                f"{self.path.name} and run the same command again to go on"
+            )
+
+
+def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Check that new records belong in a file; only settings that are in both are compared."""
+    differences = [
+        f"{name} is {there[name]!r} there and {value!r} now"
+        for name, value in now.items()
+        if name in there and there[name] != value
+    ]
+    if differences:
+        limit = any(difference.partition(" ")[0].endswith("max_new_tokens") for difference in differences)
+        raise SettingsError(
+            f"{path}: holds records of another configuration: {'; '.join(differences)}: "
+            + "all texts of a file have the same limit, also those that it has cut: " * limit
+            + "give another `output=`, or `overwrite=` to start again"
+        )
+
+
+def open_locked(path: Path) -> Any:
+    """Open a file for reading and writing without a buffer, and lock it against other processes."""
+    try:
+        if path.exists() and not path.is_file():
+            raise SettingsError(f"{path}: is not a regular file: give another `output=`")
+        check_unprotected(path)
+        check_folder(path.resolve().parent, "give another `output=`")
+        while True:
+            path.touch()
+            file = path.open("r+b", buffering=0)
+            if not lock_descriptor(file.fileno(), blocking=False):
+                file.close()
+                raise SettingsError(
+                    f"{path}: another process writes to it: wait for its end, or give another `output=`"
+                )
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    return file
+            file.close()  # another process replaced the file before we had the lock
+    except OSError as error:
+        raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another `output=`") from error
+
+
+def _copy(file: Any, path: Path) -> None:
+    """Write the content of an open, perhaps already removed, file to a path."""
+    with replacing(path) as new:
+        file.seek(0)
+        shutil.copyfileobj(file, new)
+
+
+def _copied(file: Any, path: Path) -> Path:
+    """Copy an open file under an unused name in the folder of its path."""
+    number = 1
+    while (copy := path.with_stem(f"{path.stem}-kept-{number}")).exists():
+        number += 1
+    _copy(file, copy)
+    return copy
+
 
 class RecordIndex:
-    """Numbers about each record of a file, in arrays: a file may have millions of records, which count from 0 on.
+    """Numbers about each record of a file, in columns: a file may have millions of records, which count from 0 on.
 
     start   of its line, in bytes; -1: it is not in the file
     name    hash of its name
@@ -46,11 +220,6 @@ class RecordIndex:
             column.append(value)
         return len(self) - 1
 
-    def replace(self, number: int, *row: int) -> None:
-        """Put another record in the place of one."""
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column[number] = value
-
     def __getitem__(self, name: str) -> array[int]:
         """Return a column."""
         return self._columns[name]
@@ -58,32 +227,6 @@ class RecordIndex:
     def numbers(self, name: str) -> Numbers:
         """Return a column for arithmetic. As long as it is in use, nothing can be added."""
         return np.frombuffer(self._columns[name], dtype=np.int64)
-
-
-MANY = 10  # pictures
-WARNING = f"has the text of {MANY} pictures or more"
-
-
-def shared_by_many(texts: Numbers, images: Numbers) -> Numbers:
-    """Return the texts that many pictures share; copies of a picture count once."""
-    found, counts = np.unique(texts[texts != 0], return_counts=True)
-    often = np.isin(texts, found[counts >= MANY])
-    pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
-    found, counts = np.unique(pairs[0], return_counts=True)
-    shared: Numbers = found[counts >= MANY]
-    return shared
-
-
-def marked(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with the warning if it had none, else without it."""
-    before = record.pop("warnings", [])
-    after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
-    return record | ({"warnings": after} if after else {})
-
-
-FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
-_BEGINNING = b'{"schema": "sira.'
-_HASH, _KEY = re.compile("[0-9a-f]{64}"), 32
 
 
 class Ledger(ContinuedFile):
@@ -104,61 +247,56 @@ class Ledger(ContinuedFile):
         failures: Path | None = None,
     ) -> None:
         """Open or create the file, lock out other processes, and read it."""
-        self._by, self._same_prompt = by, same_prompt and by == "file_name"
-        self._same = [name for name in CONFIGURATION if self._same_prompt or name != "prompt"]
-        self._index, self._keys = RecordIndex("size", "text", "flags"), bytearray()  # 32 bytes per key, see `_packed`
-        self._numbers: dict[int, int] = {}  # of the newest record of each picture, by the hash of its name
-        self._failures, self._failed = failures, dict[int, bytes]()  # the lines of that file
-        self._superseded = False
+        self._by, self._failures = by, failures
+        self._same = [name for name in CONFIGURATION if name != "prompt" or (same_prompt and by == "file_name")]
+        self._index = RecordIndex("size", "text", "flags")
+        self._newest: dict[int, int] = {}  # number of the newest record of each picture, by the hash of its name
+        self._failed: dict[int, bytes] = {}  # the lines of the file of failures, by number
         self.configuration: dict[str, Any] = {}
-        self._overwrite = overwrite
         self._before: list[Any] = []  # the configuration of the line before
         super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._newest)
 
     def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
         """Check that records of a configuration belong in the file."""
-        there = self.configuration if there is None else there
-        check_same(self.path, now, there)
+        check_same(self.path, now, self.configuration if there is None else there)
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         super().begin()
         if self._overwrite and self._failures is not None and self._failures.exists():
-            self._put_aside(self._failures)
+            self._keep_copy(self._failures)
             self._failures.unlink()
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, empty without a record."""
-        if (number := self._numbers.get(hash(file_name))) is None:
-            return ""
-        key = self._keys[_KEY * number : _KEY * (number + 1)]
-        return key.hex() if any(key) else str(json.loads(self._read(number))["key"])
+        number = self._newest.get(hash(file_name))
+        return "" if number is None else str(from_json(self._line(number))["key"])
 
     def is_error(self, file_name: str) -> bool:
         """Return whether a picture's record is a failure."""
-        number = self._numbers.get(hash(file_name))
-        return number is not None and self._is_failed(number)
+        number = self._newest.get(hash(file_name))
+        return number is not None and bool(self._index["flags"][number] & FAILED)
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record; when this returns, the system has it."""
-        line, start = as_line(record), self._end
+        line = as_line(record)
         self.add(line)
-        self._note(record, start, len(line))
+        self._note(record, self._end - len(line), len(line))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the newest record of each picture in file order, without those in the file of failures."""
         with self.path.open("rb") as file:  # with a buffer: most records follow each other
-            for number in self._numbers.values():
+            for number in self._newest.values():
                 if (start := self._index["start"][number]) >= 0:
                     file.seek(start)
                     yield json.loads(file.read(self._index["size"][number]))
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
-        record: dict[str, Any] = json.loads(self._read(self._numbers[hash(file_name)]))
+        record: dict[str, Any] = json.loads(self._line(self._newest[hash(file_name)]))
         return record
 
     def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
@@ -167,39 +305,42 @@ class Ledger(ContinuedFile):
         Replaced records are dropped, captions shared by many pictures get a warning, and records are put in order, in a
         new file that replaces this one. Nothing is written if nothing changes.
         """
-        self._file = kept_in_place(self.path, self._file, self._end)
+        self._put_back()
         numbers, index = self._in_order(order), self._index
-        before = [number for number in self._numbers.values() if index["start"][number] >= 0]
         if self._failures is not None:
-            self._put_failures_aside([number for number in numbers if self._is_failed(number)])
-            numbers = [number for number in numbers if number not in self._failed]
-        to_mark = self._wrongly_marked() if repeated else set()
-        if self._superseded or to_mark or numbers != before:
-            sizes = array("q")
+            failed = index.numbers("flags")[numbers] & FAILED != 0
+            self._put_aside(numbers[failed].tolist())
+            numbers = numbers[~failed]
+        marks = self._wrong_marks(numbers) if repeated else set[int]()
+        starts, sizes = index.numbers("start"), index.numbers("size")
+        ends = np.cumsum(sizes[numbers])
+        if marks or self._end != (ends[-1] if len(ends) else 0) or (starts[numbers] != ends - sizes[numbers]).any():
             with replacing(self.path) as file:
-                for number in numbers:
-                    data = self._read(number)
-                    if number in to_mark:
+                for place, number in enumerate(numbers):
+                    data = self._line(number)
+                    if number in marks:
                         data = as_line(marked(json.loads(data)))
+                        sizes[number] = len(data)
+                        index["flags"][number] ^= MARKED
                     file.write(data)
-                    sizes.append(len(data))
+                    ends[place] = file.tell()
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
-            self._superseded, self._end = False, 0
-            for number, size in zip(numbers, sizes, strict=True):
-                index["start"][number], index["size"][number] = self._end, size
-                index["flags"][number] ^= MARKED * (number in to_mark)
-                self._end += size
-            self._numbers = {index["name"][number]: number for number in (*self._failed, *numbers)}
+            starts[numbers], self._end = ends - sizes[numbers], int(ends[-1]) if len(ends) else 0
+            names = index["name"]
+            self._newest.clear()
+            self._newest.update(
+                (names[number], number) for each in (self._failed, array("q", numbers)) for number in each
+            )
         os.fsync(self._file.fileno())
         self.complete()
 
-    def _put_failures_aside(self, numbers: Sequence[int]) -> None:
+    def _put_aside(self, numbers: list[int]) -> None:
         """Write the file of failures with exactly these records."""
         assert self._failures is not None
-        failed = {number: self._read(number) for number in numbers}
+        failed = {number: self._line(number) for number in numbers}
         if failed != self._failed:
             with replacing(self._failures) as file:
                 file.writelines(failed.values())
@@ -209,22 +350,24 @@ class Ledger(ContinuedFile):
         for number in numbers:
             self._index["start"][number] = -1
 
-    def _in_order(self, order: Iterable[str]) -> list[int]:
-        """Return the records in the file as they are to stand there; see `finish`."""
-        wanted = {hash(name): place for place, name in enumerate(order)}
-        numbers, places, last = list(self._numbers.values()), array("q"), -1
-        for name in self._numbers:
-            place = wanted.get(name, -1)
-            last = max(last, place)
-            places.append(2 * last + 1 if place < 0 else 2 * place)
-        return [numbers[each] for each in sorted(range(len(numbers)), key=places.__getitem__)]
+    def _in_order(self, order: Iterable[str]) -> Numbers:
+        """Return the numbers of the records as they are to stand in the file; see `finish`."""
+        numbers = np.fromiter(self._newest.values(), np.int64, len(self._newest))
+        names, wanted = self._index.numbers("name")[numbers], np.fromiter(map(hash, order), np.int64)
+        if not len(wanted):
+            return numbers
+        by_name = np.argsort(wanted)
+        places = by_name[np.searchsorted(wanted, names, sorter=by_name).clip(max=len(wanted) - 1)]
+        places[wanted[places] != names] = -1  # in the file alone: it follows the last of those before it
+        return numbers[
+            np.argsort(np.where(places < 0, 2 * np.maximum.accumulate(places) + 1, 2 * places), kind="stable")
+        ]
 
-    def _wrongly_marked(self) -> set[int]:
+    def _wrong_marks(self, numbers: Numbers) -> set[int]:
         """Return the records whose warning has to be added or removed."""
-        text = self._index.numbers("text")
-        shared = shared_by_many(text, self._index.numbers("image"))
-        is_marked = self._index.numbers("flags") & MARKED != 0
-        return set(np.flatnonzero(np.isin(text, shared) != is_marked).tolist())
+        texts, images, flags = (self._index.numbers(name)[numbers] for name in ("text", "image", "flags"))
+        shared = shared_by_many(texts, images)
+        return set(numbers[np.isin(texts, shared) != (flags & MARKED != 0)].tolist())
 
     def _scan(self) -> None:
         """Note every record, its place and the configuration, beginning with the file of failures."""
@@ -233,14 +376,14 @@ class Ledger(ContinuedFile):
                 for number, line in enumerate(file, start=1):
                     if line.endswith(b"\n"):
                         self._failed[self._note_line(self._failures, number, line, -1)] = line
-                    elif number == 1 and not _BEGINNING.startswith(line[: len(_BEGINNING)]):
-                        raise _foreign(self._failures, number)
+                    elif number == 1:
+                        self._check_beginning(line, self._failures)
         self._before = []
         super()._scan()
 
-    def _check_beginning(self, torn: bytes) -> None:
+    def _check_beginning(self, torn: bytes, path: Path | None = None) -> None:
         if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
-            raise _foreign(self.path, 1)
+            raise _foreign(path or self.path, 1)
 
     def _read_line(self, number: int, line: bytes) -> None:
         self._note_line(self.path, number, line, self._end)
@@ -251,7 +394,11 @@ class Ledger(ContinuedFile):
             record = from_json(line)
             configuration = [record.get(name) for name in self._same]
             if configuration != self._before:
-                self._check_configuration(record)
+                if not record["schema"].startswith("sira."):
+                    raise ValueError
+                new = {name: value for name, value in configuration_of(record).items() if name in self._same}
+                self.check(new)
+                self.configuration |= new
                 self._before = configuration
             return self._note(record, start, len(line))
         except SettingsError:
@@ -259,49 +406,41 @@ class Ledger(ContinuedFile):
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _foreign(path, number) from None
 
-    def _check_configuration(self, record: Mapping[str, Any]) -> None:
-        if not record["schema"].startswith("sira."):
-            raise ValueError
-        configuration = {name: value for name, value in configuration_of(record).items() if name in self._same}
-        self.check(configuration)
-        self.configuration |= configuration
-
     def _note(self, record: Mapping[str, Any], start: int, size: int) -> int:
         failed = record["status"] == "error"
         is_caption = not failed and record["schema"].startswith("sira.caption/")  # others may share an answer
         text, image = (hash(record.get("text")) or 1) * is_caption, hash(record.get("image_sha256"))
         flags = FAILED * failed + MARKED * (WARNING in (record.get("warnings") or ()))
-        name, key = hash(record[self._by]), _packed(record["key"])
-        number = self._numbers.get(name)
-        if number is not None and self._index["start"][number] < 0:
-            self._index.replace(number, -1, 0, 0, 0, 0, 0)
-            del self._numbers[name]  # this one is the last in the file
-            number = None
-        row = (start, name, image, size, text, flags)
-        if number is None:
-            number = self._numbers[name] = self._index.add(*row)
-            self._keys += key
-        else:
-            self._superseded = True
-            self._index.replace(number, *row)
-            self._keys[_KEY * number : _KEY * (number + 1)] = key
+        name = hash(record[self._by])
+        if self._newest.get(name) in self._failed:
+            del self._newest[name]  # this record is the last in the file
+        number = self._newest[name] = self._index.add(start, name, image, size, text, flags)
         return number
 
-    def _is_failed(self, number: int) -> bool:
-        return self._index["flags"][number] & FAILED != 0
-
-    def _read(self, number: int) -> bytes:
-        start = self._index["start"][number]
-        if start < 0:
+    def _line(self, number: int) -> bytes:
+        """Read the line of a record."""
+        if (start := self._index["start"][number]) < 0:
             return self._failed[number]
         self._file.seek(start)
         data: bytes = self._file.read(self._index["size"][number])
         return data
 
 
-def _packed(key: str) -> bytes:
-    """Return a key in 32 bytes: a hash of SHA-256, as runs write them. Zeros stand for another, which is read again."""
-    return bytes.fromhex(key) if _HASH.fullmatch(key) else bytes(_KEY)
+def shared_by_many(texts: Numbers, images: Numbers) -> Numbers:
+    """Return the texts that many pictures share; copies of a picture count once."""
+    found, counts = np.unique(texts[texts != 0], return_counts=True)
+    often = np.isin(texts, found[counts >= MANY])
+    pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
+    found, counts = np.unique(pairs[0], return_counts=True)
+    shared: Numbers = found[counts >= MANY]
+    return shared
+
+
+def marked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the warning if it had none, else without it."""
+    before = record.pop("warnings", [])
+    after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
+    return record | ({"warnings": after} if after else {})
 
 
 def _foreign(path: Path, number: int) -> DataError:

@@ -17,9 +17,8 @@ from sira_cli.files import check_unprotected, make_folder, replacing
 from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.pictures.find import Pictures
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.continued import check_same
 from sira_cli.run.events import Counts, PictureEvent, Skipped
-from sira_cli.run.ledger import Ledger
+from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.records import Result, flat
 from sira_cli.run.sidecars import Sidecars
 from sira_cli.run.task import PictureTask

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,19 @@ def path(tmp_path):
     return tmp_path / "captions.jsonl"
 
 
-def write(path, *records, order=None):
-    ledger = Ledger(path)
+def begun(path, *records, **options) -> Ledger:
+    """A file with these records after those that it has."""
+    ledger = Ledger(path, **options)
     ledger.begin()
     for one in records:
         ledger.append(one)
-    if order is not None:
-        ledger.finish(order)
-    ledger.close()
+    return ledger
+
+
+def write(path, *records, order=None):
+    with closing(begun(path, *records)) as ledger:
+        if order is not None:
+            ledger.finish(order)
 
 
 def names(path) -> list[str]:
@@ -62,12 +68,11 @@ def names(path) -> list[str]:
 
 
 def test_what_is_done_is_known_again(path):
-    write(path, record("a.jpg"), record("b.jpg", status="error"))
-    ledger = Ledger(path)
-    assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "key of b.jpg", ""]
-    assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
-    assert ledger.record("a.jpg")["text"] == "A a.jpg."
-    ledger.close()
+    write(path, record("a.jpg"), record("b.jpg", key="ü", status="error"))
+    with closing(Ledger(path)) as ledger:
+        assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "ü", ""]
+        assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
+        assert ledger.record("a.jpg")["text"] == "A a.jpg."
 
 
 def test_a_finished_file_is_on_disk_whole(path, monkeypatch):
@@ -92,40 +97,32 @@ def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
         assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("content", ["my notes, no newline", '{"a": 1}\n', '{"schema": "other/1"}\n'])
+@pytest.mark.parametrize(
+    "content", ["my notes, no newline", '{"a": 1}\n', '{"schema": "other/1"}\n', json.dumps(COMMON) + "\n"]
+)
 def test_other_peoples_files_are_refused_and_left_alone(path, content):
     path.write_text(content)
     with pytest.raises(DataError, match="line 1 is not a record of sira"):
         Ledger(path)
-    assert path.read_text() == content
-    write(path.with_name("x.jsonl"), record("a.jpg"))
-    ledger = Ledger(path, overwrite=True)
-    assert path.read_text() == content  # until the run begins
-    ledger.begin()
-    assert path.read_text() == ""
-    ledger.close()
-
-
-def test_a_damaged_line_in_the_middle_is_named(path):
-    write(path, record("a.jpg"), record("b.jpg"))
-    path.write_bytes(path.read_bytes().replace(b'"key of a.jpg"', b"oops"))
-    write(path.with_name("x.jsonl"))
-    with pytest.raises(DataError, match="line 1 is not a record"):
-        Ledger(path)
+    with closing(Ledger(path, overwrite=True)) as ledger:
+        assert path.read_text() == content  # until the run begins
+        ledger.begin()
+        assert path.read_text() == ""
 
 
 def test_another_configuration_is_refused_with_what_differs(path):
     write(path, record("a.jpg"))
-    ledger = Ledger(path)
-    ledger.check(COMMON)
-    ledger.check({"alpha": 0.5})
-    with pytest.raises(
-        SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 there and 7 now.*`overwrite=`"
-    ):
-        ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
-    with pytest.raises(SettingsError, match="100 now: all texts of a file have the same limit, also those that it has"):
-        ledger.check({"max_new_tokens": 100}, {"max_new_tokens": 50})
-    ledger.close()
+    with closing(Ledger(path)) as ledger:
+        ledger.check(COMMON)
+        ledger.check({"alpha": 0.5})
+        with pytest.raises(SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 .* 7 now.*`overwrite=`"):
+            ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
+        with pytest.raises(SettingsError, match="all texts of a file have the same limit, also those that it has cut"):
+            ledger.check({"max_new_tokens": 100}, {"max_new_tokens": 50})
+    for name in ("schema", *(name for name in CONFIGURATION if name in COMMON and name != "schema"), "system"):
+        path.write_text("".join(json.dumps(record("b.jpg") | each) + "\n" for each in ({}, {name: "sira.other"})))
+        with pytest.raises(SettingsError, match=f"{name} is .* there and 'sira.other' now"):
+            Ledger(path)
 
 
 def test_a_second_process_is_kept_out(path):
@@ -164,53 +161,39 @@ def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there
 RECORDS = Path(__file__).parents[1] / "data" / "records"
 
 
-@pytest.mark.parametrize("file", ["captions", "words", "choices", "vcd"])
-def test_what_is_known_of_a_file_is_what_parsing_it_says(path, file):
-    """Lines as sira writes them are not parsed whole; the texts hold what is searched for in them."""
-    (one, *_) = map(json.loads, (RECORDS / f"{file}.jsonl").read_text().splitlines())
-    odd = '", "prompt": "x", "finish_reason": "stop", "sira_version": "0", "words": [{'
-    texts = ["A cat.", odd, odd.replace('"', '\\"'), "\\", 'ends in \\"', "\u2028", ""]
+@pytest.mark.parametrize(("file", "by"), [("captions", "file_name"), ("choices", "file_name"), ("answers", "id")])
+def test_what_is_known_of_a_file_is_what_it_holds(path, file, by):
+    """Texts and names hold what lines of JSON are made of, and several prompts per picture are known by their ids."""
+    one = json.loads((RECORDS / f"{file}.jsonl").read_text().splitlines()[0])
+    odd = '", "prompt": "x", "id": "7", "key": "1"'
+    own = {"prompt": odd} if by == "id" else {"system": None}  # is as good as absent
     records = [
-        one | {"file_name": f"{number}{text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
-        for status in ("ok", "error")
-        for number, text in enumerate(texts, start=10 * len(status))
+        one | own | {by: f"{number} {text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
+        for number, (text, status) in enumerate(
+            (text, status) for text in ("A cat.", odd, "\\", 'ends in \\"', "\u2028", "") for status in ("ok", "error")
+        )
     ]
-    records[3] |= {"system": None, "repetition_penalty": None, "text_settings": None}  # is as good as absent
-    lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in records]
-    lines[5] = json.dumps(dict(reversed(records[5].items()))) + "\n"  # of another program
-    path.write_text("".join(lines))
-    ledger = Ledger(path)
-    for each in records:
-        name = each["file_name"]
-        assert (ledger.key(name), ledger.is_error(name)) == (each["key"], each["status"] == "error")
-        assert ledger.record(name) == each
-    assert list(ledger.records()) == records
-    ledger.close()
-    other = {str: "other", int: 77, float: 0.77, dict: {"other": 1}}
-    later = {"system": "Be brief.", "repetition_penalty": 1.5, "text_settings": {"prefix": "a"}}
-    for name in [name for name in CONFIGURATION if name in one or name in later]:
-        changed = {"schema": "sira.other/1"} if name == "schema" else {name: later.get(name) or other[type(one[name])]}
-        path.write_text("".join([*lines, json.dumps(one | changed) + "\n"]))
-        with pytest.raises(SettingsError, match=f"{name} is .* there and .* now"):
-            Ledger(path)
+    lines = [json.dumps(each, ensure_ascii=False) for each in records]
+    lines[5] = json.dumps(dict(reversed(records[5].items())))  # of another program
+    path.write_text("\n".join(lines) + "\n")
+    with closing(Ledger(path, by=by)) as ledger:
+        for each in records:
+            name = each[by]
+            known = ledger.key(name), ledger.is_error(name), ledger.record(name)
+            assert known == (each["key"], each["status"] == "error", each)
+        assert list(ledger.records()) == records
 
 
 def test_failures_are_put_aside_at_the_end_and_stay_known(path):
     aside = path.with_name("errors.jsonl")
 
     def run(*records, order="abc", overwrite=False):
-        ledger = Ledger(path, failures=aside, overwrite=overwrite)
-        ledger.begin()
-        for one in records:
-            ledger.append(one)
-        known = {name: (ledger.key(name), ledger.is_error(name)) for name in order}
-        ledger.finish(order)
-        assert {name: (ledger.key(name), ledger.is_error(name)) for name in order} == known
-        assert [ledger.record(name)["file_name"] for name in order if known[name][0]] == [
-            n for n in order if known[n][0]
-        ]
-        assert [one["file_name"] for one in ledger.records()] == names(path)
-        ledger.close()
+        with closing(begun(path, *records, failures=aside, overwrite=overwrite)) as ledger:
+            known = {name: (ledger.key(name), ledger.is_error(name)) for name in order}
+            ledger.finish(order)
+            assert {name: (ledger.key(name), ledger.is_error(name)) for name in order} == known
+            assert all(ledger.record(name)["file_name"] == name for name in order if known[name][0])
+            assert [one["file_name"] for one in ledger.records()] == names(path)
         return "".join(names(path)), "".join(names(aside)) if aside.exists() else ""
 
     write(path, record("a"), record("b", status="error"))  # as a run without a second file left it
@@ -232,10 +215,8 @@ def test_failures_are_put_aside_at_the_end_and_stay_known(path):
 @pytest.mark.parametrize("moment", ["before", "between"])
 def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
     """Killed before either file is replaced, or when one of two is: the next run ends alike."""
-    aside = path.with_name("errors.jsonl")
+    aside, replaced, replace = path.with_name("errors.jsonl"), [], type(path).replace
     write(path, record("a"), record("b", status="error"), record("c"))
-    ledger = Ledger(path, failures=aside)
-    replaced = []
 
     def stop(self, target):
         if moment == "before" or replaced:
@@ -243,16 +224,13 @@ def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
         replaced.append(target)
         return replace(self, target)
 
-    replace = type(path).replace
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, closing(Ledger(path, failures=aside)) as ledger:
         patch.setattr(type(path), "replace", stop)
         with pytest.raises(KeyboardInterrupt):
             ledger.finish("abc")
-    ledger.close()
-    ledger = Ledger(path, failures=aside)
-    assert [ledger.is_error(name) for name in "abc"] == [False, True, False]
-    ledger.finish("abc")
-    ledger.close()
+    with closing(Ledger(path, failures=aside)) as ledger:
+        assert [ledger.is_error(name) for name in "abc"] == [False, True, False]
+        ledger.finish("abc")
     assert (names(path), names(aside)) == (["a", "c"], ["b"])
 
 
@@ -262,75 +240,40 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-QUESTION = {"schema": "sira.ask/1", "id": "", **json.loads((RECORDS / "answers.jsonl").read_text().splitlines()[0])}
-
-
-def test_several_prompts_per_picture_are_known_by_their_ids(path):
-    texts = ["Yes.", '", "prompt": "x", "id": "7", "key": "1"', "\\", 'half a "quote', ""]
-    records = [
-        QUESTION | {"id": f"{number} {text}", "key": f"{number:064x}", "prompt": f"What of {text}?", "text": text}
-        for number, text in enumerate([*texts, *texts])
-    ]
-    records[4] |= {"status": "error", "error": texts[1], "text": ""}
-    path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records))
-    ledger = Ledger(path, by="id")
-    for each in records:
-        known = ledger.key(each["id"]), ledger.is_error(each["id"]), ledger.record(each["id"])
-        assert known == (each["key"], each["status"] == "error", each)
-    ledger.close()
-    with path.open("a") as file:
-        file.write(json.dumps(QUESTION | {"id": "last", "alpha": 0.25}) + "\n")
-    with pytest.raises(SettingsError, match=r"alpha is .* there and 0\.25 now"):
-        Ledger(path, by="id")
-
-
-@pytest.mark.parametrize("key", ["F" * 64, "of thirty-two bytes, not a hash.", "ü"])
-def test_a_key_of_any_kind_comes_back(path, key):
-    write(path, record("a") | {"key": key})
-    ledger = Ledger(path)
-    assert ledger.key("a") == key
-    ledger.close()
-
-
 def test_a_record_is_not_kept_in_memory(path):
-    """Of a million records no more is in memory than a name, a key and a place each: measured on a few thousand."""
-    (one, *_) = map(json.loads, (RECORDS / "captions.jsonl").read_text().splitlines())
-    count = 5_000
-    with path.open("w") as file:
-        for number in range(count):
-            text = f"Number {number} of those {'that have a long text ' * 20}."
-            file.write(
-                json.dumps(one | {"file_name": f"{number:08}.jpg", "key": f"{number:064x}", "text": text}) + "\n"
-            )
+    """Of a million records no more is in memory than some numbers each: measured on a few thousand."""
+    count, text = 5_000, f"Those {'that have a long text ' * 40}."
+    every = [f"{number:08}.jpg" for number in range(count)]
+    path.write_text("".join(json.dumps(record(name, text=name + text)) + "\n" for name in every))
     tracemalloc.start()
-    ledger = Ledger(path)
-    opened, most = tracemalloc.get_traced_memory()
-    ledger.finish([f"{number:08}.jpg" for number in range(count)], repeated=True)
-    _, most_of_all = tracemalloc.get_traced_memory()
+    with closing(Ledger(path)) as ledger:
+        opened, most = tracemalloc.get_traced_memory()
+        ledger.finish(reversed(every), repeated=True)
+        _, most_of_all = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    ledger.close()
+    assert names(path) == every[::-1]
     assert path.stat().st_size > 1_000 * count
     assert opened < 300 * count
     assert most < 350 * count
-    assert most_of_all < 700 * count
+    assert most_of_all < 450 * count
 
 
 @pytest.mark.parametrize("how", ["removed", "moved", "removed with its folder"])
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_file_that_is_gone_is_put_back(tmp_path, caplog, how, at_the_end):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    path = folder / "captions.jsonl"
+    path = tmp_path / "out/captions.jsonl"
+    path.parent.mkdir()
     expected = [f"{number}.jpg" for number in range(4)]
-    ledger = Ledger(path)
-    ledger.begin()
-    for number, name in enumerate(expected):
-        if number == 2 and not at_the_end:
-            take_away(path, how)
-        ledger.append(record(name))
-    if at_the_end:
-        take_away(path, how)
-    ledger.finish(expected)
+    ledger = begun(path)
+    for number, name in enumerate([*expected, ""]):
+        if number == (4 if at_the_end else 2):
+            if how == "moved":
+                path.rename(path.with_name("elsewhere.jsonl"))
+            elif how == "removed":
+                path.unlink()
+            else:
+                shutil.rmtree(path.parent)
+        ledger.append(record(name)) if name else ledger.finish(expected)
     assert [one["file_name"] for one in ledger.records()] == expected
     assert "it has been put back, with all records" in caplog.text
     with pytest.raises(SettingsError, match="another process writes to it"):
@@ -338,91 +281,54 @@ def test_a_file_that_is_gone_is_put_back(tmp_path, caplog, how, at_the_end):
     ledger.close()
     assert names(path) == expected
     if how == "moved":
-        assert names(folder / "elsewhere.jsonl") == (expected if at_the_end else expected[:2])
-
-
-def take_away(path: Path, how: str) -> None:
-    if how == "moved":
-        path.rename(path.with_name("elsewhere.jsonl"))
-    elif how == "removed":
-        path.unlink()
-    else:
-        shutil.rmtree(path.parent)
+        assert names(path.with_name("elsewhere.jsonl")) == (expected if at_the_end else expected[:2])
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_file_that_another_one_replaced_is_left_alone(path, at_the_end):
-    (path.parent / "captions-kept-1.jsonl").write_text("of somebody else")
-    ledger = Ledger(path)
-    ledger.begin()
-    ledger.append(record("a.jpg"))
-    ledger.append(record("b.jpg"))
-    path.rename(path.with_name("old.jsonl"))
-    path.write_text("mine")
-    with pytest.raises(
-        SiraError, match=r"another file has taken its place: .* in \S*captions-kept-2\.jsonl: rename it"
-    ):
-        ledger.finish(["b.jpg", "a.jpg"]) if at_the_end else ledger.append(record("c.jpg"))
-    ledger.close()
-    assert path.read_text() == "mine"
-    assert (path.parent / "captions-kept-1.jsonl").read_text() == "of somebody else"
-    assert names(path.parent / "captions-kept-2.jsonl") == ["a.jpg", "b.jpg"]
+    first, second = (path.with_name(f"captions-kept-{number}.jsonl") for number in (1, 2))
+    first.write_text("of somebody else")
+    with closing(begun(path, record("a.jpg"), record("b.jpg"))) as ledger:
+        path.rename(path.with_name("old.jsonl"))
+        path.write_text("mine")
+        with pytest.raises(SiraError, match=r"another file has taken its place: .* in \S*-kept-2\.jsonl: rename it"):
+            ledger.finish(["b.jpg", "a.jpg"]) if at_the_end else ledger.append(record("c.jpg"))
+    assert (path.read_text(), first.read_text(), names(second)) == ("mine", "of somebody else", ["a.jpg", "b.jpg"])
 
 
 @pytest.mark.parametrize("size", [5, "appended"])
 def test_a_file_that_another_program_cut_off_is_not_written_to(path, size):
     """What is left is gone on with."""
-    ledger = Ledger(path)
-    ledger.begin()
-    for name in ("a.jpg", "b.jpg"):
-        ledger.append(record(name))
-    whole = path.read_bytes()
-    left = whole + b"something else\n" if size == "appended" else whole[:size]
-    with path.open("r+b") as file:  # as `> captions.jsonl` does it: the file stays the same
-        file.truncate(0)
-        file.write(left)
-    with pytest.raises(SiraError, match=rf"it has {len(left)} bytes, expected {len(whole)}: the records that are left"):
-        ledger.append(record("c.jpg"))
-    with pytest.raises(SiraError, match="another program has changed it"):
-        ledger.finish(["a.jpg", "b.jpg"])
-    ledger.close()
+    every = ["a.jpg", "b.jpg", "c.jpg"]
+    with closing(begun(path, *map(record, every[:2]))) as ledger:
+        whole = path.read_bytes()
+        left = whole + b"something else\n" if size == "appended" else whole[:size]
+        with path.open("r+b") as file:  # as `> captions.jsonl` does it: the file stays the same
+            file.truncate(0)
+            file.write(left)
+        for work in (lambda: ledger.append(record("c.jpg")), lambda: ledger.finish(every)):
+            with pytest.raises(SiraError, match=rf"has {len(left)} bytes, expected {len(whole)}: the records that are"):
+                work()
     assert path.read_bytes() == left
     if size == "appended":  # as the message says
         os.truncate(path, len(whole))
-    missing = [
-        name for name in ("a.jpg", "b.jpg", "c.jpg") if f'"{name}"'.encode() not in left[: left.rfind(b"\n") + 1]
-    ]
-    write(path, *map(record, missing), order=["a.jpg", "b.jpg", "c.jpg"])
-    assert names(path) == ["a.jpg", "b.jpg", "c.jpg"]
-
-
-def test_records_are_in_the_file_as_soon_as_they_are_appended(path):
-    ledger = Ledger(path)
-    ledger.begin()
-    for number in range(3):
-        ledger.append(record(f"{number}.jpg"))
-        assert names(path) == [f"{each}.jpg" for each in range(number + 1)]
-    ledger.close()
+    write(path, *map(record, every[2:] if size == "appended" else every), order=every)
+    assert names(path) == every
 
 
 def test_a_failed_write_leaves_whole_records(path, monkeypatch):
     """A short write and then none, as on a full disk; a real one is in tests/run/test_command.py."""
-    ledger = Ledger(path)
-    ledger.begin()
-    ledger.append(record("a.jpg"))
-    before = path.read_bytes()
-    file = ledger._file
+    ledger = begun(path, record("a.jpg"))
+    before, file = path.read_bytes(), ledger._file
+    assert names(path) == ["a.jpg"]  # as soon as it is appended
 
     class Full:
-        fileno, truncate, seek, close = file.fileno, file.truncate, file.seek, file.close
-
-        def __init__(self):
-            self.room = 10
+        fileno, truncate, seek, close, free = file.fileno, file.truncate, file.seek, file.close, 10
 
         def write(self, data):
-            if not self.room:
+            if not self.free:
                 raise OSError(28, "No space left on device")
-            self.room = 0
+            self.free = 0
             return file.write(data[:10])
 
     monkeypatch.setattr(ledger, "_file", Full())
