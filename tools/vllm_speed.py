@@ -37,6 +37,7 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
 
     picture = Image.open(next(Path(__file__).parents[1].glob("examples/scene-*.png"))).convert("RGB")
     options: dict[str, Any] = {"model": str(folder), "dtype": "bfloat16", "max_num_seqs": BATCH, "max_model_len": 512}
+    options["distributed_executor_backend"] = "uni"
     sira = {"additional_config": {"sira": {"alpha": 0.5}}}
     engines = {name: LLM(**options, **more) for name, more in (("greedy", {}), ("sira", sira))}
     prompt = {"prompt": "USER: <image>\nDescribe it. ASSISTANT:", "multi_modal_data": {"image": picture}}
@@ -88,6 +89,7 @@ def table() -> str:
 def main() -> None:
     """Measure, and keep the figures."""
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # waiting processes would take the cores from the others
     from importlib.metadata import version
 
     import torch

@@ -83,7 +83,7 @@ def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: 
     }
     vision: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": patch, "spatial_merge_size": 2}
     if version == "2":
-        vision.update(embed_dim=32, hidden_size=64, mlp_ratio=2)
+        vision.update(embed_dim=32, hidden_size=4 * head, mlp_ratio=2)
     elif version == "2.5":
         vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=4 * head, fullatt_block_indexes=[1])
     else:

@@ -60,23 +60,15 @@ def described(key: str, **text: Any) -> Callable[[Path], None]:
     return write
 
 
-def write_qwen2_5(folder: Path) -> None:
-    """Qwen2.5-VL."""
-    write_qwen(folder, "2.5", head=HEAD)
-
-
-def write_qwen3(folder: Path) -> None:
-    """Qwen3-VL."""
-    write_qwen(folder, "3", head=HEAD)
-
-
 CHATML = "<|im_start|>user\n{}Describe {}.<|im_end|>\n<|im_start|>assistant\n"
 QWEN = ("<|vision_start|><|image_pad|><|vision_end|>", CHATML)
 # Of each family: what writes it, the text of a picture, and of a prompt.
 FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "llava": (write_llava, "<image>\n", "USER: {}Describe {}. ASSISTANT:"),
-    "qwen2.5-vl": (write_qwen2_5, *QWEN),
-    "qwen3-vl": (write_qwen3, *QWEN),
+    **{
+        f"qwen{number}-vl": (functools.partial(write_qwen, version=number, head=HEAD), *QWEN)
+        for number in ("2", "2.5", "3")
+    },
     "internvl": (described("internvl"), "<IMG_CONTEXT>\n", CHATML),
     "smolvlm": (described("smolvlm"), "<image>", "<|im_start|>User:{}Describe {}.<end_of_utterance>\nAssistant:"),
     "idefics3": (described("idefics3"), "<image>", "User:{}Describe {}.<end_of_utterance>\nAssistant:"),
