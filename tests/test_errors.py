@@ -114,7 +114,7 @@ OF_THE_COMMAND_LINE = {
     "errors.py",
 }
 # lmms-eval, vLLM and ExifTool have options of their own.
-OF_THE_COMMAND_LINE |= {"eval/lmms/model.py", *(f"vllm/{name}.py" for name in ("engine", "plugin", "worker"))}
+OF_THE_COMMAND_LINE |= {"eval/lmms_model.py", *(f"vllm/{name}.py" for name in ("engine", "plugin", "worker"))}
 OF_THE_COMMAND_LINE |= {"analysis/export.py", "analysis/calibration/maskcd.py"}
 
 

@@ -20,8 +20,7 @@ import yaml
 from sira_cli.analysis.sweep.report import SweepReport, by_captions
 from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scenes import STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
-from sira_cli.demo.world import OBJECTS, PLACES
+from sira_cli.demo.scenes import OBJECTS, PLACES, STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import support
 from tools.comparison import Comparison

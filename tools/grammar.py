@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable
 
 from sira_cli.demo.questions import NUMBERS, article, mentions
-from sira_cli.demo.scenes import SIDE, Scene
-from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, SIDE, Scene
 
 
 def _any(words: Iterable[str]) -> str:

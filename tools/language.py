@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sira_cli.demo.questions import LEXICON, NUMBERS, article, caption, choose, place_of, yes_no_question
-from sira_cli.demo.scenes import Scene, make_scene
-from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, Scene, make_scene
 from sira_cli.eval.benchmark import ONE_WORD
 
 CAPTION_PROMPTS = (

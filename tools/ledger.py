@@ -22,7 +22,7 @@ from typing import Any
 
 from sira_cli.analysis import compare as comparing
 from sira_cli.demo.measure import markdown
-from sira_cli.demo.world import OBJECTS
+from sira_cli.demo.scenes import OBJECTS
 from sira_cli.run.ledger import Ledger
 
 ROOT = Path(__file__).parent.parent

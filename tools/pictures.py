@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sira_cli.demo.scenes import SIDE, TRAINING_SEEDS, Scene, make_scene, render
-from sira_cli.demo.world import COLORS, OBJECTS
+from sira_cli.demo.scenes import COLORS, OBJECTS, SIDE, TRAINING_SEEDS, Scene, make_scene, render
 from tools.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS
 from tools.stage import Progress
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import attrgetter
@@ -32,16 +32,15 @@ from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from sira_cli.eval.answers import Answers
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
     from sira_cli.eval.report import EvalReport, MethodRow
-    from sira_cli.eval.statistics import Figure
     from sira_cli.look.verify import Verify
     from sira_cli.methods.base import Method
     from sira_cli.models.preset import Preset
-    from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
 
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
@@ -61,8 +60,7 @@ class EvalOptions:
 
     images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Ask about the pictures in this folder.")] = None
     answers: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[LABEL=]FILE...", help="Score these answers, sira's own or others."),
+        list[str] | None, typer.Option(metavar="[LABEL=]FILE...", help="Score these answers, sira's own or others.")
     ] = None
     option: Annotated[
         list[str] | None,
@@ -74,12 +72,10 @@ class EvalOptions:
     batch_size: BatchSizeOption = None
     engine: Annotated[Literal["local", "vllm"], typer.Option(help="Decode here, or in vLLM (docs/vllm.md).")] = "local"
     limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures."),
+        int | None, typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures.")
     ] = None
     shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Ask only part I of N; score all with --answers."),
+        str | None, typer.Option(metavar="I/N", help="Ask only part I of N; score all with --answers.")
     ] = None
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
@@ -87,10 +83,7 @@ class EvalOptions:
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Keep answers here, to resume a stopped run, and report.json.",
+            "-o", "--output", metavar="FOLDER", help="Keep answers here, to resume a stopped run, and report.json."
         ),
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
@@ -104,15 +97,22 @@ class EvalOptions:
     verbose: Verbose = 0
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A benchmark, the folder of its pictures, and that of its answers and figures."""
+
+    benchmark: Benchmark
+    images: Path
+    output: Path | None
+
+
 @with_options()
 def evaluate(
     names: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME,...", help=f"{', '.join(CARDS)}.", show_default=False),
+        str | None, typer.Argument(metavar="NAME,...", help=f"{', '.join(CARDS)}.", show_default=False)
     ] = None,
     paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PATH", help="The benchmark's files or folder.", show_default=False),
+        list[Path] | None, typer.Argument(metavar="PATH", help="The benchmark's files or folder.", show_default=False)
     ] = None,
     *,
     options: EvalOptions,
@@ -131,19 +131,25 @@ def evaluate(
         return
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.option or (), answered=bool(options.answers))
+    sources: Sequence[AnswerFiles] = ()
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards
         files = card.files_in(paths or [])
-        sources = _check(options, model, decoding, files if card.several else ())
+        _check(options, model, decoding)
+        if options.answers:
+            from sira_cli.eval.answers import find_files
+
+            sources = find_files(options.answers, files if card.several else ())
         benchmark = card.open(files, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens))
         asked = [Asked(benchmark, options.images or Path(), options.output)]
     else:
-        folder = _check_folder(paths or [], options)
-        asked = [_in_folder(card, folder, given[card.name], options, decoding) for card in cards]
+        _check_folder(paths or [], options)
+        _check(options, model, decoding)
+        asked = [_in_folder(card, (paths or [])[0], given[card.name], options, decoding) for card in cards]
     for one in asked:
-        one.check_report(options.overwrite)
+        _check_report(one, options.overwrite)
     if options.answers:
-        reports = [_show(benchmark, *_read(benchmark, sources, options, model), options.output, options)]
+        reports = [_show(asked[0], *_read(asked[0].benchmark, sources, options, model), options)]
     else:
         reports = _ask(asked, options, model, decoding)
     if failed := {failure.picture for report in reports for failure in report.failures}:
@@ -156,82 +162,47 @@ def _list(cards: list[Card]) -> None:
     for card in cards or CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         data = "coco_pope_*.json" if card.several else f"{card.folder}/"
-        for name, value in (
-            ("command", f"sira eval {card.name} {data} --images PICTURES/"),
-            ("figures", card.figures),
-            ("files", card.files),
-            ("size", card.size),
-            ("licence", card.licence),
-            ("from", card.url),
-        ):
+        rows = {
+            "command": f"sira eval {card.name} {data} --images PICTURES/",
+            "figures": card.figures,
+            "files": card.files,
+            "size": card.size,
+            "licence": card.licence,
+            "from": card.url,
+        }
+        if cards:
+            rows["answers"] = f"{card.answers}; sira's own; or lmms-eval's samples"
+            rows |= {"note": card.note} if card.note else {}
+        for name, value in rows.items():
             print(f"  {name:8} {value}")
-        if not cards:
-            continue
-        print(f"  answers  {card.answers}; sira's own; or lmms-eval's samples")
-        if card.note:
-            print(f"  note     {card.note}")
-        for option in card.options:
-            values = "|".join(option.choices) or "TEXT"
+        for option in card.options if cards else ():
             default = f" (default: {option.default.strip()})" if option.default else ""
-            print(f"  --option {option.name}={values}\n           {option.help}{default}")
+            print(f"  --option {option.name}={'|'.join(option.choices) or 'TEXT'}\n           {option.help}{default}")
     names = ",".join(card.name for card in cards or CARDS.values())
     print(f"try it:    sira demo --export scenes && sira eval {names} scenes -p demo")
 
 
-def _check(
-    options: EvalOptions, model: ModelOptions, decoding: DecodingOptions, questions: Sequence[Path]
-) -> Sequence[AnswerFiles]:
-    """Check the options for one benchmark, and return the files to score; empty if the model is to be asked."""
+# What is refused before anything is read.
+
+
+def _check(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
+    """Check options that exclude each other, --shard, --output, and --details, which replaces only earlier details."""
+    from sira_cli.pictures.find import Shard
+    from sira_cli.pictures.rows import read_rows
+
+    output, details = options.output, options.details
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers:
         runs = ("verify", "batch_size", "engine", "shard", "overwrite", "retry_errors")
-        groups: list[tuple[Any, Callable[[str], bool]]] = [
-            (options, runs.__contains__),
-            (model, lambda name: name not in ("preset", "model")),  # --paper needs the model's name
-            (decoding, lambda name: True),
-        ]
-        idle = (
-            "--set" if field.name == "settings" else f"--{field.name.replace('_', '-')}"
-            for group, is_for_runs in groups
-            for field in fields(group)
-            if is_for_runs(field.name) and getattr(group, field.name) != field.default
-        )
-        if (name := next(idle, None)) is not None:
-            raise SettingsError(f"{name} is for runs: leave it out, or give --images instead of --answers")
-    _check_output(options)
-    if not options.answers:
-        return ()
-    from sira_cli.eval.answers import find_files
-
-    return find_files(options.answers, questions)
-
-
-def _check_folder(paths: Sequence[Path], options: EvalOptions) -> Path:
-    """Check the options for a folder of benchmarks, and return it."""
-    if len(paths) != 1:
-        raise SettingsError(
-            "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
-            f"or one PATH, a folder of benchmarks: got {len(paths)}"
-        )
-    if given := [name for name in ("images", "answers", "shard", "details") if getattr(options, name)]:
-        raise SettingsError(
-            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
-        )
-    _check_output(options)
-    if not paths[0].is_dir():
-        raise SettingsError(f"{paths[0]}: is not a folder")
-    return paths[0]
-
-
-def _check_output(options: EvalOptions) -> None:
-    """Check --shard, --output and --details, which replaces only earlier details."""
-    from sira_cli.pictures.rows import read_rows
-
-    output, details = options.output, options.details
+        known = ("preset", "model")  # --paper needs the model's name
+        for group in (options, model, decoding):
+            for field in fields(group):
+                for_runs = field.name in runs if group is options else field.name not in known
+                if for_runs and getattr(group, field.name) != field.default:
+                    name = "set" if field.name == "settings" else field.name.replace("_", "-")
+                    raise SettingsError(f"--{name} is for runs: leave it out, or give --images instead of --answers")
     if options.shard is not None:
-        from sira_cli.pictures.find import Shard
-
         Shard.parse(options.shard)
     if details is not None:
         if details.parent != output or details.is_dir():  # the output folder itself is created if needed
@@ -247,24 +218,34 @@ def _check_output(options: EvalOptions) -> None:
         raise SettingsError("--shard needs --output FOLDER")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A benchmark, the folder of its pictures, and that of its answers and figures."""
+def _check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
+    """Check the options for a folder of benchmarks."""
+    if len(paths) != 1:
+        raise SettingsError(
+            "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
+            f"or one PATH, a folder of benchmarks: got {len(paths)}"
+        )
+    if given := [name for name in ("images", "answers", "shard", "details") if getattr(options, name)]:
+        raise SettingsError(
+            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
+        )
+    if not paths[0].is_dir():
+        raise SettingsError(f"{paths[0]}: is not a folder")
 
-    benchmark: Benchmark
-    images: Path
-    output: Path | None
 
-    def check_report(self, overwrite: bool) -> None:
-        """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-        if self.output is None or overwrite or not (path := self.output / "report.json").exists():
-            return
-        try:
-            there = json.loads(path.read_bytes())["benchmark"]
-        except (OSError, ValueError, KeyError, TypeError):
-            there = "something else"
-        if there != self.benchmark.name:
-            raise SettingsError(f"--output: {path} holds the report of {there}: give another folder")
+def _check_report(asked: Asked, overwrite: bool) -> None:
+    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
+    if asked.output is None or overwrite or not (path := asked.output / "report.json").exists():
+        return
+    try:
+        before = json.loads(path.read_bytes())["benchmark"]
+    except (OSError, ValueError, KeyError, TypeError):
+        before = "something else"
+    if before != asked.benchmark.name:
+        raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
+
+
+# Answers, from files or from a model.
 
 
 def _in_folder(
@@ -287,7 +268,7 @@ def _read(
 ) -> tuple[list[Answers], str]:
     """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
     from sira_cli.eval.answers import read_each
-    from sira_cli.eval.paper import find_model
+    from sira_cli.eval.report import find_model
 
     answers = read_each(benchmark, sources, not options.no_controls)
     if not options.paper:
@@ -305,12 +286,18 @@ def _ask(
     asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions
 ) -> list[EvalReport]:
     """Ask one model all questions of some benchmarks, and show the figures of each; a shard has none."""
-    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of
-    from sira_cli.eval.paper import find_model
+    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
+    from sira_cli.eval.report import find_model
+    from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 
     pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
-    methods, lvlm = _methods(model, decoding, not options.no_controls, pictures)
+    names = with_controls(method_names(decoding.method), not options.no_controls)
+    methods, lvlm = choose_each(names, model, decoding), None
+    note_idle(decoding, next(iter(methods.values()))[0])
+    if decoding.method.strip() == ALL:  # those that the model can run, which is loaded to find them
+        lvlm = load_model(methods["greedy"][0], model, methods["greedy"][1], pictures=pictures)
+        methods = able(lvlm, methods)
     looks = _looks(options, decoding, methods)
     preset, first = next(iter(methods.values()))
 
@@ -335,12 +322,9 @@ def _ask(
         )
         for one in asked
     ]
-    if options.engine != "local":
-        from sira_cli.models import combinations
-
-        for name, (own, method) in methods.items():
-            if name not in evaluations[0].not_run:
-                combinations.check(own, method, verify=options.verify, engine=options.engine)
+    for name, (own, method) in methods.items() if options.engine != "local" else ():
+        if name not in evaluations[0].not_run:
+            combinations.check(own, method, verify=options.verify, engine=options.engine)
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
     for one, evaluation in zip(asked, evaluations, strict=True):
@@ -355,26 +339,8 @@ def _ask(
             continue
         if len(asked) > 1 and not options.json:
             table_console().print(one.benchmark.name.upper(), style="bold")
-        reports.append(_show(one.benchmark, evaluation.answers, paper, one.output, options))
+        reports.append(_show(one, evaluation.answers, paper, options))
     return reports
-
-
-def _methods(
-    model: ModelOptions, decoding: DecodingOptions, controls: bool, pictures: Sequence[Picture]
-) -> tuple[dict[str, tuple[Preset, Method]], Lvlm | None]:
-    """Return the methods to be asked, the controls first, each with its preset.
-
-    With --method all, these are the methods that the model can run; to find them, it is loaded, and also returned.
-    """
-    from sira_cli.eval.evaluation import with_controls
-
-    chosen = choose_each(with_controls(method_names(decoding.method), controls), model, decoding)
-    note_idle(decoding, next(iter(chosen.values()))[0])
-    if decoding.method.strip() != ALL:
-        return chosen, None
-    preset, greedy = chosen["greedy"]
-    lvlm = load_model(preset, model, greedy, pictures=pictures)
-    return able(lvlm, chosen), lvlm
 
 
 def _looks(
@@ -386,7 +352,7 @@ def _looks(
     from sira_cli.look.verify import Verify
     from sira_cli.models import combinations
 
-    look, found = Verify(mode=options.verify), {}
+    look, looks = Verify(mode=options.verify), {}
     named = [name for name in method_names(decoding.method) if name in methods]
     note_threshold(look, methods[named[0]][0])
     for name in named:
@@ -396,18 +362,20 @@ def _looks(
             if decoding.method.strip() != ALL:
                 raise
             note(f"{name} has no second look: {error}")
-            continue
-        found[name] = look
-    return found
+        else:
+            looks[name] = look
+    return looks
 
 
-def _show(
-    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, options: EvalOptions
-) -> EvalReport:
+# Figures.
+
+
+def _show(asked: Asked, answers: Sequence[Answers], paper: str, options: EvalOptions) -> EvalReport:
     """Write report.json and the details of counting, and print the figures."""
     from sira_cli.eval.report import EvalReport
     from sira_cli.files import make_folder, replacing
 
+    benchmark, output = asked.benchmark, asked.output
     report = EvalReport.of(benchmark, answers, paper)
     if output is not None:
         make_folder(output)
@@ -428,67 +396,58 @@ def _show(
 
 def print_report(report: EvalReport) -> None:
     """Print the report to stdout; in a file, nothing is wrapped."""
-    from rich.measure import Measurement
-
     out = table_console()
-    for names, rows in _tables(report):
-        short = [name for name in names if name not in EXTRAS]
-        fewer = ((short[:count], False) for count in range(len(short), 0, -1))
-        for shown, intervals in ((names, True), (short, True), *fewer):
-            table = _table(report, rows, shown, intervals, out.width // 3)
-            if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
-                break
-        out.print(table)
-        if len(shown) < len(short):
-            out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", soft_wrap=True)
-        for part in dict.fromkeys(row.part for row in rows):
-            if part in report.stand_ins:
-                note = f"{part}: NOT the official figures: {report.stand_ins[part]}"
-                out.print(note, style="bold", soft_wrap=True)
+    tables: dict[tuple[str, ...], list[MethodRow]] = {}  # by the figures' names
+    for row in report.rows:
+        tables.setdefault(tuple(row.figures), []).append(row)
+    for names, rows in tables.items():
+        _print_table(out, report, rows, names)
+        for part in dict.fromkeys(row.part for row in rows if row.part in report.stand_ins):
+            out.print(f"{part}: NOT the official figures: {report.stand_ins[part]}", style="bold", soft_wrap=True)
     for line in report.remarks():
         out.print(with_options_named(line), soft_wrap=True)
 
 
-def _tables(report: EvalReport) -> list[tuple[list[str], list[MethodRow]]]:
-    """Group rows that have the same figures, with the figures' names."""
-    tables: dict[tuple[str, ...], list[MethodRow]] = {}
-    for row in report.rows:
-        tables.setdefault(tuple(row.figures), []).append(row)
-    return [(list(names), rows) for names, rows in tables.items()]
+def _print_table(out: Console, report: EvalReport, rows: list[MethodRow], names: Sequence[str]) -> None:
+    """Print a table; on a narrow terminal without EXTRAS, then without intervals, then without the last figures."""
+    from rich.measure import Measurement
+
+    short = [name for name in names if name not in EXTRAS]
+    for shown, intervals in (names, True), (short, True), *((short[:end], False) for end in range(len(short), 0, -1)):
+        table = _table(report, rows, shown, intervals, out.width // 3)
+        if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
+            break
+    out.print(table)
+    if len(shown) < len(short):
+        out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", soft_wrap=True)
 
 
-def _table(report: EvalReport, rows: list[MethodRow], names: list[str], intervals: bool, widest: int) -> Table:
+def _table(report: EvalReport, rows: list[MethodRow], names: Sequence[str], intervals: bool, widest: int) -> Table:
     """Make a table of some figures; names of methods are wrapped at `widest` characters."""
     from rich.text import Text
 
-    from sira_cli.eval.report import p_text
+    from sira_cli.eval.report import AUTHORS
 
-    compared = ["p"] if report.tests else []
-    table = new_table("", figures=(*names, *compared), tight=True)
+    table = new_table("", figures=[*names, *["p"] * bool(report.tests)], tight=True)
     labels, *figures = table.columns
     labels.overflow, labels.max_width = "fold", max(widest, 12)
     for column in figures:
         column.no_wrap = True
-
-    def add(
-        row: MethodRow,
-        label: str,
-        figures: Mapping[str, Figure | float],
-        sign: str = "",
-        p: str = "",
-        style: str = "dim",
-    ) -> None:
-        shown = [row.text(figures[name], sign + report.digits(name)) if name in figures else "" for name in names]
-        cells = shown if intervals else [cell.partition(" ")[0] for cell in shown]
-        table.add_row(Text(label), *cells, *(p for _ in compared), style=style)
-
     for group, own in groupby(rows, key=attrgetter("group")):
         table.add_section()
         table.add_row(Text(group, "bold"))
         for row in own:
-            add(row, f"  {row.label}", row.figures, p=p_text(row.p), style="")
+            p = "" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "<0.001"
+            lines: list[tuple[str, Mapping[str, Any], str, str, str]] = [(f"  {row.label}", row.figures, "", p, "")]
             if row.differences and row.method not in report.not_run:
-                add(row, f"    - {report.labels[report.first]}", row.differences, sign="+")
-            for source, printed in row.printed.items():
-                add(row, "    " + source.replace("paper", "in the paper"), printed)
+                lines.append((f"    - {report.labels[report.first]}", row.differences, "+", "", "dim"))
+            if row.paper is not None:
+                source = ", ".join(filter(None, ["in the paper", row.paper_mark]))
+                lines.append((f"    {source}", row.paper, "", "", "dim"))
+            if row.published is not None:
+                lines.append((f"    {AUTHORS}", row.published, "", "", "dim"))
+            for label, values, sign, last, style in lines:
+                cells = [row.text(values[name], sign + report.digits(name)) if name in values else "" for name in names]
+                cells = cells if intervals else [cell.partition(" ")[0] for cell in cells]
+                table.add_row(Text(label), *cells, *[last] * bool(report.tests), style=style)
     return table

@@ -1,7 +1,6 @@
 """The drawn world, and decoders' texts about it: no downloads.
 
-world            kinds of places and objects: colours, co-occurrence (the data are in `world.json`)
-scenes           a scene's exact content from a seed, and its picture
+scenes           kinds of places and objects (`world.json`), scenes from seeds, and their pictures
 questions        captions, the objects that a text mentions, and POPE-style questions about scenes
 measure          decoders on scenes: their texts, counts, figures and tables
 export           scenes as the files of POPE, COCO and AMBER

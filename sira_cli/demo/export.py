@@ -1,29 +1,21 @@
-"""Scenes as the files of benchmarks, so that these run end to end without downloads.
+"""Scenes as the files of benchmarks, so that these run end to end without downloads; equal scenes give equal bytes.
 
-| folder | content |
-|---|---|
-| `images/` | the pictures, lossless, named after the scenes' seeds |
-| `pope/` | a question file for each of POPE's splits |
-| `coco/` | `ids.txt`, and `annotations/` with objects and reference captions, from which CHAIR takes the truth |
-| `amber/` | AMBER's data folder: queries, annotations, relations, safe words |
-| `repope/` | POPE's questions without those about faint objects |
-
-The same scenes give the same bytes.
+`images/`: the pictures, named after the scenes' seeds. `pope/`: a question file per split; `repope/`: the same without
+questions about faint objects. `coco/`: `ids.txt` and `annotations/`, for CHAIR. `amber/`: AMBER's data folder.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sira_cli.demo.questions import NUMBERS, SPLITS, Questions, article, caption, yes_no_question
-from sira_cli.demo.scenes import SIDE, Scene, render
-from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, SIDE, Scene, render
 from sira_cli.eval.coco import HEADS
 from sira_cli.files import make_folder, write_whole
 
@@ -60,10 +52,14 @@ def export(
     named = {file_name(scene): scene for scene in scenes}
     for split, rows in _pope(scenes).items():
         clear = [row for row in rows if not _faint(named[row["image"]], row["text"])]
-        write(f"pope/scenes_pope_{split}.json", _lines(rows))
-        write(f"repope/scenes_repope_{split}.json", _lines(clear))
-    write("coco/annotations/instances_val2014.json", json.dumps(_instances(scenes, areas)))
-    write("coco/annotations/captions_val2014.json", json.dumps(_captions(scenes)))
+        for name, asked in (("pope", rows), ("repope", clear)):
+            write(f"{name}/scenes_{name}_{split}.json", "".join(json.dumps(row) + "\n" for row in asked))
+    images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
+    head = {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
+    texts = [(scene.seed, text) for scene in scenes for text in _references(scene)]
+    references = [{"id": place, "image_id": seed, "caption": text} for place, (seed, text) in enumerate(texts, start=1)]
+    write("coco/annotations/instances_val2014.json", json.dumps(head | _instances(scenes, areas)))
+    write("coco/annotations/captions_val2014.json", json.dumps(head | {"annotations": references}))
     for name, content in _amber(scenes).items():
         write(f"amber/{name}", content)
 
@@ -71,10 +67,6 @@ def export(
 def file_name(scene: Scene) -> str:
     """Return the name of a scene's picture; like COCO's, it ends in the image id, which is the scene's seed."""
     return f"scene_{scene.seed:012d}.png"
-
-
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _pope(scenes: Sequence[Scene]) -> dict[str, Rows]:
@@ -112,14 +104,7 @@ def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str
                 rows.append({**row, "bbox": [x0, y0, x1 - x0, y1 - y0], "area": area, "iscrowd": 0})
     # The world has no supercategories, but readers of COCO's files expect some.
     categories = [{"id": number, "name": name, "supercategory": "object"} for name, number in numbers.items()]
-    return {**_head(scenes), "annotations": rows, "categories": categories}
-
-
-def _captions(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """Return two reference captions per scene."""
-    texts = [(scene.seed, text) for scene in scenes for text in _references(scene)]
-    rows = [{"id": number, "image_id": seed, "caption": text} for number, (seed, text) in enumerate(texts, start=1)]
-    return {**_head(scenes), "annotations": rows}
+    return {"annotations": rows, "categories": categories}
 
 
 def _references(scene: Scene) -> Iterator[str]:
@@ -134,12 +119,6 @@ def _references(scene: Scene) -> Iterator[str]:
         noun = name if one else OBJECTS[name].plural
         phrases.append(f"{article(color) if one else NUMBERS[len(things)]} {color} {noun}")
     yield f"{article(scene.place).capitalize()} {scene.place} with {', '.join(phrases)}."
-
-
-def _head(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """Return the first fields of COCO's annotation files."""
-    images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
-    return {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
 
 
 # AMBER (Wang et al. 2023).
@@ -170,10 +149,14 @@ def _amber(scenes: Sequence[Scene]) -> dict[str, str]:
         "query/query_generative": queries[: len(scenes)],
         "query/query_discriminative": queries[len(scenes) :],
     }
+    # AMBER's counters: of captions; of all questions, attributes (state, number, action), relations, hallucinations.
+    counters = ["chair", "safe_cover", "hallu_cover", "non_hallu"]
+    for dimension in ("", "as_", "an_", "aa_", "asso_", "ha_"):
+        counters += [f"{dimension}qa_{count}" for count in ("correct", "no", "ans_no")]
     return {f"{name}.json": json.dumps(content, indent=4) for name, content in files.items()} | {
         # Nouns are single words there: of a traffic light, "light" remains. AMBER has the same word on its list.
         "safe_words.txt": "light\n",
-        "metrics.txt": _metrics(),
+        "metrics.txt": "".join(f"{name}_score=0\n{name}_num=0.001\n" for name in counters),
     }
 
 
@@ -217,12 +200,3 @@ def _relations(scene: Scene) -> Iterator[Row]:
     for one, other in zip(left[:1], right[:1], strict=False):
         yield "discriminative-relation", f"Is the {one} to the left of the {other} in this image?", True
         yield "relation", f"Is the {other} to the left of the {one} in this image?", False
-
-
-def _metrics() -> str:
-    """Return the start values of AMBER's counters; denominators are not zero."""
-    names = ["chair", "safe_cover", "hallu_cover", "non_hallu"]
-    # All questions, then attributes (state, number, action), relations (association), hallucinations.
-    for dimension in ("", "as_", "an_", "aa_", "asso_", "ha_"):
-        names += [f"{dimension}qa_{count}" for count in ("correct", "no", "ans_no")]
-    return "".join(f"{name}_score=0\n{name}_num=0.001\n" for name in names)

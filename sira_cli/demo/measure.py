@@ -71,10 +71,16 @@ def measure(
             todo = [scene for scene in batch if names[scene] not in units]
             drawn |= {scene: render(scene)[0] for scene in todo if scene not in drawn}
             pictures = [drawn[scene] for scene in todo]
-            captions = _texts(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
-            answers = _answers(lvlm, pictures, [asked[scene] for scene in todo])
-            texts = {names[scene]: [text, *rest] for scene, text, rest in zip(todo, captions, answers, strict=True)}
-            units.add(texts)
+            captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
+            shown = [drawn[scene] for scene in todo for _ in asked[scene]]
+            prompts = [yes_no_question(question.name) for scene in todo for question in asked[scene]]
+            answers = iter(texts_of(lvlm, shown, prompts, "ask"))
+            units.add(
+                {
+                    names[scene]: [text, *islice(answers, len(asked[scene]))]
+                    for scene, text in zip(todo, captions, strict=True)
+                }
+            )
             for scene in batch:
                 caption, *rest = units[names[scene]]
                 count(tallies, name, scene, caption, asked[scene], rest)
@@ -120,14 +126,7 @@ def count(
             add_answer(tallies[split][method], picture, f"{picture}/{number}", text, question.expected)
 
 
-def _answers(lvlm: Lvlm, pictures: Sequence[Image.Image], asked: Sequence[Sequence[SceneQuestion]]) -> list[list[str]]:
-    shown = [picture for picture, questions in zip(pictures, asked, strict=True) for _ in questions]
-    prompts = [yes_no_question(question.name) for questions in asked for question in questions]
-    rest = iter(_texts(lvlm, shown, prompts, "ask"))
-    return [[*islice(rest, len(questions))] for questions in asked]
-
-
-def _texts(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
+def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one by one if the method takes one at a time."""
     asking, texts = TASKS[task](lvlm.preset, lvlm.decoder, ""), list[str]()
     for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):

@@ -16,6 +16,7 @@ import numpy as np
 
 from sira_cli.analysis.sweep.questions import Question, QuestionSet
 from sira_cli.demo.scenes import (
+    OBJECTS,
     TRAINING_SEEDS,
     VALIDATION_SEEDS,
     Scene,
@@ -23,7 +24,6 @@ from sira_cli.demo.scenes import (
     make_scene,
     scene_picture,
 )
-from sira_cli.demo.world import OBJECTS
 from sira_cli.eval.figures import mention_counts
 from sira_cli.eval.statistics import Counts
 from sira_cli.pictures.picture import Picture

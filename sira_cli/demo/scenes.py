@@ -1,25 +1,30 @@
-"""Scenes of the drawn world: their exact contents, and their pictures.
+"""The drawn world of the bundled model, its scenes with their exact contents, and their pictures.
 
-A seed decides everything. As in photographs, evidence is sometimes weak: an object may be small, faint, or mostly
-hidden by another. It still counts as in the picture.
+The kinds of places and objects lie in `world.json`: a glyph is a list of shapes in a unit square (x to the right, y
+down), drawn in order. A shape's tone is `main` (the object's colour), `dark` or `light` (shades of it), or a fixed one.
+A seed decides a scene. As in photographs, evidence is sometimes weak: an object may be small, faint, or mostly hidden
+by another. It still counts as in the picture.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sira_cli.demo.world import COLORS, FIXED, OBJECTS, PLACES, Rgb, Shape
 from sira_cli.errors import PictureError
 from sira_cli.pictures.picture import Picture, Source
 
 SIDE = 384  # pixels
 MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
 Where = Literal["left", "middle", "right"]
+FORMS = ("rect", "ellipse", "polygon", "line")
+Rgb = tuple[int, int, int]
 
 # Three ranges of seeds that do not overlap.
 TRAINING_SEEDS = range(1_000_000)
@@ -31,6 +36,61 @@ STRAY = 0.2  # share of scenes with an object that does not belong there
 WEAK = 0.3  # share of objects that give weak evidence
 KEPT = 0.25  # factor on a typical object's probability where co-occurrence is broken
 MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise the object is left out
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A part of a glyph."""
+
+    form: str  # one of FORMS
+    at: tuple[float, ...]  # for `rect` and `ellipse` x0, y0, x1, y1; for `polygon` and `line` x, y, x, y, ...
+    tone: str = "main"  # its filling
+    width: float = 0.08  # of a line, as a share of the glyph's shorter side
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object."""
+
+    plural: str
+    size: tuple[float, float]  # width and height, as shares of the picture's side
+    colors: tuple[str, ...]  # its possible colours, the commonest first
+    where: Literal["ground", "wall", "air"]  # it stands on the `ground`, hangs on the `wall` or flies in the `air`
+    glyph: tuple[Shape, ...]
+    synonyms: tuple[str, ...]  # other words for it in questions and captions of other sources
+
+
+@dataclass(frozen=True)
+class Place:
+    """A kind of place."""
+
+    objects: dict[str, float]  # probability of each typical object: the prior that a model learns
+    # above, below: colours of the wall or sky, and of the floor or ground
+    above: Rgb
+    below: Rgb
+    horizon: float  # the border between them, from the top, as a share of the height
+    marks: tuple[Shape, ...]  # other parts of the background; not objects
+
+
+def _read(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a kind or a place: lists are tuples, shapes are read."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    for name in {"glyph", "marks"} & row.keys():
+        fields[name] = tuple(
+            Shape(form, tuple(shape[form]), shape.get("tone", "main"), shape.get("width", 0.08))
+            for shape in row[name]
+            for form in FORMS
+            if form in shape
+        )
+    return fields
+
+
+_DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
+
+COLORS: dict[str, Rgb] = {name: tuple(values) for name, values in _DATA["colors"].items()}
+FIXED: dict[str, Rgb] = {name: tuple(values) for name, values in _DATA["fixed_tones"].items()}
+OBJECTS = {name: Kind(**_read(row)) for name, row in _DATA["objects"].items()}
+PLACES = {name: Place(**_read(row)) for name, row in _DATA["places"].items()}
 
 
 @dataclass(frozen=True)
@@ -73,7 +133,9 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
     place = str(rng.choice(list(PLACES)))
     things: list[SceneObject] = []
     for name in _pick_objects(rng, place, broken):
-        color = _pick_color(rng, name)
+        colors = OBJECTS[name].colors
+        chances = np.array([2.0] + [1.0] * (len(colors) - 1))
+        color = str(rng.choice(list(colors), p=chances / chances.sum()))
         count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
         weakness = str(rng.choice(["none", "small", "faint", "hidden"], p=[1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]))
         for _ in range(count):
@@ -97,7 +159,8 @@ def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
         silhouette = Image.new("L", (x1 - x0, y1 - y0))
         painted = image.crop(thing.box)
         stencil, brush = ImageDraw.Draw(silhouette), ImageDraw.Draw(painted)
-        tones = _tones(_jitter(rng, COLORS[thing.color], 10))
+        main = _jitter(rng, COLORS[thing.color], 10)
+        tones = {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
         for shape in OBJECTS[thing.name].glyph:
             box = (0, 0, x1 - x0, y1 - y0)
             _draw(brush, shape, box, tones.get(shape.tone) or FIXED[shape.tone])
@@ -119,12 +182,6 @@ def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[st
         elif rng.random() < STRAY:
             chosen.append(str(rng.choice(others)))
     return [str(name) for name in rng.permutation(chosen)]
-
-
-def _pick_color(rng: np.random.Generator, name: str) -> str:
-    colors = OBJECTS[name].colors
-    chances = np.array([2.0] + [1.0] * (len(colors) - 1))
-    return str(rng.choice(list(colors), p=chances / chances.sum()))
 
 
 def _put(
@@ -192,10 +249,6 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int
         draw.line(list(zip(xs, ys, strict=True)), fill=fill, width=width, joint="curve")
 
 
-def _tones(main: Rgb) -> dict[str, Rgb]:
-    return {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
-
-
 def _mix(one: Rgb, other: Rgb, share: float) -> Rgb:
     red, green, blue = (round(a + share * (b - a)) for a, b in zip(one, other, strict=True))
     return red, green, blue
@@ -207,7 +260,7 @@ def _jitter(rng: np.random.Generator, color: Rgb, amount: int = 14) -> Rgb:
 
 
 def looks_drawn(picture: Picture) -> bool:
-    """Return whether a file looks like a rendered scene: it has the size of one, and few colours."""
+    """Return whether a file looks like a rendered scene, by its size and few colours."""
     if not picture.is_here():
         return False
     try:

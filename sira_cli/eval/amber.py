@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import ONE_WORD, Ask, Benchmark, Part, Texts
-from sira_cli.eval.similarity import Similarity
+from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Part, Texts
+from sira_cli.eval.cards import DIMENSIONS
+from sira_cli.eval.similarity import Similarity, find_similarity
 from sira_cli.eval.statistics import Counts, Denominators, Tally
-from sira_cli.language.language import Language
+from sira_cli.language.language import Language, find_language
 from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]
@@ -28,7 +29,7 @@ GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),
     "discriminative": ("discriminative", "existence", "attribute", "state", "number", "action", "relation"),
 }
-DIMENSIONS = {  # by `type` in annotations.json
+GROUPS_OF = {  # by `type` in annotations.json
     "generative": ("generative",),
     "discriminative-hallucination": ("discriminative", "existence"),
     "discriminative-attribute-state": ("discriminative", "attribute", "state"),
@@ -72,7 +73,7 @@ class Annotated:
     @property
     def groups(self) -> tuple[str, ...]:
         """The groups that count an answer."""
-        return DIMENSIONS.get(self.kind, OTHERWISE)
+        return GROUPS_OF.get(self.kind, OTHERWISE)
 
     def is_right(self, response: str) -> bool:
         """Return whether an answer to a question is the true one; only `Yes` and `No` are answers."""
@@ -96,7 +97,7 @@ class Lexicon:
     relation: Mapping[str, tuple[str, ...]]  # for each annotated word, other words that name the same thing
     safe: frozenset[str]  # words that are never counted as hallucinated, whatever the picture shows
 
-    @cached_property
+    @functools.cached_property
     def vocabulary(self) -> frozenset[str]:
         """All nouns that count; others are ignored."""
         return frozenset(self.relation).union(*self.relation.values())
@@ -193,36 +194,19 @@ class Amber(Benchmark):
 
         return cls(tuple(map(part, parts)), annotations, lexicon, language, similarity, reduced)
 
-    def only(self, group: str) -> Amber:
-        """Return one dimension of the questions: `existence`, `attribute` or `relation`, with its subgroups."""
-        parts = []
-        for part in self.parts:
-            asks = tuple(ask for ask in part.asks if group in self.annotations[ask.id].groups)
-            inside = {name for ask in asks for name in self.annotations[ask.id].groups} - {"discriminative"}
-            if asks:
-                parts.append(replace(part, asks=asks, groups=tuple(name for name in part.groups if name in inside)))
-        if not parts:
-            raise SettingsError(f"`task=` {group}: no such question in AMBER's folder")
-        return replace(self, parts=tuple(parts))
-
-    def picked(self, ids: Sequence[int]) -> Amber:
-        """Return the queries with some ids."""
-        wanted = {str(id_) for id_ in ids}
-        if unknown := next((id_ for id_ in wanted if id_ not in self.annotations), ""):
-            raise DataError(f"id {unknown} is not AMBER's: expected 1 to {len(self.annotations)}")
-        parts = (replace(part, asks=tuple(ask for ask in part.asks if ask.id in wanted)) for part in self.parts)
-        picked = replace(self, parts=tuple(part for part in parts if part.asks))
-        if not picked.parts:
-            raise SettingsError(f"`ids=`: no query of {' or '.join(part.name for part in self.parts)} among them")
-        return picked
+    def keeping(self, keep: Callable[[Ask], bool], refusal: str, without: str = "") -> Amber:
+        """Return some of the queries; without one group's figures."""
+        parts = (replace(part, asks=tuple(filter(keep, part.asks))) for part in self.parts)
+        groups = {part.name: tuple(name for name in part.groups if name != without) for part in self.parts}
+        kept = tuple(replace(part, groups=groups[part.name]) for part in parts if part.asks)
+        if not kept:
+            raise SettingsError(refusal)
+        return replace(self, parts=kept)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count answers by group; a question counts in its dimension and in `discriminative`."""
         tallies = {group: Tally() for group in part.groups}
-        for ask in part.asks:
-            if (text := texts.get(ask.id)) is None:
-                continue
-            annotated = self.annotations[ask.id]
+        for ask, annotated, text in self._answered(part, texts):
             if part.name == "generative":
                 counts = self._caption_counts(annotated, text)
                 right = not counts["hallucinated mentions"]
@@ -274,8 +258,9 @@ class Amber(Benchmark):
                     f"{part.name} are missing, and figures need all of them"
                 )
             if texts:
-                reduced = {id_: self.reduce(part, text) for id_, text in texts.items()}
-                answers[part.name] = reduced if self.reduced else texts
+                answers[part.name] = {
+                    id_: self.reduce(part, text) if self.reduced else text for id_, text in texts.items()
+                }
         if not answers:
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
@@ -283,10 +268,8 @@ class Amber(Benchmark):
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield how each answer was counted: a caption's words, or the expected answer of a question."""
-        for ask in part.asks:
-            if (text := texts.get(ask.id)) is None:
-                continue
-            annotated, row = self.annotations[ask.id], {"id": ask.id, "image": ask.picture}
+        for ask, annotated, text in self._answered(part, texts):
+            row = {"id": ask.id, "image": ask.picture}
             if part.name == "generative":
                 judged = self._judged(annotated, text)
                 yield {**row, "response": text, **{name: list(words) for name, words in vars(judged).items()}}
@@ -311,6 +294,11 @@ class Amber(Benchmark):
         captions = any(part.name == "generative" for part in self.parts)
         facts = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
         return facts | ({"reduced": "answers from elsewhere to their first word"} if self.reduced else {})
+
+    def _answered(self, part: Part, texts: Texts) -> Iterator[tuple[Ask, Annotated, str]]:
+        for ask in part.asks:
+            if (text := texts.get(ask.id)) is not None:
+                yield ask, self.annotations[ask.id], text
 
     def _judged(self, annotated: Annotated, text: str) -> Judged:
         nouns = self.language.nouns(text)
@@ -376,6 +364,38 @@ def _figures(group: str, total: Mapping[str, float], rounded: Callable[[float], 
 
 
 # AMBER's own files.
+
+
+def opened(path: Path, asking: Asking) -> Amber:
+    """Read AMBER as `sira eval` asks for it."""
+    find_data(path)  # before anything slow is imported
+    options = asking.options
+    task = options.get("task", "all")
+    captions, questions = task in ("generative", "all"), task != "generative"
+    reduced = options.get("reduce") == "yes"
+    if "prompt" in options and not captions:
+        raise SettingsError("`prompt=`: asks for captions: leave it out, or `task=`")
+    if reduced and all(source.own for source in asking.sources):
+        raise SettingsError("`reduce=` yes is for answers from other tools: sira's own are read that way: leave it out")
+    amber = Amber.of(  # questions need neither nouns nor vectors
+        path,
+        language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
+        similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
+        parts=PARTS[not captions : 1 + questions],
+        reduced=reduced,
+        **asking.given("suffix", "prompt"),
+    )
+    if "ids" in options:
+        ids = [str(number) for number in read_numbers(Path(options["ids"]))]
+        if unknown := [id_ for id_ in ids if id_ not in amber.annotations]:
+            raise DataError(f"id {unknown[0]} is not AMBER's: expected 1 to {len(amber.annotations)}")
+        names = " or ".join(part.name for part in amber.parts)
+        amber = amber.keeping(lambda ask: ask.id in ids, f"`ids=`: no query of {names} among them")
+    if task in DIMENSIONS:
+        groups = {id_: annotated.groups for id_, annotated in amber.annotations.items()}
+        refusal = f"`task=` {task}: no such question in AMBER's folder"
+        amber = amber.keeping(lambda ask: task in groups[ask.id], refusal, without="discriminative")
+    return replace(amber, parts=tuple(part.of_first_pictures(asking.limit) for part in amber.parts))
 
 
 def find_data(folder: Path) -> Path:

@@ -13,20 +13,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark, Part
-from sira_cli.pictures.rows import brief, read_rows, some, text_of
-from sira_cli.run.records import CONFIGURATION, LATER, hash_of
-
-if TYPE_CHECKING:
-    from sira_cli.run.lvlm import Lvlm
+from sira_cli.pictures.rows import Row, brief, read_rows, some, text_of
+from sira_cli.run.records import CONFIGURATION, LATER
 
 SAMPLE = "filtered_resps"  # the field that only lmms-eval's samples have
 ABOUT = ("question_id", "image_id", "question", "category")  # fields of a sample that are read besides its answer
-
-Placed = tuple[str, dict[str, Any]]  # where a row stands, and the row
+# Settings that decide a text and are not in every record of sira: a file of answers has one value of each.
+DECIDING = ("beta", "top_p", "num_beams", "quantization", "dtype", "settings")
+# Not every record has these, and the hash `settings` covers them.
+_COVERED = ("method_settings", *LATER)
+# Fields that are equal in all records of a method, in all parts, so that its figures describe one method.
+SAME = (*(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)), *DECIDING)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Answers:
         return replace(self, name=name, failures=failures, settings=settings, taken_from=self.name)
 
     def add(self, benchmark: Benchmark, part: Part, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give every ask of a part the part of its unit's text that counts, or the failure of its unit's record."""
+        """Take for every ask of a part the text that counts of its unit's record, or its failure."""
         texts = self.texts[part.name] = {}
         failed: dict[str, str] = {}
         for ask in part.asks:
@@ -70,48 +71,6 @@ class Answers:
         self.failures += [FailedAnswer(self.name, part.name, picture, error) for picture, error in failed.items()]
 
 
-# Settings that decide a text and are not in every record of sira: a file of answers has one value of each.
-DECIDING = ("beta", "top_p", "num_beams", "quantization", "dtype", "settings")
-# Not every record has these, and the hash `settings` covers them.
-_COVERED = ("method_settings", *LATER)
-# Fields that are equal in all records of a method, in all parts, so that its figures describe one method.
-SAME = (
-    *(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)),
-    *DECIDING,
-)
-
-
-def deciding(lvlm: Lvlm) -> dict[str, Any]:
-    """Return a loaded model's DECIDING; `settings` is a hash over all others but the length, which parts have."""
-    decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
-    generation = {name: value for name, value in decisive["generation"].items() if name != "max_new_tokens"}
-    own_beta = getattr(lvlm.decoder, "beta", None)
-    values = (
-        lvlm.sira.beta if "beta" in lvlm.decoder.deciding else own_beta,
-        lvlm.preset.generation.top_p,
-        lvlm.preset.generation.num_beams,
-        lvlm.quantization,
-        lvlm.dtype,
-        hash_of(**{**decisive, "generation": generation})[:16],
-    )
-    return dict(zip(DECIDING, values, strict=True))
-
-
-def label(name: str, settings: Mapping[str, Any]) -> str:
-    """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling."""
-    temperature, top_p, beams = (_number(settings.get(key)) for key in ("temperature", "top_p", "num_beams"))
-    if temperature:
-        how = [f"T={temperature:g}", f"top-p={top_p:g}" if 0 < top_p < 1 else ""]
-        name = re.sub(r"^greedy(?=$|\+)", "sampling", name)
-    else:
-        how = [""]
-    return ", ".join(filter(None, [name, *how, f"{beams:g} beams" if beams > 1 else ""]))
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) else 0
-
-
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are equal in all records of a method, from one record; None for missing ones."""
     other = {name: record[name] for name in _COVERED if record.get(name)}
@@ -122,9 +81,8 @@ def settings_in(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
-    """Return the files that `--answers` names, by method."""
-    own: dict[str, list[Path]] = {}
-    labelled: dict[str, list[Path]] = {}
+    """Return the files that `--answers` names, by method; greedy's first, because others are compared with it."""
+    named: dict[tuple[str, bool], list[Path]] = {}  # by label, and whether they are records of sira
     rest: list[Path] = []
     for text in given:
         label, equals, path = text.partition("=")
@@ -132,28 +90,28 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
             label, path = "", text
         for place in expand("answers", path):
             for file in [place] if place.is_file() else _records(place):
-                if (method := _method(file)) is not None:
-                    own.setdefault(label or method, []).append(file)
-                elif label:
-                    labelled.setdefault(label, []).append(file)
+                method = _method(file)
+                if label or method is not None:
+                    named.setdefault((label or method or "", method is not None), []).append(file)
                 else:
                     rest.append(file)
     whole = [path for path in rest if len(questions) > 1 and holds_splits(path)]  # each answers all questions
     rest = [path for path in rest if path not in whole]
-    if questions and len(rest) % len(questions):
+    size = len(questions) or 1
+    if len(rest) % size:
         raise SettingsError(
             f"`answers=` {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
             "give one for each, in the same order"
         )
-    methods = [*_by_method(rest, questions), *((path,) for path in whole)]
-    sources = [AnswerFiles(label, tuple(paths), True) for label, paths in own.items()]
-    sources += [AnswerFiles(label, tuple(paths), False) for label, paths in labelled.items()]
-    sources += [AnswerFiles(name, paths, False) for name, paths in zip(_labels(methods), methods, strict=True)]
-    names = [source.label for source in sources]
+    sources = [AnswerFiles(label, tuple(paths), own) for (label, own), paths in named.items()]
+    for paths in [*(rest[start : start + size] for start in range(0, len(rest), size)), *([path] for path in whole)]:
+        shared = os.path.commonprefix([path.stem for path in paths]).strip("_-. ")  # noqa: RUF071 (stems are no paths)
+        sources.append(AnswerFiles(shared or "answers", tuple(paths), own=False))
+    labels = [source.label for source in sources]
     for source in sources:
-        if names.count(source.label) > 1:
+        if labels.count(source.label) > 1:
             raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
-    return sorted(sources, key=lambda source: source.label != "greedy")  # greedy first: others are compared with it
+    return sorted(sources, key=lambda source: (source.label != "greedy", not source.own))
 
 
 def expand(parameter: str, path: str) -> list[Path]:
@@ -165,7 +123,6 @@ def expand(parameter: str, path: str) -> list[Path]:
 
 
 def _records(folder: Path) -> list[Path]:
-    """Return the files in a folder that hold records of sira."""
     files = [file for file in sorted(folder.glob("*.jsonl")) if _method(file) is not None]
     if not files:
         raise SettingsError(f"`answers=` {folder}: no file in this folder holds records of sira: name the files")
@@ -182,50 +139,18 @@ def _method(path: Path) -> str | None:
 
 
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
-    """Return the only file of questions whose name occurs in a file name of answers; None unless there is exactly one.
+    """Return the only file of questions whose name occurs in a file name of answers; None unless it is exactly one.
 
     Only words that differ between files of questions count: `random` and `popular` in `coco_pope_random.json` and
-    `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to
-    the first.
+    `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to the first.
     """
-    words = {path: {*_words(path)} for path in questions}
-    shared = set.intersection(*words.values()) if words else set()
-    found = [path for path in questions if words[path] - shared and words[path] - shared <= {*_words(answers)}]
-    return found[0] if len(found) == 1 else None
 
+    def words(path: Path) -> set[str]:
+        return {*re.findall(r"[^\W_]+", path.stem.lower())}
 
-def _by_method(answers: Sequence[Path], questions: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """Group files of answers by method: in each group, one file per file of questions.
-
-    If all names contain the name of their questions, the rest of the name and the folder identify the method.
-    Otherwise consecutive files belong to one method. Without questions every file is a method of its own.
-    """
-    named: dict[tuple[Path, frozenset[str]], dict[Path | None, Path]] = {}
-    for path in answers:
-        asked = named_after(path, questions)
-        rest = frozenset(_words(path)) - frozenset(_words(asked) if asked else ())
-        named.setdefault((path.parent, rest), {})[asked] = path
-    complete = all(files.keys() == {*questions} for files in named.values())
-    if complete and sum(map(len, named.values())) == len(answers):
-        return [tuple(files[asked] for asked in questions) for files in named.values()]
-    size = len(questions) or 1
-    return [tuple(answers[start : start + size]) for start in range(0, len(answers), size)]
-
-
-def _labels(methods: Sequence[tuple[Path, ...]]) -> list[str]:
-    """Name methods by the words that all their files share, and by the folder if these are not enough."""
-    names = []
-    for first, *others in methods:
-        shared = [word for word in _words(first) if all(word in _words(other) for other in others)]
-        names.append(("_".join(shared) or "answers") if others else first.stem)
-    return [
-        name if names.count(name) == 1 else f"{paths[0].parent.name}-{name}"
-        for name, paths in zip(names, methods, strict=True)
-    ]
-
-
-def _words(path: Path) -> list[str]:
-    return re.findall(r"[^\W_]+", path.stem.lower())
+    shared = set.intersection(*map(words, questions)) if questions else set()
+    fitting = [path for path in questions if set() < words(path) - shared <= words(answers)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 # Records of sira.
@@ -245,8 +170,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
     if not source.own:
         return Answers(source.label, benchmark.read(source.paths))
     unit_of = _units(benchmark)
-    records: dict[tuple[str, str], dict[str, str]] = {}  # by part and unit
-    places: dict[tuple[str, str], tuple[Path, str]] = {}
+    records: dict[tuple[str, str], dict[str, Any]] = {}  # by part and unit
     answers = Answers(source.label)
     for path in source.paths:
         for where, row in read_rows(path):
@@ -262,14 +186,15 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
                 continue  # it answers other question files
             status = row.get("status", "ok")
             text = text_of(where, row, "text" if status == "ok" else "error")
-            earlier = records.get(key, {"status": status, "text": text})
+            record = {"status": status, "text": text, "error": text, "path": path, "where": where}
+            earlier = records.get(key, record)
             if status == earlier["status"] == "ok" and text != earlier["text"]:
                 raise DataError(
-                    f"{where}: {brief(key[1], 120)} has another answer in {places[key][1]}: "
+                    f"{where}: {brief(key[1], 120)} has another answer in {earlier['where']}: "
                     "keep one of the two, or finish the run"
                 )
-            if status == "ok" or places.get(key, (path, ""))[0] == path:  # a failure replaces no other file's answer
-                places[key], records[key] = (path, where), {"status": status, "text": text, "error": text}
+            if status == "ok" or earlier["path"] == path:  # a failure replaces no other file's answer
+                records[key] = record
     for part in benchmark.parts:
         own = {unit: record for (name, unit), record in records.items() if name == part.name}
         missing = [ask for ask in part.asks if ask.unit not in own]
@@ -332,7 +257,7 @@ class Form:
         return f"{' and '.join((*self.needed, self.answer))}{f' (and {some(self.more)})' * bool(self.more)}"
 
 
-def read_answer_rows(path: Path, *forms: Form) -> Iterator[Placed]:
+def read_answer_rows(path: Path, *forms: Form) -> Iterator[Row]:
     """Yield the place and the content of every row of a file of answers, with the model's answer in `text`.
 
     Samples of lmms-eval hold only `text` and, as far as they are known, ABOUT.
@@ -361,40 +286,28 @@ def _sample(where: str, row: dict[str, Any]) -> dict[str, Any]:
     return about | asked | {"text": text_of(where, {SAMPLE: answer}, SAMPLE)}
 
 
-def holds_samples(path: Path) -> bool:
-    """Return whether lmms-eval wrote a file."""
-    _, first = next(read_rows(path), ("", {}))
-    return SAMPLE in first
-
-
 def holds_splits(path: Path) -> bool:
     """Return whether a file of lmms-eval answers several files of questions."""
-    if not holds_samples(path):
+    if SAMPLE not in next(read_rows(path), ("", {}))[1]:
         return False
     rows = [row for _, row in read_answer_rows(path)]
     ids = [row["question_id"] for row in rows if "question_id" in row]
     return len({*ids}) < len(ids) or len({row["category"] for row in rows if "category" in row}) > 1
 
 
-def of_split(rows: Sequence[Placed], split: str, questions: Mapping[str, str]) -> list[Placed]:
-    """Return the samples that answer the questions of a split.
-
-    If samples name several categories, these are the ones whose category is a word of the split's name. If ids start
-    again, the samples form blocks, and these are the block with the split's questions.
-    """
+def of_split(rows: Sequence[Row], split: str, questions: Mapping[str, str]) -> list[Row]:
+    """Return the samples that answer a split's questions, by category, or as the block of ids with its questions."""
     if len({row["category"] for _, row in rows if "category" in row}) > 1:
         return [placed for placed in rows if placed[1].get("category") in split.split()]
-    blocks: list[list[Placed]] = [[]]
-    seen: set[str] = set()
+    blocks: list[dict[str, Row]] = [{}]
     for where, row in rows:
-        if (id_ := str(row.get("question_id"))) in seen:
-            blocks.append([])
-            seen.clear()
-        seen.add(id_)
-        blocks[-1].append((where, row))
+        number = str(row.get("question_id"))
+        if number in blocks[-1]:
+            blocks.append({})
+        blocks[-1][number] = where, row
 
-    def asks(row: Mapping[str, Any]) -> bool:
-        return questions.get(str(row.get("question_id")), "\0") in str(row.get("question", ""))
+    def asks(number: str, row: Mapping[str, Any]) -> bool:
+        return questions.get(number, "\0") in str(row.get("question", ""))
 
-    fitting = (block for block in blocks if all(asks(row) for _, row in block))
-    return next(fitting, blocks[0])  # of a block that does not fit, the reader names the first row
+    fitting = (block for block in blocks if all(asks(number, row) for number, (_, row) in block.items()))
+    return [*next(fitting, blocks[0]).values()]  # of a block that does not fit, the reader names the first row

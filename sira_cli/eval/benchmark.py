@@ -63,19 +63,11 @@ class Benchmark(ABC):
 
     @abstractmethod
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count answers, by group.
-
-        Args:
-            part: one of `parts`.
-            texts: by ask; asks whose picture failed are missing, and left out of every count.
-        """
+        """Count answers, by group; asks whose picture failed are missing in `texts`, and left out of every count."""
 
     @abstractmethod
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Make the figures of a group from sums of counts, as the official script does; shares are in percent.
-
-        A ratio with a zero denominator is 0.
-        """
+        """Make a group's figures from sums of counts, as the official script does; shares in percent, 0 without any."""
 
     def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Make the same figures without rounding, from which intervals are made."""
@@ -91,12 +83,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one method's answers from files of the official script, or of lmms-eval, by part and ask.
-
-        Raises:
-            DataError: a file cannot be read, a row has no known form, or answers and asks do not match; the message
-                names file and row.
-        """
+        """Read one method's answers from files of the official script, or of lmms-eval, by part and ask."""
 
     def reduce(self, part: Part, text: str) -> str:
         """Return the part of sira's answer that counts; users of the script clean answers before scoring."""
@@ -175,16 +162,21 @@ class Card:
             if len(paths) != 1:
                 raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
             return list(paths)
-        files = []
-        for path in paths:
-            inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-            if not inside:
-                raise SettingsError(f"{path}: holds no .json file: expected {self.files}")
-            files += inside
-        if not files:
+        if not paths:
             raise SettingsError(f"{self.name}: PATH is missing: give {self.files}")
-        return files
+        return json_files(paths, self.files)
 
     def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
         """Read the benchmark's files."""
         return self.read(paths if self.several else paths[0], asking)
+
+
+def json_files(paths: Sequence[Path], expected: str) -> list[Path]:
+    """Return some files; a folder stands for its .json files, of which it must have one."""
+    files = []
+    for path in paths:
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise SettingsError(f"{path}: holds no .json file: expected {expected}")
+        files += inside
+    return files

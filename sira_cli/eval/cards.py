@@ -1,97 +1,29 @@
-"""The benchmarks of `sira eval`: facts, options, and the functions that read the files.
+"""The benchmarks of `sira eval`: facts, and options.
 
-The code of a benchmark is imported when its files are read: the cards are read whenever the command line starts.
+A benchmark's module is imported when its files are read: the cards are read whenever the command line starts.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
-from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.benchmark import ONE_WORD, Asking, Card, Option
+from sira_cli.errors import SettingsError
+from sira_cli.eval.benchmark import ONE_WORD, Asking, Benchmark, Card, Option
 
-if TYPE_CHECKING:
-    from sira_cli.eval.amber import Amber
-    from sira_cli.eval.chair import Chair
-    from sira_cli.eval.pope import Pope
-
-LENGTHS = (64, 512)  # of CHAIR's captions in tokens, as in the paper's Table 2
 DIMENSIONS = ("existence", "attribute", "relation")  # of AMBER's questions
 
 
-def _pope(paths: Sequence[Path], asking: Asking) -> Pope:
-    from sira_cli.eval.answers import expand
-    from sira_cli.eval.pope import Pope
+def _reader(name: str) -> Callable[[Any, Asking], Benchmark]:
+    """Return the function `opened` of a benchmark's module, to be imported when it is called."""
 
-    repope = expand("repope", asking.options["repope"]) if "repope" in asking.options else []
-    corrected = CARDS["pope"].files_in(repope) if repope else []
-    return Pope(paths, limit=asking.limit, repope=corrected, **asking.given("rule", "suffix"))
+    def read(data: Any, asking: Asking) -> Benchmark:
+        benchmark: Benchmark = import_module(f"sira_cli.eval.{name}").opened(data, asking)
+        return benchmark
 
-
-def _chair(path: Path, asking: Asking) -> Chair:
-    from sira_cli.eval.chair import Chair, answered, read_ids
-    from sira_cli.eval.coco import UnknownImageError
-
-    options = asking.options
-    listed = Path(options.get("ids", path / "ids.txt"))
-    images = None
-    if "ids" in options or (not asking.sources and listed.is_file()):
-        images = read_ids(listed)
-    lengths = _lengths(options["lengths"]) if "lengths" in options else ()
-    if asking.sources:
-        lengths, images = answered(asking.sources, lengths, images)
-    elif lengths and asking.max_new_tokens:
-        raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
-    else:
-        lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
-    if images is None:
-        raise SettingsError(f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}")
-    ids = [*islice(images, asking.limit)]
-    try:
-        return Chair(path, ids=ids, lengths=lengths, **asking.given("rule", "language", "prompt"))
-    except UnknownImageError as error:
-        raise DataError(f"{images[error.image]}: {error}") from None
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    lengths = tuple(dict.fromkeys(int(part) if part.strip().isdecimal() else 0 for part in text.split(",")))
-    if not all(lengths):
-        raise SettingsError(f"`lengths=` {text}: expected numbers of tokens, such as 64,512")
-    return lengths
-
-
-def _amber(path: Path, asking: Asking) -> Amber:
-    from sira_cli.eval.amber import PARTS, Amber, find_data, read_numbers
-    from sira_cli.eval.similarity import find_similarity
-    from sira_cli.language.language import find_language
-
-    find_data(path)  # before anything slow is imported
-    options = asking.options
-    task = options.get("task", "all")
-    captions, questions = task in ("generative", "all"), task != "generative"
-    reduced = options.get("reduce") == "yes"
-    if "prompt" in options and not captions:
-        raise SettingsError("`prompt=`: asks for captions: leave it out, or `task=`")
-    if reduced and all(source.own for source in asking.sources):
-        raise SettingsError("`reduce=` yes is for answers from other tools: sira's own are read that way: leave it out")
-    benchmark = Amber.of(  # questions need neither nouns nor vectors
-        path,
-        language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
-        similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
-        parts=PARTS[not captions : 1 + questions],
-        reduced=reduced,
-        **asking.given("suffix", "prompt"),
-    )
-    if "ids" in options:
-        benchmark = benchmark.picked(read_numbers(Path(options["ids"])))
-    if task in DIMENSIONS:
-        benchmark = benchmark.only(task)
-    return replace(benchmark, parts=tuple(part.of_first_pictures(asking.limit) for part in benchmark.parts))
+    return read
 
 
 SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
@@ -114,7 +46,7 @@ CARDS = {
         licence="MIT",
         url="https://github.com/RUCAIBox/POPE (folder output/coco)",
         answers='{"question", "answer"} in the order of the questions, or {"question_id", "text"}',
-        read=_pope,
+        read=_reader("pope"),
         several=True,
         options=(
             Option(
@@ -139,7 +71,7 @@ CARDS = {
         licence="CC BY 4.0",
         url="https://cocodataset.org (2014 Train/Val annotations)",
         answers='{"image_id", "caption"}',
-        read=_chair,
+        read=_reader("chair"),
         options=(
             Option("ids", "file of the image ids to take, one per line", default="ids.txt there, or all answered"),
             Option("lengths", "length limits in tokens", default="64,512, or the given length limit"),
@@ -164,7 +96,7 @@ CARDS = {
         licence="Apache-2.0",
         url="https://github.com/junyangwang0410/AMBER",
         answers='{"id", "response"}',
-        read=_amber,
+        read=_reader("amber"),
         options=(
             Option(
                 "task",
@@ -202,8 +134,8 @@ def find_cards(names: Sequence[str]) -> list[Card]:
 def options_of_each(
     cards: Sequence[Card], given: Sequence[str], *, answered: bool = False
 ) -> dict[str, dict[str, str]]:
-    """Return the options of every benchmark, by its name."""
-    found: dict[str, dict[str, str]] = {card.name: {} for card in cards}
+    """Return the options of every benchmark, by its name, from texts such as `pope.rule=vcd`."""
+    options: dict[str, dict[str, str]] = {card.name: {} for card in cards}
     for text in given:
         target, equals, value = text.partition("=")
         only, _, name = target.rpartition(".")
@@ -211,13 +143,13 @@ def options_of_each(
             raise SettingsError(f"`option=` {text}: expected NAME=VALUE, such as rule=strict")
         named = [card for card in cards if only in ("", card.name)]
         if not named:
-            raise SettingsError(f"`option=` {text}: {only} is not among the benchmarks: {', '.join(found)}")
+            raise SettingsError(f"`option=` {text}: {only} is not among the benchmarks: {', '.join(options)}")
         having = {card.name: option for card in named for option in card.options if option.name == name}
         if not having:
             known = sorted({option.name for card in named for option in card.options})
-            benchmarks = ", ".join(card.name for card in named)
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             instead = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
+            benchmarks = ", ".join(card.name for card in named)
             raise SettingsError(f"`option=` {text}: no such option of {benchmarks}: {instead}")
         for benchmark, option in having.items():
             if option.choices and value not in option.choices:
@@ -226,7 +158,7 @@ def options_of_each(
                 raise SettingsError(f"`option=` {text}: is for runs: leave it out, or give `images=`, not `answers=`")
             if option.asks and not value.strip():
                 raise SettingsError(f"`option=` {text}: is empty: give a text, or leave it out")
-            if name in found[benchmark]:
+            if name in options[benchmark]:
                 raise SettingsError(f"`option=` {text}: {name} is given twice")
-            found[benchmark][name] = value
-    return found
+            options[benchmark][name] = value
+    return options

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import AnswerFiles, Ask, Benchmark, Part, Texts
-from sira_cli.eval.coco import find_truth, image_of, mentions
+from sira_cli.eval.benchmark import AnswerFiles, Ask, Asking, Benchmark, Part, Texts
+from sira_cli.eval.coco import UnknownImageError, find_truth, image_of, mentions
 from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.statistics import Denominators, Tally, ratio
 from sira_cli.language.language import Need, find_language
@@ -20,6 +20,7 @@ from sira_cli.pictures.rows import brief, entries, read_rows, some
 PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs
 ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
+LENGTHS = (64, 512)  # of captions in tokens, as in the paper's Table 2
 FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
 
 
@@ -68,11 +69,7 @@ class Chair(Benchmark):
         ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count by image, in the part's only group.
-
-        If an image has several captions, all count, as the official script counts rows; the paired test takes the
-        first.
-        """
+        """Count by image, in the part's only group; of several captions all, but for the paired test."""
         tally = Tally()
         for ask, text in _given(part, texts):
             read, truth = self._mentions(text), self.truth.objects[int(ask.id)]
@@ -81,11 +78,7 @@ class Chair(Benchmark):
         return {part.groups[0]: tally}
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens.
-
-        The steps follow the official script, so that floats are equal to the last digit: its Len is in hundreds of
-        tokens, and everything is multiplied by 100 when printed.
-        """
+        """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens, in the official script's steps."""
         return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 
     def denominators(self, group: str) -> Denominators:
@@ -93,11 +86,7 @@ class Chair(Benchmark):
         return CHAIR_DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read captions of one method and one length, from all files together.
-
-        Captions of other images are left out. The second caption of an image gets the id of the ask followed by `#2`,
-        and so on.
-        """
+        """Read captions of one method and one length; the second one of an image has the id of its ask and `#2`."""
         (part,) = self.parts
         captions = read_captions(paths)
         asked = {int(ask.id) for ask in part.asks}
@@ -154,11 +143,7 @@ def _given(part: Part, texts: Texts) -> Iterator[tuple[Ask, str]]:
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, list[tuple[str, str]]]:
-    """Read captions by image, each with its file and row: one or several per image, the same number for all.
-
-    Rows have `image_id` (the number of the image, or its digits) and `caption`, or are samples of lmms-eval. An empty
-    caption counts as one without mentions.
-    """
+    """Read captions by image, each with its file and row: one or several per image, the same number for all."""
     captions: dict[int, list[tuple[str, str]]] = {}
     for path in paths:
         where = ""
@@ -177,32 +162,63 @@ def read_captions(paths: Sequence[Path]) -> dict[int, list[tuple[str, str]]]:
     return captions
 
 
-def answered(
-    sources: Sequence[AnswerFiles], lengths: tuple[int, ...], images: dict[int, str] | None
-) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the lengths in tokens of the captions in files, if recorded, and their images, unless given."""
+def opened(path: Path, asking: Asking) -> Chair:
+    """Read CHAIR as `sira eval` asks for it."""
+    options = asking.options
+    listed = Path(options.get("ids", path / "ids.txt"))
+    lengths = tuple(
+        dict.fromkeys(int(each) if each.strip().isdecimal() else 0 for each in options["lengths"].split(","))
+        if "lengths" in options
+        else ()
+    )
+    if not all(lengths):
+        raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
+    images = read_ids(listed) if "ids" in options or (not asking.sources and listed.is_file()) else None
+    if asking.sources:
+        places, recorded = _answered(asking.sources, find_images=images is None)
+        images, lengths = images or places, _lengths_of(recorded, lengths)
+    elif lengths and asking.max_new_tokens:
+        raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
+    else:
+        lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
+    if images is None:
+        raise SettingsError(f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}")
+    ids = [*itertools.islice(images, asking.limit)]
+    try:
+        return Chair(path, ids=ids, lengths=lengths, **asking.given("rule", "language", "prompt"))
+    except UnknownImageError as error:
+        raise DataError(f"{images[error.image]}: {error}") from None
+
+
+def _answered(sources: Sequence[AnswerFiles], *, find_images: bool) -> tuple[dict[int, str], list[set[int]]]:
+    """Return the images of the captions in files, with a place of each, and each method's lengths, where recorded."""
     places: dict[int, str] = {}
     recorded: list[set[int]] = []
     for source in sources:
         recorded.append(set())
         if not source.own:
-            if images is None:
+            if find_images:
                 places |= {image: given[0][1] for image, given in read_captions(source.paths).items()}
             continue
         for where, row in (row for path in source.paths for row in read_rows(path)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
                 raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
-            if images is None:
+            if find_images:
                 places[_image_of_row(where, row, "id", "file_name")] = where
             recorded[-1] |= {int(row["part"])} if "part" in row else set()
-    if len(lengths) > 1 and not all(recorded):
+    return places, recorded
+
+
+def _lengths_of(recorded: Collection[set[int]], asked: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the lengths of the captions in files: those that are asked for, else those that all files record."""
+    if len(asked) > 1 and not all(recorded):
         raise SettingsError("`lengths=`: only captions of sira eval chair have several lengths: give one, or none")
     every = set[int]().union(*recorded)
-    if not lengths and all(recorded) and (max(map(len, recorded)) > 1 or len(every) == 1):
-        lengths = tuple(sorted(every))
-    if not lengths and any(len(one) > 1 for one in recorded):
+    if asked or (all(recorded) and (max(map(len, recorded)) > 1 or len(every) == 1)):
+        return asked or tuple(sorted(every))
+    if any(len(one) > 1 for one in recorded):
         raise SettingsError("`answers=`: some files hold captions of several lengths: score each file by itself")
-    return lengths, places if images is None else images
+    return ()
 
 
 def read_ids(path: Path) -> dict[int, str]:

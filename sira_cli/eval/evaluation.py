@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers, deciding, settings_in
+from sira_cli.eval.answers import Answers, settings_in
 from sira_cli.eval.benchmark import Ask, Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
@@ -33,7 +33,9 @@ from sira_cli.pictures.selection import KEPT
 from sira_cli.pictures.sources import located
 from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Halved, PictureEvent, Started
+from sira_cli.run.ledger import Ledger
 from sira_cli.run.output import Files, Output
+from sira_cli.run.records import hash_of
 from sira_cli.run.run import Local, all_named, nothing_left, run
 from sira_cli.run.task import TASKS, PictureTask
 
@@ -67,11 +69,7 @@ def with_controls(names: Sequence[str], controls: bool = True) -> list[str]:
 
 
 def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> dict[str, tuple[Preset, Method]]:
-    """Return methods with the preset's settings for them, the controls first.
-
-    Raises:
-        SettingsError: no such method.
-    """
+    """Return methods with the preset's settings for them, the controls first."""
     return {name: (preset, preset.method(name)) for name in with_controls(names, controls)}
 
 
@@ -87,6 +85,20 @@ def has_captions(benchmark: Benchmark) -> bool:
     return any(part.task == CAPTION for part in benchmark.parts)
 
 
+def deciding(lvlm: Lvlm) -> dict[str, Any]:
+    """Return a loaded model's DECIDING; `settings` is a hash over all others but the length, which parts have."""
+    decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
+    generation = {name: value for name, value in decisive["generation"].items() if name != "max_new_tokens"}
+    return {
+        "beta": lvlm.sira.beta if "beta" in lvlm.decoder.deciding else getattr(lvlm.decoder, "beta", None),
+        "top_p": lvlm.preset.generation.top_p,
+        "num_beams": lvlm.preset.generation.num_beams,
+        "quantization": lvlm.quantization,
+        "dtype": lvlm.dtype,
+        "settings": hash_of(**{**decisive, "generation": generation})[:16],
+    }
+
+
 @dataclass
 class _PartRun:
     """A part of a benchmark under one method: a run over its pictures, one for each unit, into a file of records."""
@@ -96,12 +108,9 @@ class _PartRun:
     task: PictureTask
     pictures: list[Picture]
     output: Output
+    ledger: Ledger
     engine: Local | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # those that are equal in all records
-
-    def __post_init__(self) -> None:
-        assert self.output.ledger is not None
-        self.ledger = self.output.ledger
 
     def take(self, lvlm: Lvlm, batch_size: BatchSize | None) -> None:
         """Use a loaded model, under any method, whose answers to these prompts have to belong in the file."""
@@ -122,6 +131,21 @@ class _PartRun:
                     f"{prompt!r} now: give another `output=`, or `overwrite=` to start again"
                 )
         self.settings, self.engine = settings_in(now), Local(lvlm, batch_size)
+
+    def events(self) -> Iterator[EvalEvent]:
+        """Ask what is missing, and yield events."""
+        yield PartStarted(self.method, self.part.name, len(self.pictures))
+        with closing(run(self.task, self.pictures, self.engine, self.output)) as events:
+            yield from (event for event in events if not isinstance(event, Started))
+
+    def add_to(self, answers: Answers, benchmark: Benchmark) -> None:
+        """Read the answers of the part, and the settings that decided them."""
+        records = {record["id"]: record for record in self.ledger.records()}
+        answers.add(benchmark, self.part, records)
+        before = answers.settings or self.settings or next(map(settings_in, records.values()), {})
+        length = self.task.preset.generation.max_new_tokens
+        more = {"max_new_tokens": length, "prompt": self.part.asks[0].prompt}
+        answers.settings = before | {name: {**before.get(name, {}), self.part.name: more[name]} for name in more}
 
 
 class Evaluation:
@@ -168,7 +192,7 @@ class Evaluation:
         """
         pictures_of(benchmark, images)
         self._benchmark, self._images, self._batch_size, self._shard = benchmark, Path(images), batch_size, shard
-        self._output, self._overwrite, self._retry_errors = output, overwrite, retry_errors
+        self._output, self._files = output, Files(overwrite=overwrite, retry_errors=retry_errors)
         self._settings = dict(settings or {})
         self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {
             name: (*method, None) for name, method in methods.items()
@@ -201,15 +225,13 @@ class Evaluation:
             if lvlm is not None:
                 for one in runs:
                     one.take(lvlm, self._batch_size)
-            found: dict[str, Answers] = {}
+            answers: dict[str, Answers] = {}
             for one in runs:
-                yield PartStarted(one.method, one.part.name, len(one.pictures))
-                with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
-                    yield from (event for event in events if not isinstance(event, Started))
-                self._take_answers(found.setdefault(one.method, Answers(one.method)), one)
+                yield from one.events()
+                one.add_to(answers.setdefault(one.method, Answers(one.method)), self._benchmark)
         for name, other in self.not_run.items():
-            found[name] = found[other].under(name)
-        self.answers = [found[name] for name in self._asked]
+            answers[name] = answers[other].under(name)
+        self.answers = [answers[name] for name in self._asked]
 
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers.
@@ -218,16 +240,6 @@ class Evaluation:
             paper: a model of the paper, whose figures are shown for comparison.
         """
         return EvalReport.of(self._benchmark, self.answers, paper)
-
-    def _take_answers(self, answers: Answers, one: _PartRun) -> None:
-        """Read a part's answers, and the settings that decided them."""
-        records = {record["id"]: record for record in one.ledger.records()}
-        answers.add(self._benchmark, one.part, records)
-        own = one.settings or next(map(settings_in, records.values()), {})
-        length, prompt = one.task.preset.generation.max_new_tokens, one.part.asks[0].prompt
-        more = {"max_new_tokens": length, "prompt": prompt}
-        before = answers.settings or own
-        answers.settings = before | {name: {**before.get(name, {}), one.part.name: more[name]} for name in more}
 
     def _parts(self, folder: Path) -> Iterator[tuple[str, Part, Path]]:
         """Yield the parts of each method with their files."""
@@ -243,17 +255,18 @@ class Evaluation:
         with ExitStack() as stack:
             folder = Path(self._output or stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
             make_folder(folder)
-            made: dict[tuple[str, str], list[Picture]] = {}  # methods share them
+            pictures: dict[tuple[str, str], list[Picture]] = {}  # methods share them
             runs = []
             for name, part, path in self._parts(folder):
                 preset, method, verify = self._asked[name]
                 preset = preset.without_text().with_settings(**part.settings | self._settings)
-                if (key := (part.name, preset.prompts.ask)) not in made:
-                    made[key] = self._pictures(part, preset)
+                if (key := (part.name, preset.prompts.ask)) not in pictures:
+                    pictures[key] = self._pictures(part, preset)
                 task = TASKS[part.task](preset, method, "", verify=verify)
-                files = Files(path, overwrite=self._overwrite, retry_errors=self._retry_errors)
-                output = stack.enter_context(Output(task, made[key], files, report=False))
-                runs.append(_PartRun(name, part, task, made[key], output))
+                files = replace(self._files, output=path)
+                output = stack.enter_context(Output(task, pictures[key], files, report=False))
+                assert output.ledger is not None
+                runs.append(_PartRun(name, part, task, pictures[key], output, output.ledger))
             yield runs
 
     def _pictures(self, part: Part, preset: Preset) -> list[Picture]:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers import Form, holds_samples, holds_splits, named_after, of_split, read_answer_rows
-from sira_cli.eval.benchmark import MEAN, ONE_WORD, Ask, Benchmark, Part, Texts
+from sira_cli.eval.answers import Form, expand, holds_splits, named_after, of_split, read_answer_rows
+from sira_cli.eval.benchmark import MEAN, ONE_WORD, Ask, Asking, Benchmark, Part, Texts, json_files
 from sira_cli.eval.figures import POPE_DENOMINATORS, RULES, add_answer, pope_figures
-from sira_cli.eval.paper import pope_group
 from sira_cli.eval.statistics import Denominators, Tally
 from sira_cli.pictures.rows import brief, id_of, read_rows, some, text_of
 
@@ -35,6 +34,11 @@ class PopeQuestion:
     text: str
     expected: bool
 
+    @property
+    def stated(self) -> str:
+        """The question in messages, with its picture."""
+        return f"{brief(self.text)} about {some([self.image])}"
+
 
 def read_questions(path: Path) -> list[PopeQuestion]:
     """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`."""
@@ -46,21 +50,30 @@ def read_questions(path: Path) -> list[PopeQuestion]:
         number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
         if number in questions:
             raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
-        questions[number] = PopeQuestion(
-            number, text_of(where, row, "image"), text_of(where, row, "text"), label == "yes"
-        )
+        image, text = text_of(where, row, "image"), text_of(where, row, "text")
+        questions[number] = PopeQuestion(number, image, text, label == "yes")
     if not questions:
         raise DataError(f"{path}: holds no questions")
     return list(questions.values())
 
 
 def split_names(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file."""
-    names = [pope_group(path.stem) for path in paths]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise SettingsError(f"{paths[number]}: another file is also named {name}: rename one, or their splits mix")
+    """Return a name for each file; that of `coco_pope_random.json` is the paper's, `coco random`."""
+    names: list[str] = []
+    for path in paths:
+        dataset, _, split = path.stem.partition("_pope_")
+        name = f"{dataset} {split}" if dataset and split else path.stem
+        if name in names:
+            raise SettingsError(f"{path}: another file is also named {name}: rename one, or their splits mix")
+        names.append(name)
     return names
+
+
+def opened(paths: Sequence[Path], asking: Asking) -> Pope:
+    """Read POPE as `sira eval` asks for it."""
+    repope = expand("repope", asking.options["repope"]) if "repope" in asking.options else []
+    files = json_files(repope, "RePOPE's files")
+    return Pope(paths, limit=asking.limit, repope=files, **asking.given("rule", "suffix"))
 
 
 class Pope(Benchmark):
@@ -106,25 +119,21 @@ class Pope(Benchmark):
             for split, questions in self._questions.items()
             for question in questions
         )
-        self._repope = [Path(path) for path in repope]
-        corrected = _relabelled(self._repope, self._everything) if repope else {}
-        taken = {split: {question.number for question in questions} for split, questions in self._questions.items()}
         # The questions of each group of figures, with its labels, and the split whose answers it takes.
-        self._groups = {split: (split, questions) for split, questions in self._questions.items()} | {
-            _group(split): (split, [question for question in questions if question.number in taken[split]])
-            for split, questions in corrected.items()
-        }
+        self._groups = {split: (split, questions) for split, questions in self._questions.items()}
+        self._repope = [Path(path) for path in repope]
+        for split, questions in _relabelled(self._repope, self._everything).items():
+            taken = {question.number for question in self._questions[split]}
+            self._groups[_group(split)] = split, [question for question in questions if question.number in taken]
         self.parts = (Part("pope", "ask", tuple(asks), tuple(self._groups)),)
 
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
         """Count TP, FP, TN, FN, answers without yes or no (rule `strict`), and words."""
-        return {group: self._tally(group, texts) for group in part.groups}
-
-    def _tally(self, group: str, texts: Texts) -> Tally:
-        tally = Tally()
-        for id_, question, text in self._answered(group, texts):
-            add_answer(tally, question.image, id_, text, question.expected, self.rule)
-        return tally
+        tallies = {group: Tally() for group in part.groups}
+        for group, tally in tallies.items():
+            for id_, question, text in self._answered(group, texts):
+                add_answer(tally, question.image, id_, text, question.expected, self.rule)
+        return tallies
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
@@ -141,7 +150,8 @@ class Pope(Benchmark):
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read one file per split, in one of FORMS, or samples of lmms-eval, also with all splits in one file."""
-        if len(paths) == 1 and holds_splits(paths[0]):
+        whole = len(paths) == 1 and holds_splits(paths[0])
+        if whole:
             paths = [*paths] * len(self._paths)
         if len(paths) != len(self._paths):
             raise SettingsError(
@@ -149,79 +159,77 @@ class Pope(Benchmark):
                 "give one for each, in the same order"
             )
         texts: dict[str, str] = {}
-        for split, path in self._matched(paths):
-            texts |= self._read_split(split, path)
+        for split, path in zip(self._paths, paths if whole else self._matched(paths), strict=True):
+            texts |= self._read_split(split, path, whole)
         return {"pope": texts}
 
-    def _matched(self, paths: Sequence[Path]) -> list[tuple[str, Path]]:
-        """Pair splits with files of answers: by name if all files are named after the questions, else in order."""
+    def _matched(self, paths: Sequence[Path]) -> Sequence[Path]:
+        """Put files of answers in the order of the splits: by name if all are named after the questions."""
         questions = list(self._paths.values())
-        if len({*paths}) == 1:
-            return [(split, paths[0]) for split in self._paths]
         named = {named_after(path, questions): path for path in paths}
         if named.keys() == {*questions}:
-            paths = [named[file] for file in questions]
+            return [named[file] for file in questions]
         for file, path in zip(questions, paths, strict=True):
             if named_after(path, questions) not in (None, file):
                 raise SettingsError(
                     f"{path}: the name does not match {file}: give one for each, in the same order, or rename it"
                 )
-        return list(zip(self._paths, paths, strict=True))
+        return paths
 
-    def _read_split(self, split: str, path: Path) -> dict[str, str]:
-        everything, questions = self._everything[split], self._questions[split]
+    def _read_split(self, split: str, path: Path, whole: bool) -> dict[str, str]:
+        """Read the answers to a split's questions from a file, or from the samples of all splits."""
+        everything, asked = self._everything[split], self._questions[split]
         by_number = {question.number: question for question in everything}
-        found: dict[str, str] = {}
-        where = str(path)
+        texts: dict[int, str] = {}
+        where, file = str(path), self._paths[split]
         rows = list(read_answer_rows(path, *FORMS))
-        if holds_samples(path):
+        if whole:
             rows = of_split(rows, split, {str(question.number): question.text for question in everything})
         for position, (where, row) in enumerate(rows):
             if "question_id" in row:
                 number = id_of(where, row, "question_id")
                 if number not in by_number:
-                    raise DataError(f"{where}: question_id {number} is not in {self._paths[split]}")
+                    raise DataError(f"{where}: question_id {number} is not in {file}")
                 question = by_number[number]
             elif position < len(everything):
                 question = everything[position]
             else:
-                raise DataError(f"{where}: too many answers: {self._paths[split]} has {len(everything)} questions")
-            said = str(row.get("question", row.get("prompt", question.text)))
+                raise DataError(f"{where}: too many answers: {file} has {len(everything)} questions")
+            prompt = str(row.get("question", row.get("prompt", question.text)))
             image = Path(str(row.get("image", question.image))).name
-            if question.text not in said or image not in (Path(question.image).name, Path(question.image).stem):
+            if question.text not in prompt or image not in (Path(question.image).name, Path(question.image).stem):
                 raise DataError(
-                    f"{where}: answers {brief(said)} about {some([image])}, but question {question.number} of "
-                    f"{self._paths[split]} is {brief(question.text)} about {some([question.image])}"
+                    f"{where}: answers {brief(prompt)} about {some([image])}, but question {question.number} of "
+                    f"{file} is {question.stated}"
                 )
             if row["text"] == question.text:
                 raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
-            if _id(split, question) in found:
+            if question.number in texts:
                 raise DataError(f"{where}: question {question.number} is answered twice")
-            found[_id(split, question)] = row["text"]
-        asked = [_id(split, question) for question in questions]
-        found = {id_: found[id_] for id_ in asked if id_ in found}
-        missing = next((question for question in questions if _id(split, question) not in found), None)
-        if missing is not None:
+            texts[question.number] = row["text"]
+        if missing := [question for question in asked if question.number not in texts]:
             raise DataError(
-                f"{where}: the file ends after {len(found)} of {len(questions)} answers: "
-                f"question {missing.number} of {self._paths[split]} has none"
+                f"{where}: the file ends after {len(asked) - len(missing)} of {len(asked)} answers: "
+                f"question {missing[0].number} of {file} has none"
             )
-        return found
+        return {_id(split, question): texts[question.number] for question in asked}
 
     def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
         """Yield each answer, and how the rule reads it."""
+        words = {None: "", True: "yes", False: "no"}
         for group in part.groups:
             for _, question, text in self._answered(group, texts):
-                yes = RULES[self.rule](text, question.expected)
-                said = "" if yes is None else "yes" if yes else "no"
-                truth = "yes" if question.expected else "no"
-                row = {
+                label, taken = words[question.expected], words[RULES[self.rule](text, question.expected)]
+                yield {
                     "split": group,
                     "question_id": question.number,
                     "image": question.image,
                     "question": question.text,
+                    "label": label,
+                    "answer": text,
+                    "taken_for": taken,
+                    "right": taken == label,
                 }
-                yield row | {"label": truth, "answer": text, "taken_for": said, "right": said == truth}
 
     def stand_ins(self) -> dict[str, str]:
         """Return the remark that no published script has the rule `strict`."""
@@ -251,30 +259,22 @@ def _group(split: str) -> str:
 
 def _relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
     """Return each split's questions with the labels of RePOPE's files, in any order of the files."""
-    found: dict[str, list[PopeQuestion]] = {}
+    known = {split: {(each.number, each.image, each.text) for each in questions} for split, questions in splits.items()}
+    corrected: dict[str, list[PopeQuestion]] = {}
     for path in paths:
         questions = read_questions(path)
-        split, misfit = _split(questions, splits)
-        if misfit is not None:
+        strange = {
+            split: [each for each in questions if (each.number, each.image, each.text) not in own]
+            for split, own in known.items()
+        }
+        split = min(strange, key=lambda name: len(strange[name]))  # the one with most of the questions
+        if strange[split]:
+            misfit = strange[split][0]
             raise DataError(
-                f"{path}: question {misfit.number}, {brief(misfit.text)} about {some([misfit.image])}, is not in "
-                "any of the files of questions: expected RePOPE's files of the same splits"
+                f"{path}: question {misfit.number}, {misfit.stated}, is not in any of the files of questions: expected "
+                "RePOPE's files of the same splits"
             )
-        if split in found:
+        if split in corrected:
             raise SettingsError(f"`repope=` {path}: another file is also of {split}: give one per split")
-        found[split] = questions
-    return {split: found[split] for split in splits if split in found}
-
-
-def _split(
-    questions: Sequence[PopeQuestion], splits: Mapping[str, Sequence[PopeQuestion]]
-) -> tuple[str, PopeQuestion | None]:
-    """Return the split with most of the questions, and the first question that it lacks, if any."""
-    known = {split: {_about(question) for question in of} for split, of in splits.items()}
-    fit = {split: sum(_about(question) in of for question in questions) for split, of in known.items()}
-    split = max(fit, key=lambda name: fit[name])
-    return split, next((question for question in questions if _about(question) not in known[split]), None)
-
-
-def _about(question: PopeQuestion) -> tuple[int, str, str]:
-    return question.number, question.image, question.text
+        corrected[split] = questions
+    return {split: corrected[split] for split in splits if split in corrected}

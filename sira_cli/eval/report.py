@@ -1,22 +1,35 @@
-"""The figures of methods side by side, with intervals, differences to the first method, and paired tests."""
+"""The figures of methods side by side, with intervals, differences to the first method, paired tests, and the paper's.
+
+POPE's precision, recall, FPR and yes-rate in the paper add nothing to accuracy and F1: every row has the values that
+the printed accuracy and F1 imply for equally many yes- and no-questions (recall = F1 (1 - accuracy) / (1 - F1)). Rows
+that do not compare with greedy decoding of their model have a mark.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from sira_cli.eval.answers import Answers, FailedAnswer, label
+import yaml
+
+from sira_cli.errors import SettingsError
+from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark
-from sira_cli.eval.paper import AUTHORS, decimals, paper_groups, printed, results
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
+from sira_cli.models import presets
 from sira_cli.run.report import Report
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 FEW = 30  # pictures
 ONLY_SHOWN = ("p", "pictures")  # fields of a row that JSON has not: `tests` has p
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
+PAPER = Path(__file__).parent / "paper.yaml"
+MARK = "is"  # the key of a row's mark in the paper's figures
+AUTHORS = "by its authors"
 
 
 @dataclass(frozen=True)
@@ -49,12 +62,6 @@ class MethodRow:
         few = self.pictures < FEW
         return figure.bounds(spec) if few and isinstance(figure, Figure) else f"{figure:{spec}}"
 
-    @property
-    def printed(self) -> dict[str, dict[str, float]]:
-        """Published figures: `paper` with its mark, and those of the model's authors."""
-        found = {} if self.paper is None else {", ".join(filter(None, ["paper", self.paper_mark])): self.paper}
-        return found | ({} if self.published is None else {AUTHORS: self.published})
-
 
 @dataclass(frozen=True)
 class EvalReport(Report):
@@ -79,12 +86,13 @@ class EvalReport(Report):
         """Make the report of some answers."""
         rows: list[MethodRow] = []
         tests: list[McNemarTest] = []
+        first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in answers}
         for part in benchmark.parts:
-            given = [one for one in answers if part.name in one.texts]
-            tallies = {one.name: benchmark.score(part, one.texts[part.name]) for one in given}
+            tallies = {
+                one.name: benchmark.score(part, one.texts[part.name]) for one in answers if part.name in one.texts
+            }
             everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
             pictures = {ask.id: ask.picture for ask in part.asks}
-            first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in given}
             groups: dict[str, MethodFigures] = {}
             for group in part.groups:
                 counted = common({name: tallies[name][group] for name in tallies}, pictures)
@@ -97,27 +105,44 @@ class EvalReport(Report):
                 pairs = compare_pairs(group, counted, compared.estimates)
                 p = {pair.second: pair.p for pair in pairs if pair.first == first}
                 tests += pairs
-                rows += [
-                    MethodRow(
-                        part=part.name,
-                        group=group,
-                        method=name,
-                        answered=len(counted[name].right),
-                        failed=len(everything[group].right) - len(counted[name].right),
-                        counts=counted[name].total(),
-                        figures=compared.figures(name),
-                        differences=compared.differences(name, first),
-                        label=labels[name],
-                        p=p.get(name),
-                        pictures=len(compared.pictures),
-                        **printed(paper, benchmark.name, group, name),
+                for name in compared.estimates:
+                    answered = len(counted[name].right)
+                    rows.append(
+                        MethodRow(
+                            part.name,
+                            group,
+                            name,
+                            answered,
+                            len(everything[group].right) - answered,
+                            counted[name].total(),
+                            compared.figures(name),
+                            compared.differences(name, first),
+                            label=labels[name],
+                            p=p.get(name),
+                            pictures=len(compared.pictures),
+                            **printed(paper, benchmark.name, group, name),
+                        )
                     )
-                    for name in compared.estimates
-                ]
-            for name, over in benchmark.means(part).items():
-                if len(over) > 1:
-                    own = [row for row in rows if row.part == part.name and row.group in over]
-                    rows += _means(name, own, MethodFigures.mean([groups[group] for group in over]), first)
+            for mean, over in benchmark.means(part).items():
+                if len(over) < 2:
+                    continue
+                compared = MethodFigures.mean([groups[group] for group in over])
+                for name in compared.estimates:
+                    own = [row for row in rows if (row.part, row.method) == (part.name, name) and row.group in over]
+                    rows.append(
+                        MethodRow(
+                            part.name,
+                            mean,
+                            name,
+                            sum(row.answered for row in own),
+                            sum(row.failed for row in own),
+                            {},
+                            compared.figures(name),
+                            compared.differences(name, first),
+                            label=labels[name],
+                            pictures=len(compared.pictures),
+                        )
+                    )
         marks = {row.paper_mark for row in rows} | {AUTHORS for row in rows if row.published}
         return cls(
             benchmark=benchmark.name,
@@ -146,48 +171,45 @@ class EvalReport(Report):
         """Return the format of a figure, with as many decimals as in the paper: `.1f`."""
         return f".{decimals(self.benchmark, figure)}f"
 
-    def how(self) -> list[str]:
-        """Explain in sentences how intervals and p values are made, and the marks in labels and of the paper's rows."""
+    def remarks(self) -> list[str]:
+        """Return the lines below the tables: what decides the figures, and the marks in labels and the paper's rows."""
+        labels = self.labels
         few = any(row.pictures < FEW for row in self.rows)
         bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
-        said = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
+        lines = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
         if self.tests:
-            which = f"on which answers only one of {self.labels[self.first]} and the method is right"
-            said.append(f"p: McNemar's exact test, {which}, taken as independent")
-        sampled = [name for name, settings in self.settings.items() if settings.get("temperature")]
-        if sampled:
-            said.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
-        return said + [f"{mark}: {text}" for mark, text in self.notes.items()]
-
-    def remarks(self) -> list[str]:
-        """Return the lines below the tables: `how`, and other facts that decide the figures."""
-        said, labels = self.how(), self.labels
+            which = f"on which answers only one of {labels[self.first]} and the method is right"
+            lines.append(f"p: McNemar's exact test, {which}, taken as independent")
+        if any(settings.get("temperature") for settings in self.settings.values()):
+            lines.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
+        lines += [f"{mark}: {text}" for mark, text in self.notes.items()]
         several = {row.method: row.counts["captions"] / row.answered for row in self.rows if "captions" in row.counts}
-        said += [
+        lines += [
             f"{labels[name]}: {count:g} captions per image, all counted; p is for the first"
             for name, count in several.items()
             if count > 1
         ]
-        said += [
+        lines += [
             f"{name}: not run, because without sampling its answers equal those of {other}"
             for name, other in self.not_run.items()
         ]
-        said += [f"in the paper: {self.paper}{self._not_in_the_paper()}"] if self.paper else []
+        if self.paper:
+            lines.append(f"in the paper: {self.paper}{self._not_in_the_paper()}")
         facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
-        return [*said, facts] if facts else said
+        return [*lines, facts] if facts else lines
 
     def _not_in_the_paper(self) -> str:
         """Return a remark on methods and groups without figures in the paper."""
-        groups = paper_groups(self.paper, self.benchmark)
+        groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
         known = {name for names in groups.values() for name in names} | {row.method for row in self.rows if row.paper}
-        there = {*groups, MEAN} | {row.group for row in self.rows if row.paper}
+        has = {*groups, MEAN} | {row.group for row in self.rows if row.paper}
         without = dict.fromkeys(row.method for row in self.rows if row.method not in known)
-        others = dict.fromkeys(row.group for row in self.rows if row.group not in there)
-        said = f"; no figures for {', '.join(without)}" if without else ""
+        others = dict.fromkeys(row.group for row in self.rows if row.group not in has)
+        remark = f"; no figures for {', '.join(without)}" if without else ""
         if groups and others:
-            said += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
-            said += ": give `lengths=` N" if self.benchmark == "chair" else ""
-        return said
+            remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
+            remark += ": give `lengths=` N" if self.benchmark == "chair" else ""
+        return remark
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
@@ -198,25 +220,55 @@ class EvalReport(Report):
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
 
 
-def p_text(p: float | None) -> str:
-    """Return a p value for people; nothing for None."""
-    return "" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001"
+def label(name: str, settings: Mapping[str, Any]) -> str:
+    """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling."""
+    values = (settings.get(key) for key in ("temperature", "top_p", "num_beams"))
+    temperature, top_p, beams = (value if isinstance(value, int | float) else 0 for value in values)
+    parts = [re.sub(r"^greedy(?=$|\+)", "sampling", name) if temperature else name]
+    parts += [f"T={temperature:g}"] * bool(temperature) + [f"top-p={top_p:g}"] * bool(temperature and 0 < top_p < 1)
+    return ", ".join([*parts, f"{beams:g} beams"] if beams > 1 else parts)
 
 
-def _means(group: str, rows: Sequence[MethodRow], compared: MethodFigures, first: str) -> list[MethodRow]:
-    """Return the rows of a mean over groups."""
-    return [
-        MethodRow(
-            part=rows[-1].part,
-            group=group,
-            method=name,
-            answered=sum(row.answered for row in rows if row.method == name),
-            failed=sum(row.failed for row in rows if row.method == name),
-            counts={},
-            figures=compared.figures(name),
-            differences=compared.differences(name, first),
-            label=next(row.label for row in rows if row.method == name),
-            pictures=len(compared.pictures),
-        )
-        for name in compared.estimates
-    ]
+# The paper's figures.
+
+
+@functools.cache
+def results() -> dict[str, dict[str, Any]]:
+    """Return the figures, by model, benchmark, group, method and name; and `notes`, the meaning of every mark."""
+    content: dict[str, dict[str, Any]] = yaml.safe_load(PAPER.read_text(encoding="utf-8"))
+    return content
+
+
+def printed(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, Any]:
+    """Return the fields `paper`, `paper_mark` and `published` of a row of a report; figures are None if unknown."""
+    model = paper_models().get(preset_or_model, preset_or_model)
+    paper, published = (
+        dict(results()[table].get(model, {}).get(benchmark, {}).get(group, {}).get(method, {}))
+        for table in ("models", "published")
+    )
+    mark = paper.pop(MARK, "")
+    return {"paper": paper or None, "paper_mark": mark, "published": published or None}
+
+
+@functools.cache
+def decimals(benchmark: str, figure: str) -> int:
+    """Return the number of decimals of a figure in the paper: two for the POPE figures it reports, else one."""
+    groups = [group for model in results()["models"].values() for group in model.get(benchmark, {}).values()]
+    values = [row[figure] for group in groups for row in group.values() if figure in row]
+    return 2 if any(round(value, 1) != value for value in values) else 1
+
+
+@functools.cache
+def paper_models() -> dict[str, str]:
+    """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
+    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in results()["models"]}
+
+
+def find_model(names: Sequence[str]) -> str:
+    """Return the paper's model for one of some names: a preset's name or a Hugging Face id."""
+    models = paper_models()
+    for name in names:
+        if (model := models.get(name, name)) in models.values():
+            return model
+    known = ", ".join(models.values())
+    raise SettingsError(f"`paper=`: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")

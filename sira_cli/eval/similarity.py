@@ -15,7 +15,7 @@ from typing import Any
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.pictures.rows import brief, read_json, some
 
-OFFICIAL = "en_core_web_lg"
+OFFICIAL = "en_core_web_lg"  # the spaCy pipeline of AMBER's script
 THRESHOLD = 0.8  # words are similar above it, not at it
 
 
@@ -37,7 +37,7 @@ EQUAL = Similarity("exact", operator.eq)  # AMBER's script finds more similar wo
 
 
 def find_similarity(choice: str = "spacy") -> Similarity:
-    """Return the similarity of a name."""
+    """Return the similarity of a name: `spacy` as in AMBER's script, `exact`, a spaCy pipeline, or a table."""
     if choice == "auto":
         try:
             return find_similarity("spacy")

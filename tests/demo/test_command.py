@@ -20,7 +20,7 @@ from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep.questions import Cell
 from sira_cli.analysis.sweep.report import SweepReport, by_captions, paper
-from sira_cli.demo.measure import SceneReport, _answers, _texts, load_methods, measure, read_figures
+from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
 from sira_cli.models.presets import BUNDLED_FOLDER
@@ -81,15 +81,12 @@ def test_plain_transformers_loads_it_and_says_the_same(methods, scenes):
 
 def test_batches_give_the_texts_of_single_pictures(methods, scenes):
     pictures = [render(of)[0] for of in scenes[:2]]
+    asked = [yes_no_question(question.name) for question in Questions(sample=4).about(scenes[0])]
     for lvlm in methods.values():
-        prompt = lvlm.preset.prompts.caption
-        together = _texts(lvlm, pictures, [prompt] * len(pictures))
-        assert together == [lvlm.caption(picture).text for picture in pictures]
-    asked = [Questions(sample=4).about(of) for of in scenes[:2]]
-    for lvlm in methods.values():
-        answers = _answers(lvlm, pictures, asked)
-        for picture, about, texts in zip(pictures, asked, answers, strict=False):
-            assert texts == [lvlm.ask(picture, yes_no_question(question.name)).text for question in about]
+        captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * 2)
+        assert captions == [lvlm.caption(picture).text for picture in pictures]
+        answers = texts_of(lvlm, [pictures[0]] * len(asked), asked, "ask")
+        assert answers == [lvlm.ask(pictures[0], question).text for question in asked]
 
 
 def test_the_card_is_what_the_figures_give(methods):

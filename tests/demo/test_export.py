@@ -15,8 +15,7 @@ from PIL import Image
 
 from sira_cli.demo.export import export, file_name
 from sira_cli.demo.questions import SPLITS, Questions, article, held_out, mentions, yes_no_question
-from sira_cli.demo.scenes import TEST_SEEDS, render
-from sira_cli.demo.world import OBJECTS
+from sira_cli.demo.scenes import OBJECTS, TEST_SEEDS, render
 
 SUBJECTS = [held_out(seed) for seed in TEST_SEEDS[:12]]
 SCENES = {file_name(of): of for of in SUBJECTS}

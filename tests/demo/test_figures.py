@@ -10,8 +10,7 @@ import pytest
 
 from sira_cli.demo.measure import SceneReport, count, read_figures
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, hallucinated, held_out
-from sira_cli.demo.scenes import TEST_SEEDS, Scene, SceneObject
-from sira_cli.demo.world import OBJECTS, PLACES
+from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject
 from sira_cli.eval.statistics import Figure, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card

@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 
 from sira_cli.demo.questions import NUMBERS, article, caption, mentions
-from sira_cli.demo.scenes import SIDE, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, make_scene, render
-from sira_cli.demo.world import COLORS, OBJECTS, PLACES
+from sira_cli.demo.scenes import (
+    COLORS,
+    OBJECTS,
+    PLACES,
+    SIDE,
+    TEST_SEEDS,
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    make_scene,
+    render,
+)
 from tools.language import questions
 from tools.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
 

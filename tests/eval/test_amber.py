@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber import Judged, Lexicon
-from sira_cli.eval.benchmark import ONE_WORD, Ask
+from sira_cli.eval.amber import Judged, Lexicon, opened
+from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking
 from sira_cli.eval.similarity import EQUAL, Similarity
 from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near, write
 
@@ -183,17 +183,16 @@ def test_facts(data):
     assert benchmark(data, similarity=EQUAL, parts=["discriminative"]).facts() == {}
 
 
-def test_one_dimension_of_the_questions(amber):
-    attribute = amber.only("attribute")
+def test_one_dimension_of_the_questions(amber, data, tmp_path):
+    attribute = opened(data, Asking(options={"task": "attribute"}))
     (part,) = attribute.parts
-    assert part.groups == ("attribute", "state", "number", "action")
     assert [ask.id for ask in part.asks] == ["4", "5", "6", "7"]
-    found = attribute.score(part, ANSWERED)
+    scored = {group: tally for group, tally in attribute.score(part, ANSWERED).items() if tally.counts}
     whole = amber.score(amber.parts[1], ANSWERED)
-    assert found == {group: whole[group] for group in part.groups}
-    assert amber.only("relation").parts[0].groups == ("relation",)
+    assert scored == {group: whole[group] for group in ("attribute", "state", "number", "action")}
+    (tmp_path / "ids.txt").write_text("4")
     with pytest.raises(SettingsError, match="`task=` relation: no such question in AMBER's folder"):
-        attribute.only("relation")
+        opened(data, Asking(options={"task": "relation", "ids": str(tmp_path / "ids.txt")}))
 
 
 def test_the_repository_does_for_its_folder_data(tmp_path):

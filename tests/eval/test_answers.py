@@ -48,34 +48,12 @@ def methods(sources: list[AnswerFiles]) -> dict[str, list[str]]:
 
 
 def test_files_of_one_method_go_with_several_question_files(files):
-    """By their names, as a shell sorts those of VCD; else in the given order."""
-    names = [f"{model}_coco_pope_{split}_{how}" for model in "ab" for split in ("popular", "random") for how in "xy"]
-    paths = files(**{name: {} for name in names})
-    assert methods(find_files(list(map(str, paths)), QUESTIONS)) == {
-        f"{model}_coco_pope_{how}": [f"{model}_coco_pope_{split}_{how}" for split in ("random", "popular")]
-        for model in "ab"
-        for how in "xy"
-    }
     paths = [str(path) for path in files(base_1={}, base_2={}, new_1={}, new_2={})]
     assert methods(find_files(paths, QUESTIONS)) == {"base": ["base_1", "base_2"], "new": ["new_1", "new_2"]}
     with pytest.raises(SettingsError, match="3 files of answers to 2 files of questions"):
         find_files(paths[:3], QUESTIONS)
-
-
-def test_names_with_the_same_words_do_not_push_each_other_out(files):
-    paths = files(a_random={}, a_popular={}, random_a={}, popular_a={})
-    with pytest.raises(SettingsError, match="names two methods: use LABEL=FILE"):
-        find_files(list(map(str, paths)), QUESTIONS)
-
-
-def test_a_folder_tells_methods_apart(tmp_path):
-    paths = [tmp_path / method / f"{split}.jsonl" for split in ("popular", "random") for method in ("base", "new")]
-    for path in paths:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("{}\n")
-    found = find_files(list(map(str, paths)), QUESTIONS)
-    assert [source.paths for source in found] == [(paths[2], paths[0]), (paths[3], paths[1])]
-    assert [source.label for source in found] == ["base-answers", "new-answers"]
+    with pytest.raises(SettingsError, match="'base' names two methods: use LABEL=FILE"):
+        find_files([paths[0], paths[1], *map(str, files(base_3={}, base_4={}))], QUESTIONS)
 
 
 @pytest.mark.parametrize(

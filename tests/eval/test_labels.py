@@ -8,8 +8,7 @@ import re
 import pytest
 
 from sira_cli.cli.eval import print_report
-from sira_cli.eval.answers import label
-from sira_cli.eval.report import EvalReport
+from sira_cli.eval.report import EvalReport, label
 from tests.support.eval.made import Made, said
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.lmms.requests import Wanted, answers, losses, plain_request, prepared, request_of, wanted_of
+from sira_cli.eval.lmms import answers, losses, plain_request, prepared, request_of
 from sira_cli.methods.prompts import Conversation, Turn
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -31,8 +31,8 @@ def test_messages_become_turns(images):
     request = request_of("pope test 3", [system, said(images[0], QUESTION)], {"max_new_tokens": 8, "until": ["\n\n"]})
     assert request.prompt == QUESTION
     assert len(request.pictures) == 1
-    settings = (("max_new_tokens", 8), ("system", "Be brief."), ("temperature", 0.0))
-    assert request.wanted == Wanted(settings, ("\n\n",))
+    assert request.settings == (("max_new_tokens", 8), ("system", "Be brief."), ("temperature", 0.0))
+    assert request.until == ("\n\n",)
     answer = {"role": "assistant", "content": [{"type": "text", "text": "No."}]}
     more = {"role": "user", "content": [{"type": "text", "text": "Are you"}, {"type": "text", "text": "sure?"}]}
     turns = request_of("pope test 3", [said(images[0], QUESTION), answer, more]).prompt
@@ -51,9 +51,9 @@ def test_messages_become_turns(images):
         ({"until": "\n", "image_aspect_ratio": "original"}, {"temperature": 0.0}, ("\n",)),
     ],
 )
-def test_settings_of_generation(given, settings, until):
-    wanted = wanted_of("pope test 3", given)
-    assert (dict(wanted.settings), wanted.until) == (settings, until)
+def test_settings_of_generation(images, given, settings, until):
+    request = plain_request("pope test 3", QUESTION, images[:1], given)
+    assert (dict(request.settings), request.until) == (settings, until)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_losses_that_are_refused(lvlm, images):
         losses(lvlm, asked, [" "], 1)
 
 
-def test_the_entry_point_is_declared_and_cheap():
+def test_the_entry_point_is_declared_and_does_not_import_lmms_eval():
     declared = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["lmms_eval.models"]
     module, _, name = declared["sira"].partition(":")
     entry = importlib.import_module(module)
     assert callable(getattr(entry, name))
-    assert {"torch", "load", "lmms_eval"}.isdisjoint(vars(entry))
+    assert "lmms_eval" not in vars(entry)
 
 
 def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
@@ -157,7 +157,7 @@ def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
     instances = importlib.import_module("lmms_eval.api.instance")
     instance, unwrapped = instances.Instance, instances.unwrap_generation_output  # what the evaluator does with outputs
     registry.register_manifest(importlib.import_module("sira_cli.eval.lmms").manifest())
-    monkeypatch.setattr("sira_cli.eval.lmms.model.load", lambda preset, **settings: lvlm)
+    monkeypatch.setattr("sira_cli.eval.lmms_model.load", lambda preset, **settings: lvlm)
     document = {"images": [images[0]]}
     for simple in (False, True):
         made = registry.get_model_class("sira", force_simple=simple)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from sira_cli.eval import paper
-from sira_cli.eval.paper import AUTHORS, RESULTS, paper_models, results
+from sira_cli.eval import report as paper
+from sira_cli.eval.report import AUTHORS, paper_models, results
+from sira_cli.eval.report import PAPER as RESULTS
 from sira_cli.models import presets
 from tools.paper_tables import main_table, tables, to_yaml
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from sira_cli.eval.amber import read_numbers
+from sira_cli.eval.amber import opened
+from sira_cli.eval.benchmark import Asking
 from sira_cli.eval.chair import Chair
 from sira_cli.eval.pope import Pope
 from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, write
@@ -65,7 +66,8 @@ def test_some_of_ambers_queries(sira, data, tmp_path):
     part = {id_: said[id_] for id_ in ("2", "4", "8")}
     write(tmp_path / "said.json", [{"id": int(id_), "response": text} for id_, text in part.items()])
     (tmp_path / "ids.txt").write_text("8\n2\n\n4\n")
-    amber = benchmark(data).picked(read_numbers(tmp_path / "ids.txt"))
+    given = {"ids": str(tmp_path / "ids.txt"), "language": "fallback", "similarity": "exact"}
+    amber = opened(data, Asking(options=given))
     assert [[ask.id for ask in part.asks] for part in amber.parts] == [["2"], ["4", "8"]]
     assert amber.read([tmp_path / "said.json"]) == {
         "generative": {"2": said["2"]},

@@ -9,7 +9,7 @@ import pytest
 
 from sira_cli.eval import amber, chair
 from sira_cli.eval.benchmark import ONE_WORD
-from sira_cli.eval.cards import CARDS, LENGTHS
+from sira_cli.eval.cards import CARDS
 from sira_cli.eval.figures import RULES
 from sira_cli.language import language
 from tests.support.eval.helpers import SCENES
@@ -69,7 +69,7 @@ def test_options_offer_what_there_is():
     assert tasks - {"all"} < {*amber.GROUPS["generative"], *amber.GROUPS["discriminative"]}
     assert choices("chair", "language") == choices("amber", "language") == [*language.CHOICES]
     assert next(option.default for option in CARDS["pope"].options if option.name == "suffix") == ONE_WORD
-    assert LENGTHS == (64, 512)  # of the paper's Table 2
+    assert chair.LENGTHS == (64, 512)  # of the paper's Table 2
 
 
 def test_no_picture_at_all_is_known_before_the_model_is_loaded(sira, scenes, tmp_path):

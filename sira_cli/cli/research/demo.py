@@ -45,17 +45,12 @@ def demo(
         bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes; takes minutes.")
     ] = False,
     export: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead."),
+        Path | None, typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead.")
     ] = None,
     overwrite: Overwrite = False,
     output_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir",
-            metavar="DIR",
-            help="Folder of the pictures (default: a cache folder).",
-        ),
+        typer.Option("--output-dir", metavar="DIR", help="Folder of the pictures (default: a cache folder)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
     quiet: Quiet = False,

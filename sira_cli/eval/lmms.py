@@ -1,4 +1,8 @@
-"""Requests of lmms-eval in sira's terms, and their texts and losses from a loaded model, in batches."""
+"""A model of lmms-eval: `python -m lmms_eval --model sira --model_args preset=llava-1.5-7b,method=sira`.
+
+It finds the model by the entry point `lmms_eval.models`, which is `manifest`, and imports `lmms_model` when it loads
+it. Here are its requests in sira's terms, and their texts and losses from a loaded model, in batches.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,24 @@ REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The settings of a text: requests with equal ones may be decoded together."""
-
-    settings: tuple[tuple[str, Any], ...] = ()  # of the preset, as sorted pairs; a system message is one of them
-    until: tuple[str, ...] = ()  # the text ends before the first of these
-
-
-@dataclass(frozen=True)
 class Request:
-    """One request: the model's input, and the settings of its text."""
+    """One request: the model's input, and the settings of its text; those with equal settings are decoded together."""
 
     name: str  # the task and the document, for messages
     pictures: tuple[Picture, ...]  # in the order of the turns that have them
     prompt: Prompt  # a text about the pictures, or a conversation
-    wanted: Wanted = Wanted()
+    settings: tuple[tuple[str, Any], ...] = ()  # of the preset, as sorted pairs; a system message is one of them
+    until: tuple[str, ...] = ()  # the text ends before the first of these
+
+
+def manifest() -> Any:
+    """Return lmms-eval's `ModelManifest` of the model `sira`: messages by default, with `--force_simple` plain text."""
+    from lmms_eval.models.registry_v2 import ModelManifest
+
+    home = "sira_cli.eval.lmms_model"
+    return ModelManifest(
+        model_id="sira", chat_class_path=f"{home}.SiraModel", simple_class_path=f"{home}.SimpleSiraModel"
+    )
 
 
 def request_of(
@@ -65,7 +72,9 @@ def request_of(
     if turns[-1].role != "user":
         raise SettingsError(f"{name}: the last message is not the user's, so there is nothing to answer")
     prompt = turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
-    return Request(name, tuple(pictures), prompt, wanted_of(name, generation or {}, "\n".join(system)))
+    until = (generation or {}).get("until") or ()
+    until = (until,) if isinstance(until, str) else tuple(filter(None, until))
+    return Request(name, tuple(pictures), prompt, settings_of(name, generation or {}, "\n".join(system)), until)
 
 
 def plain_request(name: str, text: str, images: Sequence[Any], generation: Mapping[str, Any] | None = None) -> Request:
@@ -74,7 +83,7 @@ def plain_request(name: str, text: str, images: Sequence[Any], generation: Mappi
     return request_of(name, [{"role": "user", "content": parts}], generation)
 
 
-def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wanted:
+def settings_of(name: str, generation: Mapping[str, Any], system: str = "") -> tuple[tuple[str, Any], ...]:
     """Return the settings of a text from a task's `generation_kwargs`; those that are missing are the preset's."""
     given = {key: value for key, value in generation.items() if value is not None}
     sampled = given.get("do_sample", True) and given.get("temperature", float(given.get("do_sample", False))) > 0
@@ -86,9 +95,7 @@ def wanted_of(name: str, generation: Mapping[str, Any], system: str = "") -> Wan
     settings["temperature"] = float(given.get("temperature", 1.0)) if sampled else 0.0
     shares = {"top_p": float, "top_k": int, "min_p": float}
     settings |= {key: kind(given[key]) for key, kind in shares.items() if sampled and key in given}
-    settings |= {"system": system} if system else {}
-    until = given.get("until", ())
-    return Wanted(tuple(sorted(settings.items())), (until,) if isinstance(until, str) else tuple(filter(None, until)))
+    return tuple(sorted((settings | ({"system": system} if system else {})).items()))
 
 
 def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
@@ -109,11 +116,11 @@ def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
 
 def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str) -> Iterator[tuple[int, Answer]]:
     """Yield each request's number and answer; requests with equal settings are decoded together."""
-    groups: dict[Wanted, list[int]] = {}
+    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
     for number, request in enumerate(requests):
-        groups.setdefault(request.wanted, []).append(number)
-    for wanted, numbers in groups.items():
-        under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(wanted.settings)))
+        groups.setdefault(request.settings, []).append(number)
+    for settings, numbers in groups.items():
+        under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
         for batch in _batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
@@ -122,7 +129,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
             for number, request, answer in zip(batch, asked, found, strict=True):
                 if answer.error:
                     _log.warning("%s: no answer: %s", request.name, answer.error)
-                yield number, _until(answer, wanted.until)
+                yield number, _until(answer, request.until)
 
 
 def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_size: int) -> list[tuple[float, bool]]:

@@ -1,4 +1,4 @@
-"""The model `sira` of lmms-eval: the functions that its evaluator calls, on top of `requests`."""
+"""The model `sira` of lmms-eval: the functions that its evaluator calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmms_eval.protocol import ChatMessages
 from tqdm import tqdm
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.lmms.requests import Request, answers, losses, plain_request, request_of
+from sira_cli.eval.lmms import Request, answers, losses, plain_request, request_of
 from sira_cli.run.lvlm import load
 
 
