@@ -17,7 +17,7 @@ import torch
 import transformers
 import yaml
 
-from sira_cli.analysis.sweep.report import SweepReport, by_captions
+from sira_cli.analysis.sweep import SweepReport, by_captions
 from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import OBJECTS, PLACES, STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
@@ -60,7 +60,7 @@ Seeds {training} train, {validation} validate, {test} test.
 ## K and alpha
 
 On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in
-`sira_cli/analysis/sweep/report.py`, which was fixed beforehand: {outcome}.
+`sira_cli/analysis/sweep.py`, which was fixed beforehand: {outcome}.
 
 {choice}
 

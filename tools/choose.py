@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep.report import by_captions_among, captions_fit
+from sira_cli.analysis.sweep import by_captions_among, captions_fit
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene

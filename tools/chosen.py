@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from sira_cli.analysis.sweep.report import CAPTIONS_RULE
+from sira_cli.analysis.sweep import CAPTIONS_RULE
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 

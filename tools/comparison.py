@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.bench.report import Spread
+from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
 from sira_cli.demo.questions import Questions, held_out

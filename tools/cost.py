@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from sira_cli.analysis.bench.report import Spread
+from sira_cli.analysis.bench.measure import Spread
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.run.lvlm import Lvlm
 

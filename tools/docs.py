@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sira_cli.analysis.bench.report import BenchReport, BenchRow
+from sira_cli.analysis.bench.measure import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.core.census import BROKEN, EXACT, REFUSED, STANDS_IN, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections

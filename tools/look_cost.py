@@ -17,8 +17,7 @@ from typing import Any
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.analysis.bench.measure import device_name
-from sira_cli.analysis.bench.report import Spread
+from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.demo.measure import markdown
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.bench.measure import device_name
-from sira_cli.analysis.bench.report import Spread
+from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import SceneReport, batches, load_methods, markdown, outcomes, unit
 from sira_cli.demo.questions import caption_counts, held_out, mentions

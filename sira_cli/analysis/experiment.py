@@ -11,11 +11,11 @@ print(report.to_json(), *report.table())           # and, for experiments with a
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.errors import DataError
 from sira_cli.run.ledger import ContinuedFile, check_same
@@ -34,52 +34,37 @@ SCHEMA = "sira.sweep.units/1"
 T = TypeVar("T")
 
 
-class Units(Generic[T]):
+class Units(dict[str, T]):
     """The results of finished units by the unit's name: in memory, and optionally in a file of JSON lines.
 
-    The first line holds the settings. The file of a killed process is complete, except perhaps for its last line,
-    which the next run cuts off.
-
-    Attributes:
-        failures: pictures that failed in this run, by name.
+    The first line of the file holds the settings. The file of a killed process is complete, except perhaps for its last
+    line, which the next run cuts off. `failures` are the pictures that failed in this run, by name.
     """
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
         """Open or create the file, and read it."""
-        self._results: dict[str, T] = {}
+        super().__init__()
         self.failures: dict[str, FailedPicture] = {}
-        self._file = None if path is None else _UnitFile(path, self._results, overwrite=overwrite)
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._results)
-
-    def __contains__(self, unit: str) -> bool:
-        return unit in self._results
-
-    def __getitem__(self, unit: str) -> T:
-        return self._results[unit]
+        self._file = None if path is None else _UnitFile(path, self, overwrite=overwrite)
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check that the known settings equal the file's."""
         if self._file is not None:
-            check_same(self._file.path, settings, self._file.settings)
+            check_same(self._file.path, settings, self._file.settings or {})
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be."""
         self.check(settings)
         if self._file is not None:
             self._file.begin()
-            if self._file.is_empty:
+            if self._file.settings is None:
                 self._file.add(as_line({"schema": SCHEMA, "settings": dict(settings)}))
 
     def add(self, units: Mapping[str, T]) -> None:
         """Keep the results of finished units."""
         if self._file is not None:
             self._file.add(b"".join(as_line({"unit": unit, "texts": result}) for unit, result in units.items()))
-        self._results |= units
+        self.update(units)
 
     def complete(self) -> None:
         """Note that all units are finished."""
@@ -93,17 +78,11 @@ class Units(Generic[T]):
 
 
 class _UnitFile(ContinuedFile):
-    """The file of units. Its first line holds the settings."""
+    settings: dict[str, Any] | None = None  # of the first line; None: the file has none yet
 
     def __init__(self, path: Path, results: dict[str, Any], *, overwrite: bool) -> None:
         self._results = results
-        self.settings: dict[str, Any] = {}
         super().__init__(path, overwrite=overwrite)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the settings are missing."""
-        return self._end == 0
 
     def _check_beginning(self, torn: bytes) -> None:
         if not torn.startswith(b'{"schema": "sira.sweep'[: len(torn)]):
@@ -169,16 +148,8 @@ class ModelReport(Report):
     @staticmethod
     def fields_of(lvlm: Lvlm) -> dict[str, Any]:
         """Return the fields of a loaded model."""
-        return {
-            "preset": lvlm.preset.name,
-            "model": lvlm.preset.model,
-            "revision": lvlm.revision,
-            "quantization": lvlm.quantization,
-            "dtype": lvlm.dtype,
-        }
-
-
-Row = Sequence[str]
+        names = {"preset": lvlm.preset.name, "model": lvlm.preset.model, "revision": lvlm.revision}
+        return names | {"quantization": lvlm.quantization, "dtype": lvlm.dtype}
 
 
 @dataclass(frozen=True)
@@ -194,8 +165,8 @@ class Table:
 
     names: Sequence[str]
     figures: Sequence[str]
-    sections: Sequence[Sequence[Row]]
+    sections: Sequence[Sequence[Sequence[str]]]
     title: str | None = None
-    chosen: Row | None = None
+    chosen: Sequence[str] | None = None
     tight: bool = False
     words: Sequence[str] = ()

@@ -15,7 +15,6 @@ from sira_cli.cli.help import Command, Variadic
 from sira_cli.cli.loading import engine_of, load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.groups import (
-    AsJson,
     EngineOptions,
     FewOptions,
     Images,
@@ -24,7 +23,7 @@ from sira_cli.cli.options.groups import (
     QuestionImages,
     QuestionScenes,
     Quiet,
-    ReportFile,
+    ReportOptions,
     ResearchModelOptions,
     Verbose,
     with_options,
@@ -34,12 +33,16 @@ from sira_cli.cli.terminal.output import check_file, check_preset_file, print_ta
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.calibration.questions import LabelledQuestions
+    from torch import Tensor
+
     from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
+    from sira_cli.analysis.questions import QuestionSet
+    from sira_cli.look.words import WordList
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.output import Files
     from sira_cli.run.run import Engine
 
 FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
@@ -129,29 +132,29 @@ def ict(
     """
     files.check()
     from sira_cli.models.presets import BUNDLED
-    from sira_cli.pictures.sources import located
 
     preset = choose_preset(model)
     drawn = scenes or (not questions and preset.model == BUNDLED)
     asked = _questions(questions or [], images, annotations, drawn, limit)
-    pictures = () if drawn else (located(str(Path(asked.folder, name))) for name in asked.pictures)
-    lvlm = load_model(preset, model, "greedy", pictures=pictures)
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
     files.check_place("ict", lvlm)
-    from sira_cli.analysis.calibration.ict import IctTraining, summary
+    from sira_cli.analysis.calibration.ict import calibration, summary, train
+    from sira_cli.analysis.experiment import Units
 
-    training = IctTraining(asked, lvlm, batch_size=batch_size or (QUESTION_BATCH if drawn else 1))
-    failures = show_stages(training.events(), len(asked.pictures))
-    calibration = training.calibration()
-    for line in summary(calibration):
+    outputs, tensors = Units["Tensor"](), dict[str, "Tensor"]()
+    events = train(lvlm, asked, outputs, tensors, batch_size or (QUESTION_BATCH if drawn else 1))
+    failures = show_stages(events, len(asked.pictures))
+    made = calibration(lvlm, asked, outputs, tensors)
+    for line in summary(made):
         note(line)
-    files.save(calibration, preset)
+    files.save(made, preset)
     if failures:
         raise typer.Exit(3)
 
 
 def _questions(
     paths: list[Path], images: Path | None, annotations: Path | None, scenes: bool, limit: int | None
-) -> LabelledQuestions:
+) -> QuestionSet:
     """Return the questions. A missing picture is found before a model is loaded."""
     if scenes:
         if paths or images is not None or annotations is not None:
@@ -163,14 +166,14 @@ def _questions(
         raise SettingsError(
             "give --questions FILE... with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
-    from sira_cli.analysis.calibration.questions import from_files
+    from sira_cli.analysis.questions import with_places
     from sira_cli.pictures.find import check_images
 
-    found = from_files(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
-    check_images(images, found.pictures)
+    questions = with_places(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
+    check_images(images, questions.pictures)
     if annotations is None:
         note("without --annotations the places of objects are unknown: the image level only")
-    return found
+    return questions
 
 
 @with_options()
@@ -204,15 +207,11 @@ def support(
             metavar="N", min=1, help=f"First N scenes (default: {SCENES}), or captions with --controls (default: all)."
         ),
     ] = None,
-    model: ResearchModelOptions,
-    output: ReportFile = None,
     write_preset: Annotated[
         Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
     ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    model: ResearchModelOptions,
+    target: ReportOptions,
 ) -> None:
     """Find the threshold of support (--min-support), from captions with labels, or with --controls without them.
 
@@ -222,9 +221,8 @@ def support(
     captions of other pictures name, and the threshold is above 98 % of these answers; a few hundred captions are
     enough.
     """
-    set_verbosity(quiet, verbose)
-    check_file("--output", output, overwrite)
-    check_preset_file(write_preset, overwrite)
+    target.check()
+    check_preset_file(write_preset, target.overwrite)
     asks = answers is not None or objects is not None
     for is_wrong, message in (
         (controls and labels is not None, "--controls needs no labels: leave out --labels"),
@@ -248,12 +246,16 @@ def support(
     if not paths:
         report = _from_scenes(limit or SCENES, preset, model, scenes, controls)
     elif controls:
+        from sira_cli.look.noun_phrases import find_words
         from sira_cli.pictures.captions import check_pictures, find_captions
+        from sira_cli.run.output import Files
 
         captions = find_captions(paths, limit=limit)
         check_pictures(captions)
-        engine = engine_of(model, EngineOptions(), captions.pictures)
-        report = _by_controls(captions.pictures, preset, engine, answers, overwrite, objects)
+        kept, engine = Files(answers, overwrite=target.overwrite, retry_errors=True), EngineOptions()
+        report = _by_controls(
+            captions.pictures, preset, engine_of(model, engine, captions.pictures), kept, find_words(objects)
+        )
     else:
         from sira_cli.analysis.calibration.support import from_files
 
@@ -263,8 +265,8 @@ def support(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
             "give the records' model with --preset or --model"
         )
-    show_report(report, as_json, output)
-    for doubt in () if as_json else report.doubts():
+    show_report(report, target.as_json, target.output)
+    for doubt in () if target.as_json else report.doubts():
         note(doubt)
     if write_preset is not None:
         verify = preset.verify.model_copy(update={"min_support": report.threshold})
@@ -288,43 +290,35 @@ def _from_scenes(
         raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")
     lvlm = load_model(preset, model, "sira", pictures=())
     from sira_cli.demo.labelled import captioned_scenes, scene_report
+    from sira_cli.run.output import Files
     from sira_cli.run.run import Local
 
     with Progress.shown("scenes", count) as progress:
         if not controls:
             return scene_report(lvlm, count, progress.reach)
         pictures = captioned_scenes(lvlm, count, progress.reach)
-    return _by_controls(pictures, lvlm.preset, Local(lvlm))
+    return _by_controls(pictures, lvlm.preset, Local(lvlm), Files(retry_errors=True))
 
 
 def _by_controls(
-    pictures: Sequence[Picture],
-    preset: Preset,
-    engine: Engine,
-    answers: Path | None = None,
-    overwrite: bool = False,
-    objects: str | None = None,
+    pictures: Sequence[Picture], preset: Preset, engine: Engine, files: Files, objects: WordList | None = None
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import ControlsReport, WithControls
-    from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import ObjectFinder, Verify
     from sira_cli.run.check import Check
-    from sira_cli.run.output import Files, Output
+    from sira_cli.run.output import Output
     from sira_cli.run.run import run
 
-    verify = Verify(words=find_words(objects))
+    verify = Verify(words=objects)
     finder = ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
     task = Check.under(preset, replace(verify, words=words)).about(pictures)
-    with (
-        Output(task, pictures, Files(answers, overwrite=overwrite, retry_errors=True)) as written,
-        closing(run(task, pictures, engine, written)) as events,
-    ):
+    with Output(task, pictures, files) as written, closing(run(task, pictures, engine, written)) as events:
         next(events)  # the model is ready
-        with resumable(written.any, overwrite), Progress.shown("captions", len(pictures)) as progress:
+        with resumable(written.any, files.overwrite), Progress.shown("captions", len(pictures)) as progress:
             return ControlsReport.of(record for _, record in run_records(events, written, progress))
 
 
@@ -385,15 +379,9 @@ def _some_pictures(
     found = selection.selected(paths).pictures()
     if selection.limit is None and len(found) > PICTURES:
         note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
-        return found[:PICTURES], False
-    return found, False
+    return found[: selection.limit or PICTURES], False
 
 
-app = typer.Typer(
-    help="Fit a method's or score's parameters to a model (once per model).",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 ICT = """
 sira calibrate ict -p llava-1.5-7b --questions coco_pope_popular.json --images val2014/ --annotations annotations/
 sira calibrate ict -p demo --scenes
@@ -407,6 +395,11 @@ MASKCD = """
 sira calibrate maskcd photos/ -p llava-1.5-7b
 sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.yaml
 """
+app = typer.Typer(
+    help="Fit a method's or score's parameters to a model (once per model).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 for command, kind, examples, line in (
     (ict, Variadic, ICT, "Directions of method ict, from labelled yes/no questions."),
     (support, Command, SUPPORT, "The second look's threshold of support, from captions with labels."),

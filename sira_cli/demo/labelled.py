@@ -7,9 +7,8 @@ from itertools import islice
 
 from PIL import Image
 
-from sira_cli.analysis.calibration.questions import LabelledQuestions, Outline
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
-from sira_cli.analysis.sweep.questions import Question
+from sira_cli.analysis.questions import Outline, Question, QuestionSet
 from sira_cli.demo.measure import batches
 from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
@@ -21,7 +20,7 @@ from sira_cli.run.lvlm import Lvlm
 BATCH = 25  # captions decoded together
 
 
-def labelled_questions(limit: int) -> LabelledQuestions:
+def labelled_questions(limit: int) -> QuestionSet:
     """Return the first questions: yes and no alternate, and each no is from the next POPE split."""
     asked = [*islice(_asked(), limit)]
     scenes = {str(scene.seed): scene for scene, _, _ in asked}
@@ -33,9 +32,7 @@ def labelled_questions(limit: int) -> LabelledQuestions:
         return [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
 
     made_from = {"scenes": f"{asked[0][0].seed}-{asked[-1][0].seed}"}
-    return LabelledQuestions(
-        (), questions, lambda name: scene_picture(scenes[name]), outlines=outlines, made_from=made_from
-    )
+    return QuestionSet((), questions, lambda name: scene_picture(scenes[name]), outlines=outlines, made_from=made_from)
 
 
 def _asked() -> Iterator[tuple[Scene, str, bool]]:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sira_cli.analysis.sweep.questions import Question, QuestionSet
+from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.demo.scenes import (
     OBJECTS,
     TRAINING_SEEDS,

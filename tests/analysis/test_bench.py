@@ -18,8 +18,16 @@ import yaml
 from sira_cli import methods
 from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.measure import bench, check_caches, measure, pictures, prompts
-from sira_cli.analysis.bench.report import BenchReport, BenchRow, Sizes, Timing
+from sira_cli.analysis.bench.measure import (
+    BenchReport,
+    BenchRow,
+    Timing,
+    bench,
+    check_caches,
+    measure,
+    pictures,
+    prompts,
+)
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
@@ -28,7 +36,6 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import presets
 from sira_cli.models.memory import cache_bytes
-from sira_cli.models.processor import load_processor
 from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import case_of
@@ -55,13 +62,10 @@ def small(name: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory) -> Lvlm:
+def qwen() -> Lvlm:
     """Qwen2.5-VL's code, in small, under SIRA with K = 2 of 4."""
-    shape, folder = small("qwen2.5-vl-3b"), tmp_path_factory.mktemp("qwen")
-    random_models.write_processor(shape, folder)
-    model = random_models.random_model(shape, dtype=torch.float32, device=torch.device("cpu"), attention="sdpa")
-    preset = presets.find("qwen2.5-vl-3b").with_settings(k=2)
-    return Lvlm(model, load_processor(folder), preset, methods.find("sira"), "random")
+    preset = presets.find("qwen2.5-vl-3b").with_settings(k=2, dtype="float32")
+    return random_models.make_lvlm(small("qwen2.5-vl-3b"), preset, methods.find("sira"), "cpu")
 
 
 def under(lvlm: Lvlm, method: str) -> Lvlm:
@@ -228,7 +232,7 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
 def test_figures_by_hand():
     greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
     sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    row = BenchRow.of("sira", Sizes(4, 50, 30), sira, greedy, [1, 3])
+    row = BenchRow.of("sira", (4, 50, 30), sira, greedy, [1, 3])
     # Prefill: 3 and 4 s beside 2 and 4 s.
     assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
     # Steps: medians 2 and 2 s beside 1.5 and 1 s.
@@ -241,7 +245,7 @@ def test_figures_by_hand():
     assert (row.cache_bytes, row.peak_bytes) == (110, 8)
     assert row.paper == {}
     single = [Timing(1.0, (3.0,), 100, None)]
-    row = BenchRow.of("greedy", Sizes(1, 50, 30), single, single, [1])
+    row = BenchRow.of("greedy", (1, 50, 30), single, single, [1])
     assert row.step is row.tokens_per_second is None
 
 

@@ -12,9 +12,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch.nn import functional as F
 
-from sira_cli.analysis.calibration.ict import IctTraining, fit
-from sira_cli.analysis.calibration.questions import LabelledQuestions, Regions, black_out, from_files
-from sira_cli.analysis.sweep.questions import Question
+from sira_cli.analysis.calibration.ict import calibration, fit, train
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.questions import Question, QuestionSet, Regions, black_out, with_places
 from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models import presets
@@ -61,7 +61,7 @@ def outlines(question: Question) -> list[tuple[float, ...]]:
 
 
 @pytest.fixture
-def questions(photos) -> LabelledQuestions:
+def questions(photos) -> QuestionSet:
     asked = [
         ("coffee", "Is there a cup in the image?", True),
         ("coffee", "Is there a dog?", False),
@@ -69,13 +69,19 @@ def questions(photos) -> LabelledQuestions:
         ("tall", "Is there a boat in this image?", False),
         ("rocket", "Is there a bird?", True),
     ]
-    return LabelledQuestions(
+    return QuestionSet(
         (),
         tuple(Question(*each) for each in asked),
         lambda name: located(str(photos[name])),
         outlines=outlines,
         made_from={"files": ["by hand"]},
     )
+
+
+def trained(lvlm, questions: QuestionSet, batch_size: int) -> tuple[Calibration, list[object]]:
+    outputs, tensors = Units[torch.Tensor](), dict[str, torch.Tensor]()
+    events = [*train(lvlm, questions, outputs, tensors, batch_size)]
+    return calibration(lvlm, questions, outputs, tensors), events
 
 
 @torch.no_grad()
@@ -119,10 +125,8 @@ def degraded(image: Image.Image, question: Question, level: str) -> tuple[Image.
 )
 def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoint, batch_size, request, questions):
     lvlm = load(request.getfixturevalue(checkpoint), method="greedy", dtype="float32")
-    training = IctTraining(questions, lvlm, batch_size=batch_size)
-    events = [*training.events()]
+    made, events = trained(lvlm, questions, batch_size)
     assert sum(event.count for event in events if isinstance(event, Advanced)) == 14 + 2 * lvlm.layers  # 14 prefills
-    made = training.calibration()
     assert made.origin.made_from["questions"] == {"image": 5, "object": 4}
     assert not any(layer.self_attn.o_proj._forward_hooks for layer in lvlm.model.get_decoder().layers)
 
@@ -188,7 +192,7 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
         return located(str(tmp_path / "coffee.png")) if name == "coffee" else questions.picture(name)
 
     lvlm = load(llava_folder, method="greedy", dtype="float32")
-    broken = LabelledQuestions((), questions.questions, found)
+    broken = QuestionSet((), questions.questions, found)
     chat = lvlm.chat_inputs
 
     def refusing(images, prompts, **options):
@@ -197,13 +201,13 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
         return chat(images, prompts, **options)
 
     lvlm.chat_inputs = refusing
-    training = IctTraining(broken, lvlm, batch_size=4)
-    failed = [event for event in training.events() if isinstance(event, FailedPicture)]
+    made, events = trained(lvlm, broken, 4)
+    failed = [event for event in events if isinstance(event, FailedPicture)]
     assert [(each.picture, each.error) for each in failed] == [
         ("coffee", f"{tmp_path / 'coffee.png'}: the image processor refused it: too small")
     ]
-    assert training.calibration().origin.made_from["questions"] == {"image": 3}
-    assert not any(name.startswith("object") for name in training.calibration().tensors)
+    assert made.origin.made_from["questions"] == {"image": 3}
+    assert not any(name.startswith("object") for name in made.tensors)
 
 
 # --- questions and places
@@ -233,15 +237,19 @@ def test_a_region_is_that_of_the_object_in_the_question(tmp_path):
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "instances_val2014.json").write_text(json.dumps(COCO))
     regions = Regions.read(tmp_path, {PICTURE})
+
+    def about(text: str, picture: str = PICTURE):
+        return regions.about(Question(picture, text, True))
+
     assert regions.files == ["instances_val2014.json"]
     dog = [(2.0, 3.0, 6.0, 3.0, 6.0, 8.0, 2.0, 8.0), (10.0, 3.0, 11.0, 3.0, 11.0, 4.0, 10.0, 4.0)]
-    assert regions.about(PICTURE, "Is there a dog in the image?") == dog
+    assert about("Is there a dog in the image?") == dog
     hot_dog = [(0.0, 0.0, 9.0, 0.0, 0.0, 9.0), (20.0, 20.0, 30.0, 20.0, 20.0, 30.0)]
-    assert regions.about(PICTURE, "Is there a hot dog in the image?") == hot_dog
-    sofa = regions.about(PICTURE, "Is there a sofa in the image?")  # another word for a couch
+    assert about("Is there a hot dog in the image?") == hot_dog
+    sofa = about("Is there a sofa in the image?")  # another word for a couch
     assert sofa == [(0.0, 0.0, 8.0, 0.0, 8.0, 8.0, 0.0, 8.0)]
-    assert regions.about(PICTURE, "Is there a doghouse in the image?") == ()
-    assert regions.about("other.jpg", "Is there a dog in the image?") == ()
+    assert about("Is there a doghouse in the image?") == ()
+    assert about("Is there a dog in the image?", "other.jpg") == ()
 
 
 def test_regions_are_black_and_the_rest_is_as_it_was():
@@ -255,18 +263,18 @@ def test_regions_are_black_and_the_rest_is_as_it_was():
 def test_questions_of_several_files_are_asked_once(tmp_path):
     one = pope_file(tmp_path / "a.json", ("Is there a dog?", "yes"), ("Is there a cup?", "no"))
     two = pope_file(tmp_path / "b.json", ("Is there a dog?", "yes"), ("Is there a car?", "no"))
-    found = from_files([one, two], tmp_path)
+    found = with_places([one, two], tmp_path)
     assert [(each.text[11:], each.expected) for each in found.questions] == [
         ("dog?", True),
         ("cup?", False),
         ("car?", False),
     ]
-    assert [each.text[11:] for each in from_files([two, one], tmp_path, 1).questions] == ["dog?"]
-    assert len(from_files([one, two], tmp_path, 2).questions) == 3
+    assert [each.text[11:] for each in with_places([two, one], tmp_path, 1).questions] == ["dog?"]
+    assert len(with_places([one, two], tmp_path, 2).questions) == 3
     assert found.outlines is None
     three = pope_file(tmp_path / "c.json", ("Is there a cup?", "yes"))
     with pytest.raises(DataError, match=r"c\.json: 'Is there a cup\?' .* has another label in an earlier row"):
-        from_files([one, three], tmp_path)
+        with_places([one, three], tmp_path)
 
 
 # --- the command

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,24 +17,24 @@ import pytest
 from PIL import Image
 
 from sira_cli import methods
+from sira_cli.analysis import sweep as sweeping
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import report as rules
-from sira_cli.analysis.sweep import run
-from sira_cli.analysis.sweep.questions import (
+from sira_cli.analysis.questions import Question, QuestionSet, in_splits
+from sira_cli.analysis.sweep import (
+    CAPTIONS_RULE,
     GREEDY,
     Cell,
     Grid,
-    Question,
-    QuestionSet,
-    answer_unit,
+    SweepReport,
+    by_captions,
+    by_score,
     decisive,
-    from_files,
+    paper,
     parse_alphas,
     parse_ks,
     spread,
+    sweep,
 )
-from sira_cli.analysis.sweep.report import SweepReport, by_captions, by_score, paper
-from sira_cli.analysis.sweep.run import Sweep
 from sira_cli.cli.research.sweep import _write_preset
 from sira_cli.cli.terminal.output import print_tables, save_plot
 from sira_cli.demo.measure import measure
@@ -77,11 +78,10 @@ def loaded(lvlm, monkeypatch):
     monkeypatch.setattr("sira_cli.cli.research.sweep.load_model", load_model)
 
 
-def answers(lvlm: Lvlm, questions: QuestionSet, cells: Grid, batch_size: int = 5) -> list[list[str]]:
+def answers(lvlm: Lvlm, questions: QuestionSet, grid: Grid, batch_size: int = 5) -> list[list[str]]:
     units = Units[list[str]]()
-    sweep = Sweep(questions, lvlm, units, ks=cells.ks, alphas=cells.alphas, batch_size=batch_size)
-    assert not failed(sweep.events())
-    return [units[answer_unit(number)] for number in range(len(questions.questions))]
+    assert not failed(sweep(lvlm, questions, grid, units, batch_size=batch_size))
+    return [units[f"question {number}"] for number in range(len(questions.questions))]
 
 
 def failed(events: Iterable[object]) -> list[FailedPicture]:
@@ -119,7 +119,7 @@ def test_every_answer_is_that_of_sira_ask(lvlm):
 def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
     questions = picked(validation_questions(1), list(range(6)))
     expected = answers(lvlm, questions, GRID)
-    first, sizes = run.first_tokens, []
+    first, sizes = sweeping.first_tokens, []
 
     def at_most_two(lvlm, cells, inputs):
         sizes.append(len(inputs["input_ids"]))
@@ -127,14 +127,14 @@ def test_a_batch_that_fails_is_tried_in_halves(lvlm, monkeypatch):
             raise RuntimeError("out of memory\nand more")
         return first(lvlm, cells, inputs)
 
-    monkeypatch.setattr(run, "first_tokens", at_most_two)
+    monkeypatch.setattr(sweeping, "first_tokens", at_most_two)
     assert answers(lvlm, questions, GRID, batch_size=6) == expected
     assert sizes == [6, 3, 1, 2, 1, 1, 3, 1, 2]  # the fourth fails and is tried in halves
     sizes[:] = [0, 0, 0]
-    alone = Sweep(picked(questions, [0]), lvlm, ks=GRID.ks, alphas=GRID.alphas, batch_size=1)
-    (picture,) = questions.pictures
-    assert failed(alone.events()) == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
-    assert alone.report() is None
+    (picture,), units = questions.pictures, Units[list[str]]()
+    alone = sweep(lvlm, picked(questions, [0]), GRID, units, batch_size=1)
+    assert failed(alone) == [FailedPicture(picture, f"scene {picture}: RuntimeError: out of memory")]
+    assert not units
 
 
 # --- the values of K and alpha
@@ -163,7 +163,7 @@ def test_pope_files(tmp_path):
     rows = [question("a.png", "A dog?", "yes"), question("b.png", "A cat?", "no"), question("a.png", "A cat?", "Yes")]
     one.write_text("\n".join([*rows, "", question("late.png", "Late?", "no")]))
     two.write_text(f"[{rows[0]}, {rows[0]}, {question('a.png', 'A cat?', 'no')}]")
-    found = from_files([one, two], tmp_path, limit=3, suffix="!")
+    found = in_splits([one, two], tmp_path, limit=3, suffix="!")
     assert found.splits == ("random", "popular")
     assert found.questions == (
         Question("a.png", "A dog?!", True, ("random", "popular", "popular")),
@@ -184,7 +184,7 @@ def made_up(texts: dict[int, list[str]], questions: list[Question], cells: Grid,
         preset, revision, quantization, layers, dtype = presets.find("demo"), "r", None, 8, "float32"
 
     units = Units[list[str]]()
-    units.add({answer_unit(number): row for number, row in texts.items()})
+    units.add({f"question {number}": row for number, row in texts.items()})
     units.failures = {name: FailedPicture(name, "odd") for name in failures}
     splits = tuple(dict.fromkeys(split for asked in questions for split in asked.splits))
     return SweepReport.of(Loaded(), QuestionSet(splits, tuple(questions), pytest.fail), cells, units)  # type: ignore[arg-type]
@@ -244,7 +244,7 @@ def test_the_rules_for_scores_and_captions():
 @pytest.mark.parametrize(("ks", "chosen"), [((5, 7), None), ((4, 5), Cell(4, 0.5))])
 def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, tmp_path, ks, chosen):
     """Where no setting fulfils the rule, the paper's is named only if it is in the grid."""
-    monkeypatch.setattr(rules, "by_score", lambda figures: None)
+    monkeypatch.setattr(sweeping, "by_score", lambda figures: None)
     report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid(ks, (0.5, 1.0)))
     assert (report.best, report.by_default) == (chosen, True)
     assert SweepReport.from_json(report.to_json()) == report
@@ -414,7 +414,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
     whole = tmp_path / "whole.jsonl"
     assert sira("sweep", *options, "-o", whole)[1] == at_once
 
-    first, asked = run.first_tokens, []
+    first, asked = sweeping.first_tokens, []
 
     def until(lvlm, cells, inputs):
         asked.append(len(inputs["input_ids"]))
@@ -422,7 +422,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, mon
             raise KeyboardInterrupt
         return first(lvlm, cells, inputs)
 
-    monkeypatch.setattr(run, "first_tokens", until)
+    monkeypatch.setattr(sweeping, "first_tokens", until)
     code, out, err = sira("sweep", *options, "-o", file)
     assert (code, out) == (130, "")
     assert err == "sira: interrupted; finished work is kept: run the same command again to resume\n"
@@ -459,7 +459,7 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
-    assert (code, record["captions"], record["rule"]) == (0, True, rules.CAPTIONS_RULE)
+    assert (code, record["captions"], record["rule"]) == (0, True, CAPTIONS_RULE)
     picked = by_captions(measured)
     assert (record.get("best"), record["by_default"]) == (picked and asdict(picked), picked is None)
 
@@ -475,20 +475,16 @@ def test_captions(sira, loaded, lvlm, tmp_path, monkeypatch):
 
 
 def test_captions_are_written_together_also_where_no_question_is_left(lvlm, tmp_path, monkeypatch):
-    short = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=3))
-    options = {"ks": (7,), "alphas": (8.0,), "captions": True, "batch_size": "auto"}
-    units = Units[list[str]](tmp_path / "units.jsonl")
-    events = Sweep(validation_questions(3), short, units, **options).events()
-    for event in events:  # until all questions are answered
-        if event == StageStarted("captions", 6):
-            break
-    events.close()
-    units.close()
-    again = Units[list[str]](tmp_path / "units.jsonl")
+    short, questions = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=3)), validation_questions(3)
+    measured = partial(sweep, short, questions, Grid((7,), (8.0,)), captions=True, batch_size="auto")
+    with closing(Units[list[str]](tmp_path / "units.jsonl")) as units, closing(measured(units)) as events:
+        for event in events:  # until all questions are answered
+            if event == StageStarted("captions", 6):
+                break
     sizes, answer = [], Lvlm.answer
     monkeypatch.setattr(Lvlm, "answer", lambda *given: sizes.append(len(given[1]["input_ids"])) or answer(*given))
-    done = [event for event in Sweep(validation_questions(3), short, again, **options).events() if event == Advanced(1)]
-    again.close()
+    with closing(Units[list[str]](tmp_path / "units.jsonl")) as again:
+        done = [event for event in measured(again) if event == Advanced(1)]
     assert (sizes, len(done)) == ([3, 3], 6)  # greedy's captions, and SIRA's
 
 

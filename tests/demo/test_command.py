@@ -18,8 +18,7 @@ from PIL import Image
 from safetensors import safe_open
 from scipy.stats import binomtest
 
-from sira_cli.analysis.sweep.questions import Cell
-from sira_cli.analysis.sweep.report import SweepReport, by_captions, paper
+from sira_cli.analysis.sweep import Cell, SweepReport, by_captions, paper
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render

@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from sira_cli import SettingsError, load
-from sira_cli.analysis.sweep import run as sweep_run
-from sira_cli.analysis.sweep.questions import Question, QuestionSet
-from sira_cli.analysis.sweep.run import Sweep
+from sira_cli.analysis import sweep as sweeping
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.questions import Question, QuestionSet
+from sira_cli.analysis.sweep import Grid, SweepReport, sweep
 from sira_cli.methods import find
 from sira_cli.models import memory
 from sira_cli.models.presets import resolve
@@ -154,20 +155,20 @@ def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch, tmp_path):
         tuple(Question(name, text, True, ("all",)) for name, text in texts),
         lambda name: located(str(Path("examples") / name)),
     )
-    sizes = []
-    first = sweep_run.first_tokens
+    sizes, first, grid = [], sweeping.first_tokens, Grid((2, 3), (0.5,))
     monkeypatch.setattr(
-        sweep_run,
+        sweeping,
         "first_tokens",
         lambda lvlm, grid, inputs: sizes.append(len(inputs["input_ids"])) or first(lvlm, grid, inputs),
     )
     answers = {}
     for size in ("auto", None, 3):
         sizes.clear()
-        sweep = Sweep(questions, demo, ks=[2, 3], alphas=[0.5], batch_size=size)
-        assert not [event for event in sweep.events() if isinstance(event, FailedPicture)]
-        answers[size] = sweep.report().to_json()
+        units = Units[list[str]]()
+        events = sweep(demo, questions, grid, units, batch_size=size)
+        assert not [event for event in events if isinstance(event, FailedPicture)]
+        answers[size] = SweepReport.of(demo, questions, grid, units).to_json()
         assert sizes == {"auto": [1, 4], None: [1, 1, 1, 1], 3: [3, 1]}[size]
     assert answers["auto"] == answers[None] == answers[3]
     with pytest.raises(SettingsError, match="`batch_size=` 0"):
-        Sweep(questions, demo, batch_size=0)
+        list(sweep(demo, questions, grid, Units(), batch_size=0))

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from sira_cli.analysis.bench.report import Spread
-from sira_cli.analysis.sweep.report import by_captions_among
+from sira_cli.analysis.bench.measure import Spread
+from sira_cli.analysis.sweep import by_captions_among
 from sira_cli.demo.measure import SceneReport, load_method
 from sira_cli.demo.questions import SPLITS, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, Scene

@@ -1,4 +1,7 @@
-"""Time requests of methods in turn: the end of the image encoder, and the end of each token."""
+"""The cost of decoders: requests of methods in turn, and their ratios to greedy's (the paper's table in Appendix B).
+
+A request's time stamps are the end of the image encoder, and the end of each token.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,7 +25,7 @@ from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
-from sira_cli.analysis.bench.report import BenchReport, BenchRow, Sizes, Timing
+from sira_cli.analysis.experiment import Table
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Fork
@@ -29,7 +33,6 @@ from sira_cli.core.recurrent import LateStateLayer
 from sira_cli.core.upstream import DummyLayer, attention_of
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
-from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
@@ -38,11 +41,191 @@ from sira_cli.models.model import BRANCH
 from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.report import Report
 
 WARM_UP = 4  # tokens
 GREEDY = "greedy"
 RANDOM = "random"  # the revision of a model with random weights
 SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens, in a mixed batch
+# Seconds of a request on Qwen2.5-VL over those of standard decoding, as that table has them. OPERA's milliseconds for
+# 64 tokens would be 7.8 times; the table has 5.8.
+PAPER = {
+    "greedy": {32: 1.0, 64: 1.0, 128: 1.0},
+    "vcd": {32: 2.1, 64: 2.1, 128: 2.1},
+    "opera": {32: 5.3, 64: 5.8, 128: 5.9},
+    "sira": {32: 1.4, 64: 1.5, 128: 1.5},
+}
+# Why a method's ratio is another one than the paper's.
+NOTES = {"opera": "opera: one pass per token, in which a beam's candidates go together; the authors' code takes six"}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time and memory of a request."""
+
+    encoder: float  # seconds until the (first) image encoder was done
+    # `[N]` seconds until each token was decoded, encoder included; for a search that may retract tokens, until its
+    # texts first had that length
+    tokens: tuple[float, ...]
+    cache_bytes: int  # keys and values at the end, of all streams
+    peak_bytes: int | None  # most memory during the request, weights included; None: the system does not report it
+
+    @property
+    def prefill(self) -> float:
+        """Seconds from the image encoder to the first token."""
+        return self.tokens[0] - self.encoder
+
+    @property
+    def steps(self) -> list[float]:
+        """Seconds between one token and the next, N - 1 of them."""
+        return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the smallest and the largest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Make it from at least one value."""
+        return cls(median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}..{self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of one method, and its ratio to greedy's in the same round: a drifting machine favours no method."""
+
+    seconds: Spread
+    ratio: Spread
+
+    @classmethod
+    def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
+        """Make it from a method's runs and greedy's; `runs[i]` and `baseline[i]` are of the same round."""
+        own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
+        return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
+
+    def __str__(self) -> str:
+        ratio = self.ratio
+        spread = "" if ratio.low == ratio.high else f" ({ratio.low:.2f}..{ratio.high:.2f})"
+        return f"{1e3 * self.seconds.median:,.1f} ms  x{ratio.median:.3f}{spread}"
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """A method at a batch size."""
+
+    method: str
+    batch: int
+    prompt_tokens: int  # of all B prompts
+    image_tokens: int
+    prefill: Measure  # from the image encoder to the first token; of a method with two passes, both
+    step: Measure | None  # between two tokens, or lengths of a search: the median of a run's steps; None: one token
+    requests: dict[int, Measure]  # by number of new tokens, the whole request
+    tokens_per_second: float | None  # of all B texts, while decoding
+    cache_bytes: int
+    peak_bytes: int | None
+    paper: dict[int, float]  # by number of new tokens, the paper's ratio
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        sizes: tuple[int, int, int],
+        own: Sequence[Timing],
+        base: Sequence[Timing],
+        lengths: Sequence[int],
+    ) -> BenchRow:
+        """Make it from B, the tokens of all prompts and of their images, and a method's and greedy's runs by round.
+
+        A shorter request is the beginning of the longest one, so each run serves all lengths.
+        """
+        step = Measure.of(own, base, lambda run: median(run.steps)) if own[0].steps else None
+        return cls(
+            method,
+            *sizes,
+            prefill=Measure.of(own, base, lambda run: run.prefill),
+            step=step,
+            requests={n: Measure.of(own, base, lambda run, n=n: run.tokens[n - 1]) for n in lengths},  # type: ignore[misc]
+            tokens_per_second=None if step is None else sizes[0] / step.seconds.median,
+            cache_bytes=own[0].cache_bytes,
+            peak_bytes=max((run.peak_bytes for run in own if run.peak_bytes is not None), default=None),
+            paper={length: ratio for length, ratio in PAPER.get(method, {}).items() if length in lengths},
+        )
+
+
+@dataclass(frozen=True)
+class BenchReport(Report):
+    """The measurements, with model and device."""
+
+    schema = "sira.bench/1"
+    optional = ("stand_ins", "processor_time", "quantization")
+
+    model: str
+    dtype: str
+    device: str
+    torch: str
+    transformers: str
+    k: int
+    layers: int
+    alpha: float
+    weights: str  # random, or the model's
+    parameters: int
+    attention: str
+    lengths: tuple[int, ...]
+    runs: int  # measured rounds, after one that only warms up
+    rows: tuple[BenchRow, ...]  # by batch size; greedy's come first
+    stand_ins: tuple[str, ...] = ()  # methods whose calibration had random values
+    processor_time: bool = False
+    quantization: str | None = None
+
+    def table(self) -> Iterator[Table | str]:
+        """Yield the settings, then for each batch size a table of phases and one of whole requests."""
+        quantization = f"{self.quantization} language layers, " if self.quantization else ""
+        yield (
+            f"{self.model}, {self.weights} weights, {self.parameters / 1e9:.2f} B parameters, {self.dtype}, "
+            f"{quantization}{self.attention} attention"
+        )
+        yield f"{self.device}; torch {self.torch}, transformers {self.transformers}"
+        yield (
+            f"SIRA: K = {self.k} of {self.layers} layers, alpha = {self.alpha:g}; "
+            f"{self.runs} round{'s' * (self.runs > 1)}, methods in turn"
+        )
+        if self.processor_time:
+            yield "times are processor times of this process, not wall times"
+        if self.stand_ins:
+            yield f"with calibrations of random values: {', '.join(self.stand_ins)}"
+        for batch in dict.fromkeys(row.batch for row in self.rows):
+            rows = [row for row in self.rows if row.batch == batch]
+            mixed = "" if batch == 1 else " in all, of mixed sizes"
+            prompt = f"{rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{mixed}"
+            phases = [
+                [
+                    row.method,
+                    *(str(row.prefill), str(row.step or "-")),
+                    "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}",
+                    f"{row.cache_bytes / 1e6:.1f} MB",
+                    "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB",
+                ]
+                for row in rows
+            ]
+            figures = ("prefill", "step", "tokens/s", "cache", "peak memory")
+            yield Table(("",), figures, [phases], title=f"batch {batch}: {prompt}")
+            heads, cells = list[str](), [[row.method] for row in rows]
+            for length in self.lengths:
+                known = any(length in row.paper for row in rows)
+                heads += [f"{length} token{'s' * (length > 1)}", *["paper"] * known]
+                for row, line in zip(rows, cells, strict=True):
+                    paper = f"x{row.paper[length]:.1f}" if length in row.paper else ""
+                    line += [str(row.requests[length]), *[paper] * known]
+            yield Table(("whole request",), heads, [cells])
+        yield from (NOTES[method] for method in dict.fromkeys(row.method for row in self.rows) if method in NOTES)
 
 
 def bench(
@@ -60,19 +243,26 @@ def bench(
 
     The report is yielded after each batch size, so that nothing is lost if a later one does not fit into memory.
     """
-    compared, clock = decoders(methods), time.process_time if processor_time else time.perf_counter
+    clock = time.process_time if processor_time else time.perf_counter
+    decoders, stand_ins = {name: find(name) for name in (GREEDY, *methods)}, list[str]()
     rows: list[BenchRow] = []
-    with with_stand_ins(compared, lvlm) as stand_ins:
+    with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
+        for name, method in decoders.items():
+            if isinstance(method, Calibrated) and lvlm.revision == RANDOM:  # a cost does not depend on values
+                origin = Origin(name, lvlm.preset.model, RANDOM, {}, __version__)
+                path = Path(folder, f"{name}.safetensors")
+                Calibration(origin, method.stand_in(lvlm.model)).write(path)
+                decoders[name] = replace(method, calibration=str(path))
+                stand_ins.append(name)
+        # They share the model: only hooks differ, which are on it while a request runs.
+        lvlms = {name: lvlm.under(method) for name, method in decoders.items()}
         for batch in batches:
-            # They share the model: only hooks differ, which are on it while a request runs.
-            lvlms = {name: lvlm.under(stand_ins.get(name, find(name))) for name in compared}
-            images = pictures(lvlm.processor, image_tokens, batch)
-            asked = prompts(lvlm.preset.prompts.caption, batch)
+            images, asked = pictures(lvlm.processor, image_tokens, batch), prompts(lvlm.preset.prompts.caption, batch)
             inputs = {
                 name: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
                 for name, one in lvlms.items()
             }
-            timings: dict[str, list[Timing]] = {name: [] for name in compared}
+            timings: dict[str, list[Timing]] = {name: [] for name in lvlms}
             for number in range(runs + 1):
                 tokens = max(lengths) if number else min(WARM_UP, max(lengths))
                 for name, one in lvlms.items():
@@ -80,8 +270,8 @@ def bench(
                     timings[name] += [timing] * (number > 0)
                     on_request()
             image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
-            sizes = Sizes(batch, prompt, image)
-            rows += [BenchRow.of(name, sizes, timings[name], timings[GREEDY], lengths) for name in compared]
+            sizes = batch, prompt, image
+            rows += [BenchRow.of(name, sizes, timings[name], timings[GREEDY], lengths) for name in lvlms]
             yield BenchReport(
                 model=lvlm.preset.name or lvlm.preset.model,
                 dtype=lvlm.dtype,
@@ -103,41 +293,17 @@ def bench(
             )
 
 
-def decoders(methods: Sequence[str]) -> list[str]:
-    """Return the methods to measure, greedy first."""
-    return list(dict.fromkeys([GREEDY, *methods]))
-
-
-@contextmanager
-def with_stand_ins(names: Sequence[str], lvlm: Lvlm) -> Iterator[dict[str, Method]]:
-    """Yield the methods that need a calibration, each with one of random values, if the weights are random.
-
-    A method's cost does not depend on their values.
-    """
-    calibrated: dict[str, Method] = {}
-    with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
-        for name in names:
-            method = find(name)
-            if isinstance(method, Calibrated) and lvlm.revision == RANDOM:
-                path = Path(folder) / f"{name}.safetensors"
-                origin = Origin(name, lvlm.preset.model, RANDOM, {}, __version__)
-                Calibration(origin, method.stand_in(lvlm.model)).write(path)
-                calibrated[name] = replace(method, calibration=str(path))
-        yield calibrated
-
-
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
     """Make pictures of noise with about `image_tokens` image tokens; several have mixed sizes.
 
     A processor that scales every picture to the same size ignores the number.
     """
     image = processor.image_processor
-    unit = getattr(image, "patch_size", None), getattr(image, "merge_size", 1)
-    side = unit[0] * unit[1] if isinstance(unit[0], int) else 28  # pixels along a token
-    shares = SHARES if count > 1 else (1.0,)
+    patch = getattr(image, "patch_size", None)
+    side = patch * getattr(image, "merge_size", 1) if isinstance(patch, int) else 28  # pixels along a token
     made = []
     for number in range(count):
-        tokens = image_tokens * shares[number % len(shares)]
+        tokens = image_tokens * SHARES[number % len(SHARES)]
         height = max(1, round((tokens * 3 / 4) ** 0.5))
         width = max(1, round(tokens / height))
         made.append(Image.effect_noise((side * width, side * height), 60).convert("RGB"))
@@ -151,16 +317,15 @@ def prompts(prompt: str, count: int) -> list[str]:
 
 def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] = time.perf_counter) -> Timing:
     """Time one request of `tokens` new tokens for each of B prompts."""
-    model = lvlm.model
-    no_token = model.config.get_text_config(decoder=True).vocab_size  # so that nothing ends a text
+    model, text = lvlm.model, lvlm.model.config.get_text_config(decoder=True)
+    no_token = text.vocab_size  # so that nothing ends a text
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     devices = devices_of(model)
     before = restart_peak(devices)
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-    decodings: list[Any] = []
+    cache, decodings = DynamicCache(config=text), list[Any]()
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
-    with _Clock(model, clock).running() as seen:
+    with _Clock.running(model, clock) as seen:
         output = lvlm.decode(inputs, tokens, on_attach=decodings.append, **given, streamer=seen)
     decoding = decodings[0] if decodings else None
     made = output.shape[1] - inputs["input_ids"].shape[1]
@@ -168,11 +333,55 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
     caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
     check_caches(lvlm, inputs, decoding, caches, tokens)
-    cached = sum(cache_bytes(each)[0] for each in caches)
     peak = peak_since(devices)
     if peak is not None and before is not None:  # without the caches that other decoders keep
         peak += stored_bytes(model) - before
-    return Timing(seen.encoder, tuple(seen.tokens), cached, peak)
+    return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(each)[0] for each in caches), peak)
+
+
+class _Clock(BaseStreamer):
+    """Time stamps, in seconds since the start."""
+
+    def __init__(self, device: torch.device, now: Callable[[], float]) -> None:
+        self._device, self._now = device, now
+        self._prompt, self._start = True, self._stamp()
+        self.encoder = 0.0
+        self.tokens: list[float] = []
+
+    @classmethod
+    @contextmanager
+    def running(cls, model: Any, now: Callable[[], float]) -> Iterator[_Clock]:
+        encoder = model.get_encoder(modality="image")
+        if encoder in (model, model.base_model):
+            raise SiraError(f"the image encoder of {type(model).__name__} cannot be identified")
+        seen = cls(model.device, now)
+
+        def encoded(*_: Any) -> None:
+            seen.encoder = seen.encoder or seen._stamp() - seen._start
+
+        handle = encoder.register_forward_hook(encoded)
+        try:
+            yield seen
+        finally:
+            handle.remove()
+
+    def put(self, value: Tensor) -> None:
+        """Note the time. `generate` calls this with the prompt, then with each step's tokens, which are on the CPU.
+
+        A method's own search calls this when its texts reach a new length, so the times of shorter requests are those
+        at which the search would have ended there.
+        """
+        if not self._prompt:
+            self.tokens.append(self._now() - self._start)
+        self._prompt = False
+
+    def end(self) -> None:
+        """Do nothing; `generate` calls it at the end."""
+
+    def _stamp(self) -> float:
+        if self._device.type in ("cuda", "mps"):
+            getattr(torch, self._device.type).synchronize()
+        return self._now()
 
 
 def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
@@ -209,6 +418,18 @@ def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], 
         raise SiraError(f"method {lvlm.method}: its cache does not hold {prompts} x {beams} beams")
 
 
+def _rows(layer: Any) -> tuple[int, int]:
+    """Return a layer's number of rows of the full and of the CF stream; for states, the number of texts."""
+    if isinstance(layer, LateStateLayer | LinearAttentionLayer):
+        late = isinstance(layer, LateStateLayer)
+        states: Any = layer.states if isinstance(layer, LateStateLayer) else layer
+        texts = len([*states.conv_states.values(), *states.recurrent_states.values()][0])
+        return (texts - texts // 2, texts // 2) if late else (texts, 0)
+    if isinstance(layer, DummyLayer):
+        return 0, 0
+    return int(layer.get_seq_length()), int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
+
+
 def device_name(device: torch.device) -> str:
     """Return the chip's name, as its maker calls it."""
     if device.type == "cuda":
@@ -219,68 +440,3 @@ def device_name(device: torch.device) -> str:
     name = names[0] if names else platform.processor() or platform.machine()
     threads = torch.get_num_threads()
     return f"{name}, {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else f"{device.type}, {name}"
-
-
-class _Clock(BaseStreamer):
-    """Time stamps, in seconds since the start."""
-
-    def __init__(self, model: Any, clock: Callable[[], float]) -> None:
-        self._model, self._now = model, clock
-        self._prompt = True
-        self.encoder = 0.0
-        self.tokens: list[float] = []
-
-    @contextmanager
-    def running(self) -> Iterator[_Clock]:
-        """Start the clock with the block."""
-        encoder = self._model.get_encoder(modality="image")
-        if encoder in (self._model, self._model.base_model):
-            raise SiraError(f"the image encoder of {type(self._model).__name__} cannot be identified")
-        handle = encoder.register_forward_hook(self._encoded)
-        _wait(self._model.device)
-        self._start = self._now()
-        try:
-            yield self
-        finally:
-            handle.remove()
-
-    def put(self, value: Tensor) -> None:
-        """Note the time. `generate` calls this with the prompt, then with each step's tokens, which are on the CPU.
-
-        A method's own search calls this when its texts reach a new length, so the times of shorter requests are those
-        at which the search would have ended there.
-        """
-        if not self._prompt:
-            self.tokens.append(self._now() - self._start)
-        self._prompt = False
-
-    def end(self) -> None:
-        """Do nothing; `generate` calls it at the end."""
-
-    def _encoded(self, *_: Any) -> None:
-        if not self.encoder:
-            _wait(self._model.device)
-            self.encoder = self._now() - self._start
-
-
-def _rows(layer: Any) -> tuple[int, int]:
-    """Return a layer's number of rows of the full and of the CF stream; for states, the number of texts."""
-    if isinstance(layer, LateStateLayer):
-        both = len(_states(layer.states)[0])
-        return both - both // 2, both // 2
-    if isinstance(layer, LinearAttentionLayer):
-        return len(_states(layer)[0]), 0
-    if isinstance(layer, DummyLayer):
-        return 0, 0
-    return int(layer.get_seq_length()), int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
-
-
-def _states(layer: LinearAttentionLayer) -> list[Any]:
-    return [*layer.conv_states.values(), *layer.recurrent_states.values()]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

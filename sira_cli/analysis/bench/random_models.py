@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import yaml
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.initialization import no_init_weights
 
@@ -43,20 +42,19 @@ def read(name: str) -> dict[str, Any]:
 
 def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
     """Make a model with a real model's shape and random weights."""
-    return make_lvlm(
-        read(name), presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings), method, device
-    )
+    shape = read(name)
+    return make_lvlm(shape, presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings), method, device)
 
 
 def make_lvlm(shape: dict[str, Any], preset: Preset, method: Method, device: str = "auto") -> Lvlm:
     """Make the model of a shape, under the settings of a preset."""
     preset.sira_config.layers_after_fork(shape["config"]["text_config"]["num_hidden_layers"])  # before it takes memory
     dtype = torch.bfloat16 if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
-    model = random_model(shape, dtype=dtype, device=torch.device(pick_device(device)), attention=preset.load.attention)
+    model = random_model(shape, dtype, torch.device(pick_device(device)), preset.load.attention)
     return Lvlm(model, make_processor(shape, preset.image), preset, method, RANDOM)
 
 
-def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.device, attention: str | None) -> Any:
+def random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device, attention: str | None) -> Any:
     """Make the model, ready to generate, its matrices packed as by `load`. Weights are bfloat16 values, as usual."""
     config = AutoConfig.for_model(**shape["config"])
     with no_init_weights(), device:
@@ -70,53 +68,37 @@ def random_model(shape: dict[str, Any], *, dtype: torch.dtype, device: torch.dev
     embeddings = model.get_input_embeddings().weight
     for part in model.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            _fill(parameter.data, numbers, norm=parameter.ndim == 1 and name.endswith("weight"))
+            if parameter.ndim == 1 and name.endswith("weight"):  # a norm's
+                parameter.data.fill_(1)
+                continue
+            for piece in parameter.data.view(-1).split(len(numbers)):  # a minute faster than drawing billions
+                piece.copy_(numbers[: len(piece)])
         if isinstance(part, HalfLinear) and part.weight is not embeddings:
             packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
     pack_rest(model, packing)
     return model.eval()
 
 
-def _fill(weights: Tensor, numbers: Tensor, norm: bool) -> None:
-    """Fill a weight by repeating the same random numbers: a minute faster than drawing billions."""
-    if norm:
-        weights.fill_(1)
-        return
-    flat = weights.view(-1)
-    for start in range(0, len(flat), len(numbers)):
-        part = flat[start : start + len(numbers)]
-        part.copy_(numbers[: len(part)])
-
-
 def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
-    """Make the shape's processor."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_processor(shape, folder)
-        processor = load_processor(folder, image=image)
-        # A family's own class would take the vocabulary for one of parts of words, in which no word occurs.
-        processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
-    return processor
-
-
-def write_processor(shape: dict[str, Any], folder: Path) -> None:
-    """Write a checkpoint's files except its weights."""
+    """Make the shape's processor, by way of a checkpoint's files."""
     tokens: dict[str, int] = shape["tokens"]
     word = max((token for token in tokens.values() if token < 256), default=-1) + 1
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
-    saved = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=shape["end"], pad_token=shape["end"], **shape.get("tokenizer", {})
-    )
-    saved.save_pretrained(folder)
-    template = {"chat_template": shape["chat_template"]} if "chat_template" in shape else {}
+    given = {"eos_token": shape["end"], "pad_token": shape["end"], **shape.get("tokenizer", {})}
     contents = {
         "config.json": shape["config"],
-        "preprocessor_config.json": shape.get("preprocessor", {}),
-        "processor_config.json": shape.get("processor", {}),
-        "chat_template.json": template,
+        "preprocessor_config.json": shape.get("preprocessor"),
+        "processor_config.json": shape.get("processor"),
+        "chat_template.json": {"chat_template": shape["chat_template"]} if "chat_template" in shape else None,
     }
-    for name, content in contents.items():
-        if content:
-            (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(folder)
+        for name, content in contents.items():
+            if content:
+                Path(folder, name).write_text(json.dumps(content), encoding="utf-8")
+        processor = load_processor(Path(folder), image=image)
+        # A family's own class would take the vocabulary for one of parts of words, in which no word occurs.
+        processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
+    return processor

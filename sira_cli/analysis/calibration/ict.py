@@ -1,9 +1,10 @@
 """ICT's directions from Python (Chen et al. 2025, arXiv:2411.15268): o_proj's outputs for clean and degraded pictures.
 
-training = IctTraining(from_files([Path("coco_pope_random.json")], Path("val2014/"), 1500), load("llava-1.5-7b"))
-for event in training.events():
+lvlm, questions = load("llava-1.5-7b"), with_places([Path("coco_pope_random.json")], Path("val2014/"), 1500)
+outputs, tensors = Units[Tensor](), dict[str, Tensor]()
+for event in train(lvlm, questions, outputs, tensors):
     print(event)
-training.calibration().write(Path("ict.safetensors"))
+calibration(lvlm, questions, outputs, tensors).write(Path("ict.safetensors"))
 
 Each question is followed by an answer, whose last token is used:
 
@@ -16,6 +17,7 @@ Each question is followed by an answer, whose last token is used:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.calibration.questions import LabelledQuestions, black_out
 from sira_cli.analysis.experiment import Units, run_missing
-from sira_cli.analysis.sweep.questions import Question
+from sira_cli.analysis.questions import Question, QuestionSet, black_out
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.passes import followed
@@ -49,33 +50,37 @@ if TYPE_CHECKING:
 BLUR = 5.0  # radius of the Gaussian, in pixels of the picture as it is opened
 SEED = 0  # of the halves of the probe
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
-LABELS = {True: "yes", False: "no"}  # as POPE's files spell them, and the published code takes them
+YES, NO = "yes", "no"  # as POPE's files spell them, and the published code takes them
 STEPS, HALVINGS = 100, 30  # of the probe, at most
 DONE = 1e-8  # largest change of a weight in the probe's last step
 
 
-def _unchanged(image: Image.Image) -> Image.Image:
-    return image
-
-
-def _blurred(image: Image.Image) -> Image.Image:
-    return image.filter(ImageFilter.GaussianBlur(BLUR))
-
-
 @dataclass(frozen=True)
 class Prefill:
-    """A prefill: a question about a picture, followed by an answer.
+    """A question about a picture as `show` returns it, followed by an answer.
 
     Attributes:
         id: number of the question, and `clean`, `image` or `object`.
-        question, label: question and answer.
-        degrade: returns the picture as it is shown.
     """
 
     id: str
     question: Question
-    label: str
-    degrade: Callable[[Image.Image], Image.Image] = _unchanged
+    answer: str
+    show: Callable[[Image.Image], Image.Image] = lambda image: image
+
+
+def prefills_of(questions: QuestionSet) -> Iterator[Prefill]:
+    """Yield the cells of the table above for each question."""
+    blurred = lambda image: image.filter(ImageFilter.GaussianBlur(BLUR))  # noqa: E731
+    for number, question in enumerate(questions.questions):
+        yield Prefill(f"{number} clean", question, YES if question.expected else NO)
+        yield Prefill(f"{number} image", question, YES, *[blurred] * question.expected)
+        if questions.outlines is None:
+            continue
+        if not question.expected:
+            yield Prefill(f"{number} object", question, NO, blurred)
+        elif outlines := questions.outlines(question):
+            yield Prefill(f"{number} object", question, YES, functools.partial(black_out, outlines=outlines))
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class LastOutputs(Task[Tensor]):
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for the samples, degraded, without those of a method."""
         changed = [
-            tuple(map(self.prefills[item.id].degrade, pictures_of(shown)))
+            tuple(map(self.prefills[item.id].show, pictures_of(shown)))
             for item, shown in zip(items, images, strict=True)
         ]
         with lvlm.vocabulary.lock:
@@ -102,9 +107,8 @@ class LastOutputs(Task[Tensor]):
     def answers(self, lvlm: LoadedModel, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:
         """Return the outputs for each prompt."""
         inputs, model, outputs = lvlm.to_device(batch.inputs), lvlm.model, list[Tensor]()
-        labels = [self.prefills[item.id].label for item in batch.items]
-        prompts = zip(inputs["input_ids"].tolist(), labels, strict=True)
-        answers = [lvlm.vocabulary.encode_after(ids, label) for ids, label in prompts]
+        prompts = zip(inputs["input_ids"].tolist(), batch.items, strict=True)
+        answers = [lvlm.vocabulary.encode_after(ids, self.prefills[item.id].answer) for ids, item in prompts]
         with attached_hooks(model, find_backbone(model).norm) as handles:
             for projection in output_projections(model):
                 handles.append(projection.register_forward_hook(lambda _, args, output: outputs.append(output[:, -1])))
@@ -112,89 +116,67 @@ class LastOutputs(Task[Tensor]):
         return [*torch.stack([output.cpu() for output in outputs], dim=1)]
 
 
-class IctTraining:
-    """The making of a model's calibration. Pictures that fail are events, and their questions are left out."""
+def train(
+    lvlm: Lvlm, questions: QuestionSet, outputs: Units[Tensor], tensors: dict[str, Tensor], batch_size: int = 1
+) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+    """Ask everything, then find directions layer by layer into `tensors`; yield events.
 
-    def __init__(self, questions: LabelledQuestions, lvlm: Lvlm, *, batch_size: int = 1) -> None:
-        """Prepare it."""
-        lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
-        if len(questions.questions) < 2:
-            raise SettingsError("directions need two questions or more")
-        self._layers = len(output_projections(lvlm.model))
-        self._slices = slices_of(lvlm.model.config.get_text_config(decoder=True).hidden_size)
-        self._questions, self._lvlm, self._batch_size = questions, lvlm, batch_size
-        self._reads = Cache[bytes](DECODED)
-        # In the model's own precision nothing is lost: 0.4 GB a kind for 1,500 questions to a 7B model in bfloat16.
-        self._outputs = Units[Tensor]()
-        self._tensors: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+    Pictures that fail are events, and their questions are left out. Outputs are kept in the model's own precision:
+    0.4 GB a kind for 1,500 questions to a 7B model in bfloat16.
+    """
+    lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
+    if len(questions.questions) < 2:
+        raise SettingsError("directions need two questions or more")
+    prefills, reads = [*prefills_of(questions)], Cache[bytes](DECODED)
 
-    def events(self) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
-        """Ask everything, then find directions layer by layer; yield events."""
-        asked = enumerate(self._questions.questions)
-        prefills = [prefill for number, question in asked for prefill in self._prefills(number, question)]
-        yield StageStarted("prefills", len(prefills))
-        for label in LABELS.values():
-            chosen = {each.id: each for each in prefills if each.label == label}
-            items = map(self._item, chosen.values())
-            yield from run_missing(self._lvlm, LastOutputs(chosen), items, self._outputs, self._batch_size)
-        if len(self._rows("clean")) < 2:
-            raise PictureError("no directions: fewer than two questions could be asked")
-        self._counts = {level: len(rows) for level in LEVELS if len(rows := self._rows(level)) > 1}
-        yield StageStarted("layers", self._layers * len(self._counts))
-        for level in self._counts:
-            yield from self._find(level)
+    def item(prefill: Prefill) -> Item[Tensor]:
+        name, asked = prefill.question.picture, lvlm.preset.prompts.asking(prefill.question.text)
+        return Item(questions.picture(name).asking(asked, prefill.id, reads), name, asked, prefill.id)
 
-    def calibration(self) -> Calibration:
-        """Return the calibration, after `events`."""
-        made_from = {
-            "questions": self._counts,
-            "answers": list(LABELS.values()),
-            "blur": BLUR,
-            "seed": SEED,
-            **self._questions.made_from,
-        }
-        lvlm = self._lvlm
-        return Calibration(Origin("ict", lvlm.preset.model, lvlm.revision, made_from, __version__), self._tensors)
-
-    def _prefills(self, number: int, question: Question) -> Iterator[Prefill]:
-        """Yield the rows of the table above that a question has."""
-        there, label = question.expected, LABELS[question.expected]
-        yield Prefill(f"{number} clean", question, label)
-        yield Prefill(f"{number} image", question, LABELS[True], _blurred if there else _unchanged)
-        if self._questions.outlines is None:
-            return
-        if not there:
-            yield Prefill(f"{number} object", question, label, _blurred)
-        elif outlines := self._questions.outlines(question):
-            yield Prefill(f"{number} object", question, label, lambda image: black_out(image, outlines))
-
-    def _item(self, prefill: Prefill) -> Item[Tensor]:
-        name, asked = prefill.question.picture, self._lvlm.preset.prompts.asking(prefill.question.text)
-        return Item(self._questions.picture(name).asking(asked, prefill.id, self._reads), name, asked, prefill.id)
-
-    def _rows(self, kind: str) -> list[int]:
-        """Return the numbers of the questions with outputs of a kind, and clean ones."""
-        every, done = range(len(self._questions.questions)), self._outputs
-        return [number for number in every if f"{number} clean" in done and f"{number} {kind}" in done]
-
-    def _find(self, level: str) -> Iterator[Advanced]:
-        """Find direction, spread and accuracy of every slice."""
-        rows, count = self._rows(level), self._counts[level]
-        shuffled = torch.randperm(2 * count, generator=torch.Generator().manual_seed(SEED))
-        degraded = torch.arange(2 * count) >= count
-        outputs = [self._outputs[f"{row} {kind}"] for kind in ("clean", level) for row in rows]  # 2n of [L, d]
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for layer in range(self._layers):
-            values = torch.stack([each[layer] for each in outputs]).double()  # [2n, d]
-            slices = values.view(2 * count, self._slices, WIDTH).transpose(0, 1)  # [H, 2n, WIDTH]
-            shift = slices[:, :count].mean(dim=1) - slices[:, count:].mean(dim=1)  # [H, WIDTH]
-            direction = F.normalize(shift, dim=1)
-            spread = (slices @ direction[..., None])[..., 0].std(dim=1, correction=0)  # [H]
-            found.append((direction, spread, two_fold_accuracy(slices[:, shuffled], degraded[shuffled])))
+    yield StageStarted("prefills", len(prefills))
+    for answer in (YES, NO):
+        chosen = {each.id: each for each in prefills if each.answer == answer}
+        yield from run_missing(lvlm, LastOutputs(chosen), map(item, chosen.values()), outputs, batch_size)
+    if len(_measured(outputs, "clean")) < 2:
+        raise PictureError("no directions: fewer than two questions could be asked")
+    layers, levels = len(output_projections(lvlm.model)), _levels(outputs)
+    slices = slices_of(lvlm.model.config.get_text_config(decoder=True).hidden_size)
+    yield StageStarted("layers", layers * len(levels))
+    for level, numbers in levels.items():
+        n = len(numbers)
+        order = torch.randperm(2 * n, generator=torch.Generator().manual_seed(SEED))
+        degraded = torch.arange(2 * n) >= n
+        rows = [outputs[f"{number} {kind}"] for kind in ("clean", level) for number in numbers]  # 2n of [L, d]
+        found: dict[str, list[Tensor]] = {"direction": [], "spread": [], "accuracy": []}
+        for layer in range(layers):
+            values = torch.stack([each[layer] for each in rows]).double()  # [2n, d]
+            cut = values.view(2 * n, slices, WIDTH).transpose(0, 1)  # [H, 2n, WIDTH]
+            direction = F.normalize(cut[:, :n].mean(dim=1) - cut[:, n:].mean(dim=1), dim=1)  # [H, WIDTH]
+            found["direction"].append(direction)
+            found["spread"].append((cut @ direction[..., None])[..., 0].std(dim=1, correction=0))  # [H]
+            found["accuracy"].append(two_fold_accuracy(cut[:, order], degraded[order]))
             yield Advanced(1)
-        for name, layers in zip(("direction", "spread", "accuracy"), zip(*found, strict=True), strict=True):
-            self._tensors[f"{level}.{name}"] = torch.stack(layers).float()
+        tensors |= {f"{level}.{name}": torch.stack(by_layer).float() for name, by_layer in found.items()}
+
+
+def calibration(
+    lvlm: Lvlm, questions: QuestionSet, outputs: Units[Tensor], tensors: Mapping[str, Tensor]
+) -> Calibration:
+    """Return the calibration that `train` found."""
+    counts = {level: len(numbers) for level, numbers in _levels(outputs).items()}
+    made_from = {"questions": counts, "answers": [YES, NO], "blur": BLUR, "seed": SEED, **questions.made_from}
+    return Calibration(Origin("ict", lvlm.preset.model, lvlm.revision, made_from, __version__), tensors)
+
+
+def _levels(outputs: Units[Tensor]) -> dict[str, list[int]]:
+    """Return the levels with two questions or more, and their numbers."""
+    return {level: numbers for level in LEVELS if len(numbers := _measured(outputs, level)) > 1}
+
+
+def _measured(outputs: Units[Tensor], kind: str) -> list[int]:
+    """Return the numbers of the questions with outputs of a kind, and clean ones."""
+    every = (unit.split() for unit in outputs)
+    return sorted(int(number) for number, each in every if each == kind and f"{number} clean" in outputs)
 
 
 def summary(calibration: Calibration) -> Iterator[str]:
@@ -214,8 +196,8 @@ def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
     scores = []
     for tested, fitted in (halves, halves[::-1]):
         weights = fit(features[:, fitted], labels[fitted])
-        said = _logits(_with_bias(features[:, tested]), weights) > 0  # [H, n]
-        scores.append((said == labels[tested]).double().mean(dim=1))
+        predicted = _logits(_with_bias(features[:, tested]), weights) > 0  # [H, n]
+        scores.append((predicted == labels[tested]).double().mean(dim=1))
     return torch.stack(scores).mean(dim=0)
 
 

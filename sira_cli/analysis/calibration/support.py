@@ -41,13 +41,7 @@ DOUBTFUL = 0.25  # share of named things below the threshold from which on suppo
 
 
 class Labelled(NamedTuple):
-    """An object that a caption names.
-
-    Attributes:
-        picture: its number.
-        there: whether the object is in the picture.
-        support: from the second look.
-    """
+    """An object that a caption names: the number of its picture, whether it is there, and its support."""
 
     picture: int
     there: bool
@@ -65,12 +59,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class Source:
-    """The model and the settings of the support; the same in all records.
-
-    Attributes:
-        model, revision: as records have them.
-        verify: settings of the second look, without its threshold.
-    """
+    """The model and the settings of the second look, without its threshold; the same in all records."""
 
     model: str
     revision: str
@@ -90,29 +79,19 @@ Shares = dict[float, tuple[float, float]]  # by threshold, of both kinds of obje
 
 @dataclass(frozen=True)
 class SupportReport(Report):
-    """The threshold that was found by labels, and its effect.
-
-    Attributes:
-        source: whose support it is.
-        pictures, there, absent: numbers of pictures, named objects in the picture, and named objects that are not.
-        unknown: number of objects without a label; they are left out.
-        false_alarms: the allowed share of real objects below the threshold.
-        threshold: below it an object is not supported.
-        auroc: of support, in percent, with its 95 % interval over pictures; None without both kinds.
-        below: for several thresholds, the shares of real and of absent objects below each.
-    """
+    """The threshold that was found by labels, and its effect."""
 
     schema = "sira.calibrate-support/1"
 
     source: Source
     pictures: int
-    there: int
-    absent: int
-    unknown: int
-    false_alarms: float
+    there: int  # named objects in the picture
+    absent: int  # and not in it
+    unknown: int  # objects without a label; they are left out
+    false_alarms: float  # allowed share of real objects below the threshold
     threshold: float
-    auroc: Figure | None
-    below: Shares
+    auroc: Figure | None  # of support, in percent, with its interval over pictures; None without both kinds
+    below: Shares  # of real and of absent objects
 
     @classmethod
     def of(
@@ -129,20 +108,11 @@ class SupportReport(Report):
             raise DataError(
                 "no labelled object is in its picture, so no threshold can be found: check names and labels"
             )
-        grid = (each / 1000 for each in range(1000, -1, -1))
-        threshold = next(each for each in grid if _below(there, each) <= false_alarms)
+        threshold = next(each for each in np.arange(1000, -1, -1) / 1000 if _below(there, each) <= false_alarms)
         numbers, kinds, scores = (np.array(column) for column in zip(*labelled, strict=True))
-        return cls(
-            source=source,
-            pictures=pictures,
-            there=len(there),
-            absent=len(absent),
-            unknown=unknown,
-            false_alarms=false_alarms,
-            threshold=threshold,
-            auroc=auroc_interval(numbers, kinds, scores, pictures),
-            below=_shares(there, absent, threshold),
-        )
+        auroc, below = auroc_interval(numbers, kinds, scores, pictures), _shares(there, absent, float(threshold))
+        counts = len(there), len(absent), unknown
+        return cls(source, pictures, *counts, false_alarms, float(threshold), auroc, below)
 
     def table(self) -> Iterator[Table | str]:
         """Yield the effect of several thresholds, and the threshold found."""
@@ -161,31 +131,20 @@ class SupportReport(Report):
 
 @dataclass(frozen=True)
 class ControlsReport(Report):
-    """The threshold that was found by controls, and its effect.
-
-    Attributes:
-        source: whose support it is.
-        pictures, failed: numbers of captioned pictures that were asked about, and that failed.
-        named, controls: numbers of the things that captions name, and of controls.
-        percentile: percentage of controls whose support is below the threshold.
-        threshold: below it an object is not supported.
-        interval: its 95 % interval, by bootstrap over pictures; about four times as many pictures halve it.
-        yes: shares of named things and of controls that the model sees: support of 0.5 and more.
-        below: for several thresholds, the shares of named things and of controls below each.
-    """
+    """The threshold that was found by controls, and its effect."""
 
     schema = "sira.calibrate-controls/1"
 
     source: Source
-    pictures: int
+    pictures: int  # captioned ones that were asked about
     failed: int
-    named: int
+    named: int  # things that captions name
     controls: int
-    percentile: float
+    percentile: float  # percentage of controls whose support is below the threshold
     threshold: float
-    interval: tuple[float, float]
-    yes: tuple[float, float]
-    below: Shares
+    interval: tuple[float, float]  # 95 %, by bootstrap over pictures; about four times as many pictures halve it
+    yes: tuple[float, float]  # shares of named things and of controls that the model sees: support of 0.5 and more
+    below: Shares  # of named things and of controls
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], percentile: float = PERCENTILE) -> ControlsReport:
@@ -254,25 +213,24 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out."""
     sources: dict[str, Source] = {}
     captions: list[Caption] = []
-    for path in paths:
-        for where, record in read_rows(path):
-            if record.get("status") == "error":
-                continue
-            try:
-                source = Source.of(record)
-                if source.verify["mode"] != "flag":
-                    raise ValueError("unsupported objects may have been removed")
-                support = {str(claim["thing"]): float(claim["support"]) for claim in record["objects"]}
-                captions.append(Caption(where, str(record["file_name"]), support))
-            except DataError:
-                raise
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise DataError(
-                    f"{where}: not a record with a second look: caption the pictures with `verify=` flag, or check "
-                    "their captions"
-                ) from error
-            if source not in sources.values():
-                sources[where] = source
+    for where, record in (row for path in paths for row in read_rows(path)):
+        if record.get("status") == "error":
+            continue
+        try:
+            source = Source.of(record)
+            if source.verify["mode"] != "flag":
+                raise ValueError("unsupported objects may have been removed")
+            support = {str(claim["thing"]): float(claim["support"]) for claim in record["objects"]}
+            captions.append(Caption(where, str(record["file_name"]), support))
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{where}: not a record with a second look: caption the pictures with `verify=` flag, or check "
+                "their captions"
+            ) from error
+        if source not in sources.values():
+            sources[where] = source
     if not captions:
         raise DataError(f"{paths[0]}: holds no captions with a second look")
     if len(sources) > 1:
@@ -341,25 +299,16 @@ def _head(name: str) -> str:
 
 
 class WithControls(WordList):
-    """Finds the things that captions name, and with them controls, which have no spans.
-
-    Attributes:
-        name: of the vocabulary, for the record.
-    """
+    """Finds the things that captions name, and with them controls, which have no spans."""
 
     def __init__(self, words: WordList, texts: Iterable[str]) -> None:
         """Collect the things in all captions."""
         self._words = words
-        every = list(texts)
-        if len(every) < 2:
-            raise DataError(
-                "controls are what captions of other pictures name: needs captions of at least two pictures"
-            )
-        found = {text: words.things(text) for text in every}
+        named = {text: words.things(text) for text in texts}
         self._pool: dict[str, str] = {}  # by group, the thing that stands for it
-        for thing in (thing for things in found.values() for thing in things):
+        for thing in (thing for things in named.values() for thing in things):
             self._pool.setdefault(thing.group, thing.name)
-        if all(len({thing.group for thing in things}) == len(self._pool) for things in found.values()):
+        if all(len({thing.group for thing in things}) == len(self._pool) for things in named.values()):
             raise DataError("the captions name no different things of a list: controls are what other captions name")
         which = json.dumps([SEED, PER_PICTURE, *self._pool.values()])
         super().__init__({}, f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}")
@@ -371,14 +320,9 @@ class WithControls(WordList):
     def things(self, text: str) -> list[Thing]:
         """Return the things that a text names, and its controls."""
         named = self._words.things(text)
-        own = {thing.group for thing in named}
-        controls = sorted(
-            (group for group in self._pool if group not in own), key=lambda group: self._rank(text, group)
-        )
-        return [*named, *(Thing(self._pool[group], (), group) for group in controls[:PER_PICTURE])]
-
-    def _rank(self, text: str, group: str) -> bytes:
-        return hashlib.sha256(json.dumps([SEED, text, group]).encode()).digest()
+        others = self._pool.keys() - {thing.group for thing in named}
+        drawn = sorted(others, key=lambda group: hashlib.sha256(json.dumps([SEED, text, group]).encode()).digest())
+        return [*named, *(Thing(self._pool[group], (), group) for group in drawn[:PER_PICTURE])]
 
 
 def supports(checks: Sequence[Mapping[str, Any]], *, named: bool) -> np.ndarray[Any, Any]:

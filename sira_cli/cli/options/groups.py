@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast, get_a
 import typer
 
 from sira_cli.cli.options.setting import complete
+from sira_cli.cli.terminal.console import set_verbosity
+from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
@@ -183,6 +185,24 @@ Question = Annotated[str | None, typer.Option("--question", help="Question to as
 ColumnsPrompt = Annotated[
     str | None, typer.Option("--prompt", rich_help_panel="Text", help="Prompt; {NAME} stands for a column.")
 ]
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Target and form of a report, and amount of output."""
+
+    title: ClassVar[str] = "Options"
+
+    output: ReportFile = None
+    overwrite: Overwrite = False
+    as_json: AsJson = False
+    quiet: Quiet = False
+    verbose: Verbose = 0
+
+    def check(self) -> None:
+        """Set the verbosity, and check the file to write, before anything is measured."""
+        set_verbosity(self.quiet, self.verbose)
+        check_file("--output", self.output, self.overwrite)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,9 +11,9 @@ from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
-from sira_cli.cli.options.groups import AsJson, Overwrite, Quiet, ResearchModelOptions, Verbose, with_options
-from sira_cli.cli.terminal.console import Progress, set_verbosity, waiting
-from sira_cli.cli.terminal.output import check_file, save_report, show_report
+from sira_cli.cli.options.groups import ReportOptions, ResearchModelOptions, with_options
+from sira_cli.cli.terminal.console import Progress, waiting
+from sira_cli.cli.terminal.output import save_report, show_report
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
 from sira_cli.methods import find
 
@@ -33,40 +32,19 @@ def bench(
     *,
     shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Random weights in a real model's shape: {', '.join(shape_names())}.",
-        ),
+        typer.Option(metavar="NAME", help=f"Random weights in a real model's shape: {', '.join(shape_names())}."),
     ] = None,
     method: Annotated[
         str, typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all.")
     ] = "sira,vcd",
-    max_new_tokens: Annotated[
-        str,
-        typer.Option(metavar="N,...", help="Text lengths in tokens."),
-    ] = "32,64,128",
-    batch_size: Annotated[
-        str,
-        typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes."),
-    ] = "1",
+    max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Text lengths in tokens.")] = "32,64,128",
+    batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
     image_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
     ] = 600,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the JSON that --json prints.",
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
     model: ResearchModelOptions,
+    target: ReportOptions,
 ) -> None:
     """Measure what methods cost compared with greedy, on the same pictures and in turn.
 
@@ -75,33 +53,24 @@ def bench(
     are ignored, so every text reaches its full length. Caches are
     checked to be as long as the method's streams.
     """
-    set_verbosity(quiet, verbose)
+    target.check()
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)
-    lengths = _numbers("--max-new-tokens", max_new_tokens)
-    batches = _numbers("--batch-size", batch_size)
-    check_file("--output", output, overwrite)
+    lengths, batches = _numbers("--max-new-tokens", max_new_tokens), _numbers("--batch-size", batch_size)
     lvlm = _loaded(shape, model)
     if method.strip() == ALL:
         refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
+    from sira_cli.analysis.bench.measure import GREEDY
     from sira_cli.analysis.bench.measure import bench as measure_all
-    from sira_cli.analysis.bench.measure import decoders
 
-    with Progress.shown("requests", (runs + 1) * len(batches) * len(decoders(methods))) as progress:
-        for report in measure_all(
-            lvlm,
-            methods,
-            lengths=lengths,
-            batches=batches,
-            runs=runs,
-            image_tokens=image_tokens,
-            on_request=progress.advance,
-        ):
-            if output is not None:
-                save_report(report, output)
-    show_report(report, as_json)
+    sizes: dict[str, Any] = {"lengths": lengths, "batches": batches, "runs": runs, "image_tokens": image_tokens}
+    with Progress.shown("requests", (runs + 1) * len(batches) * len({GREEDY, *methods})) as progress:
+        for report in measure_all(lvlm, methods, **sizes, on_request=progress.advance):
+            if target.output is not None:
+                save_report(report, target.output)
+    show_report(report, target.as_json)
 
 
 def _numbers(option: str, given: str) -> list[int]:

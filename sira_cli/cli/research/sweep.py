@@ -22,23 +22,15 @@ from sira_cli.cli.options.groups import (
     with_options,
 )
 from sira_cli.cli.terminal.console import resumable, set_verbosity, show_stages
-from sira_cli.cli.terminal.output import (
-    check_file,
-    check_plot,
-    check_preset_file,
-    save_plot,
-    save_preset,
-    show_report,
-)
+from sira_cli.cli.terminal.output import check_file, check_plot, check_preset_file, save_plot, save_preset, show_report
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep.questions import QuestionSet
-    from sira_cli.analysis.sweep.report import SweepReport
+    from sira_cli.analysis.questions import QuestionSet
+    from sira_cli.analysis.sweep import SweepReport
     from sira_cli.models.preset import Preset
 
 SCENE_BATCH = 32
-
 
 EXAMPLES = """
 sira sweep -p demo --scenes --captions
@@ -55,45 +47,25 @@ def sweep(
     ] = None,
     images: QuestionImages = None,
     scenes: QuestionScenes = False,
-    k: Annotated[
-        str | None,
-        typer.Option(
-            "--k",
-            help="Values of K: all, 1,2,4 or 1-7 (default: about 6 values).",
-        ),
-    ] = None,
+    k: Annotated[str | None, typer.Option(help="Values of K: all, 1,2,4 or 1-7 (default: about 6 values).")] = None,
     alpha: Annotated[str, typer.Option(help="Contrast strengths, alpha.")] = "0.25,0.5,0.75,1,1.5,2",
     captions: Annotated[
         bool, typer.Option("--captions", help="Also measure captions of scenes, and choose the setting by them.")
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="First N questions of each file, or scenes (default: 200).",
-        ),
+        typer.Option(metavar="N", min=1, help="First N questions of each file, or scenes (default: 200)."),
     ] = None,
     batch_size: Annotated[
-        Any,
-        batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32)."),
+        Any, batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32).")
     ] = None,
     model: ResearchModelOptions,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE.jsonl",
-            help="Keep every answer here, to resume a stopped run.",
-        ),
+        typer.Option("-o", "--output", metavar="FILE.jsonl", help="Keep every answer here, to resume a stopped run."),
     ] = None,
     overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace existing answers, figures and presets.",
-        ),
+        bool, typer.Option("--overwrite", help="Replace existing answers, figures and presets.")
     ] = False,
     plot: Plot = None,
     write_preset: Annotated[
@@ -111,11 +83,11 @@ def sweep(
     """
     set_verbosity(quiet, verbose)
     from sira_cli.analysis.experiment import Units
-    from sira_cli.analysis.sweep.questions import decisive, parse_alphas, parse_ks
+    from sira_cli.analysis.sweep import Grid, SweepReport, decisive, parse_alphas, parse_ks
+    from sira_cli.analysis.sweep import sweep as measure
     from sira_cli.models.presets import BUNDLED
-    from sira_cli.pictures.sources import located
 
-    ks = None if k is None or k == "all" else parse_ks(k)
+    ks = () if k is None or k == "all" else parse_ks(k)
     alphas = parse_alphas(alpha)
     check_file("--output", output)  # a sweep resumes in its file, and its figure is drawn again
     check_plot(plot, overwrite or output is not None)
@@ -129,22 +101,12 @@ def sweep(
     with resumable(output is not None, overwrite), closing(Units[list[str]](output, overwrite=overwrite)) as units:
         known = decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
         units.check(known | ({"k": list(ks)} if ks else {}))
-        files_asked = (located(str(Path(questions.folder, name))) for name in questions.pictures)
-        lvlm = load_model(preset, model, "sira", pictures=() if drawn else files_asked)
-        from sira_cli.analysis.sweep.run import Sweep
-
-        measured = Sweep(
-            questions,
-            lvlm,
-            units,
-            ks="all" if k == "all" else ks,
-            alphas=alphas,
-            captions=captions,
-            batch_size=batch_size or (SCENE_BATCH if drawn else None),
-        )
-        show_stages(measured.events(), len(questions.pictures))
-        report = measured.report()
-    if report is not None:
+        lvlm = load_model(preset, model, "sira", pictures=() if drawn else questions.files())
+        grid, batch_size = Grid.of(lvlm, k, alphas), batch_size or (SCENE_BATCH if drawn else None)
+        events = measure(lvlm, questions, grid, units, captions=captions, batch_size=batch_size)
+        show_stages(events, len(questions.pictures))
+    if units:
+        report = SweepReport.of(lvlm, questions, grid, units, captions)
         show_report(report, as_json)
         if plot is not None:
             save_plot(report, plot)
@@ -166,11 +128,11 @@ def _questions(paths: list[Path], images: Path | None, scenes: bool, limit: int 
         raise SettingsError(
             "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
-    from sira_cli.analysis.sweep.questions import from_files
+    from sira_cli.analysis.questions import in_splits
     from sira_cli.eval.benchmark import ONE_WORD
     from sira_cli.pictures.find import check_images
 
-    questions = from_files(paths, images, limit, ONE_WORD)
+    questions = in_splits(paths, images, limit, ONE_WORD)
     check_images(images, questions.pictures)
     return questions
 
@@ -186,4 +148,4 @@ def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
     if report.by_default:
         how = "of the paper: no setting of sira sweep fulfilled its rule"
     best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)
-    save_preset(best, path, f"K and alpha {how}", f"K = {report.best.k}, alpha = {report.best.alpha:g}")
+    save_preset(best, path, f"K and alpha {how}", report.best.name)

@@ -1,0 +1,487 @@
+"""K and alpha over yes/no questions: the paper's Figure 3.
+
+units = Units[list[str]](Path("sweep.jsonl"))
+questions, grid = in_splits([Path("coco_pope_random.json")], Path("val2014/")), Grid((8, 16), ALPHAS)
+for event in sweep(lvlm, questions, grid, units):
+    print(event)
+print(SweepReport.of(lvlm, questions, grid, units).best)
+
+An answer is read from its first token, so one prefill gives the answers of a question in every cell: z_full does not
+depend on K, and z_cf not on alpha (`core.passes`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from sira_cli import methods
+from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
+from sira_cli.analysis.plots import STYLES, new_figure
+from sira_cli.analysis.questions import Question, QuestionSet
+from sira_cli.core.config import check_range
+from sira_cli.core.families import find_backbone
+from sira_cli.core.passes import next_token
+from sira_cli.core.rules import contrast, plausible
+from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
+from sira_cli.eval.figures import (
+    add_answer,
+    compare_answers,
+    compare_captions,
+    named_differences,
+    named_figures,
+    strict,
+)
+from sira_cli.eval.statistics import Figure, MethodFigures, Tally
+from sira_cli.models.memory import PictureMemory, peak_memory
+from sira_cli.models.model import LoadedModel
+from sira_cli.models.placement import devices_of
+from sira_cli.models.preset import Preset
+from sira_cli.pictures.cache import Cache
+from sira_cli.run.batch import Batch, BatchSize, Item, check_batch_size, most_that_fit
+from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import hash_of
+from sira_cli.run.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+VALUES = 6  # number of values of K, unless they are given
+MOST_CAPTIONS = 32  # at once, where memory decides
+DECODED = 2  # pictures whose bytes and samples wait for the next question about them
+SCORE = "accuracy"  # the deciding figure of answers
+CAPTIONS = ("CHAIRs", "CHAIRi", "coverage")  # figures in the table
+# Rules for the best setting, which were fixed before any measurement.
+SCORE_RULE = f"the highest mean {SCORE} over the splits"
+CAPTIONS_RULE = (
+    "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
+    "and whose CHAIRi is, the one with the least CHAIRi; "
+    "without such a setting the paper's K = L/2 and alpha = 0.5, if measured"
+)
+Figures = Mapping[str, Figure]
+T = TypeVar("T")
+
+
+# --- settings
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A setting; K = 0 stands for greedy."""
+
+    k: int
+    alpha: float
+
+    @property
+    def name(self) -> str:
+        """Its name in reports and messages."""
+        return f"K = {self.k}, alpha = {self.alpha:g}" if self.k else "greedy"
+
+
+GREEDY = Cell(0, 0.0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every K with every alpha, both ascending."""
+
+    ks: tuple[int, ...]
+    alphas: tuple[float, ...]
+
+    @classmethod
+    def of(cls, lvlm: LoadedModel, k: str | None, alphas: tuple[float, ...]) -> Grid:
+        """Return the grid of a model: `k` is `all`, or as `parse_ks` reads it; None: `spread`."""
+        largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
+        ks = spread(lvlm.layers, largest) if k is None else range(1, largest + 1) if k == "all" else parse_ks(k)
+        return cls(tuple(ks), alphas)
+
+    def cells(self) -> list[Cell]:
+        """Return all settings, greedy first."""
+        return [GREEDY, *(Cell(k, alpha) for k in self.ks for alpha in self.alphas)]
+
+
+def spread(layers: int, largest: int) -> tuple[int, ...]:
+    """Return VALUES values of K from early to late forks, L/2 among them."""
+    return tuple(sorted({max(1, min(number * layers // VALUES, largest)) for number in range(1, VALUES + 1)}))
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """Read values of K: `1,2,4`, `1-7`, or both."""
+    values: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= low <= high:
+            raise SettingsError(f"`k=` {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7")
+        values |= set(range(low, high + 1))
+    return tuple(sorted(values))
+
+
+def parse_alphas(text: str) -> tuple[float, ...]:
+    """Read values of alpha: `0.5,1`. 0 is left out: it is greedy, which is always measured."""
+    try:
+        values = {float(part) for part in text.split(",")}
+    except ValueError:
+        raise SettingsError(f"`alpha=` {text!r}: expected numbers such as 0.5,1") from None
+    for value in values:
+        check_range("alpha", value, 0.0)
+    if values == {0.0}:
+        raise SettingsError("`alpha=` 0 is greedy, which is always measured: give one above 0")
+    return tuple(sorted(values - {0.0}))
+
+
+def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
+    """Return the settings that decide a sweep's texts, besides K and the checkpoint's revision, as JSON holds them."""
+    parts = preset.decisive()
+    for swept in ("k", "k_fraction", "alpha"):
+        del parts["sira"][swept]
+    if captions:
+        parts["prompts"] = {"caption": preset.prompts.caption}
+    else:
+        del parts["generation"]  # the first token is always the likeliest
+    flat = {
+        f"{part}.{name}".removesuffix("."): value
+        for part, values in parts.items()
+        for name, value in (values.items() if isinstance(values, dict) else [("", values)])
+    }
+    rows = [
+        {"picture": each.picture, "text": each.text, "there": each.expected, "splits": each.splits}
+        for each in questions.questions
+    ]
+    return flat | {
+        "prompts.ask": preset.prompts.ask,
+        "captions": captions,
+        "alpha": list(alphas),
+        "splits": list(questions.splits),
+        "images": questions.folder,
+        "questions": len(questions.questions),
+        "questions_sha256": hash_of(questions=rows),
+    }
+
+
+# --- answers and captions
+
+
+ANSWER_UNIT, CAPTION_UNIT = "question {}", "captions of scene {}, K = {}"
+
+
+def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
+    """Return the first token that decoding picks in every cell, `[B, cells]`."""
+    inputs = lvlm.to_device(inputs)
+    z = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)
+    picked = [z.full.argmax(dim=-1)]  # [B]
+    for cell in grid.cells()[1:]:
+        z_cd = contrast(z.full, z.cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
+        if lvlm.sira.beta is not None:
+            z_cd = plausible(z_cd, z.full, lvlm.sira.beta)
+        picked.append(z_cd.argmax(dim=-1))
+    return torch.stack(picked, dim=1)
+
+
+@dataclass(frozen=True)
+class FirstTokens(Task[list[str]]):
+    """The first token of the answer to each question, in every cell of a grid: one prefill for all cells."""
+
+    grid: Grid
+
+    at_once = True
+    opened = DECODED
+
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the texts of `grid.cells()` for each question."""
+        text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
+        return [[text(token) for token in row] for row in first_tokens(lvlm, self.grid, batch.inputs).tolist()]
+
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
+        """Run the prompt of one question, and return the number of questions that fit."""
+
+        def measure() -> PictureMemory:
+            with peak_memory(*devices_of(lvlm.model)) as peak:
+                first_tokens(lvlm, self.grid, inputs)
+            return PictureMemory(peak.bytes, 0)  # no text follows the first token
+
+        return most_that_fit(lvlm.model, measure, "a question takes {prompt:.3f} GB")
+
+
+@dataclass(frozen=True)
+class CaptionsOfCells(Task[list[str]]):
+    """A picture's captions in several cells with the same K."""
+
+    lvlms: Sequence[Lvlm]  # the model in each cell
+
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
+        """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
+        return min(super().largest_batch(lvlm, inputs), MOST_CAPTIONS)
+
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
+        """Return the captions of the cells for each picture."""
+        answers = [each.answer(batch.inputs) for each in self.lvlms]
+        for answer in itertools.chain(*answers):
+            if answer.error:
+                raise UnfinishedReasoningError(f"a caption {answer.error}")
+        return [[answer.text for answer in row] for row in zip(*answers, strict=True)]
+
+
+def sweep(
+    lvlm: Lvlm,
+    questions: QuestionSet,
+    grid: Grid,
+    units: Units[list[str]],
+    *,
+    captions: bool = False,
+    batch_size: BatchSize | None = None,
+) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+    """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on."""
+    check_batch_size(batch_size)
+    lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
+    settings = decisive(lvlm.preset, questions, grid.alphas, captions)
+    settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
+    units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
+    prompts, reads = lvlm.preset.prompts, Cache[bytes](DECODED)  # questions about one picture follow each other
+
+    def asking(number: int, question: Question) -> Item[list[str]]:
+        prompt, unit = prompts.asking(question.text), ANSWER_UNIT.format(number)
+        return Item(questions.picture(question.picture).asking(prompt, unit, reads), question.picture, prompt, unit)
+
+    yield StageStarted("questions", len(questions.questions))
+    asked = itertools.starmap(asking, enumerate(questions.questions))
+    yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
+    if captions:
+        pictures, greedy = questions.pictures, lvlm.preset.with_settings(k=None, alpha=GREEDY.alpha)
+        yield StageStarted("captions", len(pictures) * len(grid.cells()))
+        lvlms = {GREEDY.k: [lvlm.under(methods.find("greedy"), greedy)]}
+        for k in grid.ks:
+            presets = [lvlm.preset.with_settings(k=k, alpha=alpha) for alpha in grid.alphas]
+            lvlms[k] = [lvlm.under(methods.find("sira"), preset) for preset in presets]
+        for k, cells in lvlms.items():
+            items = (
+                Item[list[str]](questions.picture(name), name, prompts.caption, CAPTION_UNIT.format(name, k))
+                for name in pictures
+            )
+            for event in run_missing(lvlm, CaptionsOfCells(cells), items, units, batch_size, len(cells)):
+                if isinstance(event, FailedPicture):
+                    raise PictureError(event.error)
+                yield event
+    units.complete()
+
+
+# --- the best setting
+
+
+def by_score(figures: Mapping[Cell, Figures]) -> Cell:
+    """Return the setting with the highest mean score; on a tie the smaller K, then the smaller alpha."""
+    cells = sorted(cell for cell in figures if cell != GREEDY)
+    return max(cells, key=lambda cell: round(figures[cell][f"mean {SCORE}"].value, 9))  # the first on a tie
+
+
+def by_captions(figures: Mapping[Cell, Figures]) -> Cell | None:
+    """Return the setting that CAPTIONS_RULE picks; None if no setting fulfils it."""
+    return by_captions_among({cell: figures[cell] for cell in sorted(figures) if cell != GREEDY}, figures[GREEDY])
+
+
+def by_captions_among(figures: Mapping[T, Figures], greedy: Figures) -> T | None:
+    """Return the setting of any method that CAPTIONS_RULE picks, the first on a tie; None if none fulfils it."""
+    fit = [
+        setting
+        for setting, row in figures.items()
+        if captions_fit(row, greedy) and row["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
+    ]
+    return min(fit, key=lambda setting: figures[setting]["CHAIRi"].value, default=None)
+
+
+def captions_fit(row: Figures, greedy: Figures) -> bool:
+    """Return whether a setting fulfils CAPTIONS_RULE for captions."""
+    return row["coverage"].value >= greedy["coverage"].value - 1 and row["CHAIRi"].value < greedy["CHAIRi"].value
+
+
+def paper(layers: int) -> Cell:
+    """Return the paper's setting on both of its models, for a model of L layers."""
+    return Cell(layers // 2, 0.5)
+
+
+# --- the report
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting; greedy's K and alpha are 0, and it has no differences."""
+
+    k: int
+    alpha: float
+    neither: int  # answers that are neither yes nor no; POPE's rule reads most of them as yes
+    figures: dict[str, Figure]  # in percent, with 95 % intervals over pictures: `mean accuracy`, ..., `CHAIRi`
+    differences: dict[str, Figure]  # paired, from greedy's
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepReport(ModelReport):
+    """The measurements, and the settings that decided them."""
+
+    schema = "sira.sweep/1"
+    optional = ("best",)
+
+    layers: int
+    splits: tuple[str, ...]
+    questions: int  # answered ones, each once even if it is in several splits
+    pictures: int  # of these
+    captions: bool  # whether they were also measured
+    failures: tuple[FailedPicture, ...]
+    score: str  # deciding figure of the answers
+    rule: str  # for the best setting
+    best: Cell | None = None  # None: no row fulfils the rule or is the paper's
+    by_default: bool  # no setting fulfils the rule, so that `best` is the paper's or None
+    rows: tuple[SettingRow, ...]  # greedy's first, then by K and alpha
+
+    @classmethod
+    def of(
+        cls, lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units[list[str]], captions: bool = False
+    ) -> SweepReport:
+        """Make the report from finished units; other questions are left out."""
+        named = {ANSWER_UNIT.format(number): question for number, question in enumerate(questions.questions)}
+        answered = [(question, units[unit]) for unit, question in named.items() if unit in units]
+        if not answered:
+            raise PictureError("no question could be answered")
+        cells = grid.cells()
+        splits = {f"{split} ": compare_answers(_answers_of(split, answered, cells)) for split in questions.splits}
+        pictures = {question.picture for question, _ in answered}
+        groups = {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
+        if captions:
+            groups = {"": compare_captions(_captions_of(questions.count_caption, pictures, grid, units)), **groups}
+        rows = tuple(
+            SettingRow(
+                cell.k,
+                cell.alpha,
+                sum(strict(texts[number]) is None for _, texts in answered),
+                named_figures(groups, cell.name),
+                named_differences(groups, cell.name, GREEDY.name),
+            )
+            for number, cell in enumerate(cells)
+        )
+        figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
+        chosen = by_captions(figures) if captions else by_score(figures)
+        return cls(
+            **cls.fields_of(lvlm),
+            layers=lvlm.layers,
+            splits=questions.splits,
+            questions=len(answered),
+            pictures=len(pictures),
+            captions=captions,
+            failures=tuple(units.failures.values()),
+            score=SCORE,
+            rule=CAPTIONS_RULE if captions else SCORE_RULE,
+            best=chosen or (paper(lvlm.layers) if paper(lvlm.layers) in cells else None),
+            by_default=chosen is None,
+            rows=rows,
+        )
+
+    @property
+    def figures(self) -> dict[Cell, dict[str, Figure]]:
+        """The figures of every setting."""
+        return {Cell(row.k, row.alpha): row.figures for row in self.rows}
+
+    @property
+    def by(self) -> str:
+        """The figure that decides which setting is the best."""
+        return "CHAIRi" if self.captions else f"mean {self.score}"
+
+    def table(self) -> Iterator[Table | str]:
+        """Yield the table, a row per setting, then what was measured, and the best setting."""
+        mean, chosen, best = f"mean {self.score}", None, "none of these settings"
+        sections: dict[int, list[list[str]]] = {}
+        for row in self.rows:
+            cells = [
+                *((str(row.k), f"{row.alpha:g}") if row.k else ("-", "greedy")),
+                *(f"{row.figures[f'{split} {self.score}']}" for split in self.splits),
+                f"{row.figures[mean]}",
+                f"{row.differences[mean]:+}" if row.k else "",
+                f"{row.figures['mean yes'].value:.1f}",
+                str(row.neither),
+                *(f"{row.figures[name]}" for name in CAPTIONS if self.captions),
+            ]
+            sections.setdefault(row.k, []).append(cells)
+            if self.best == Cell(row.k, row.alpha):
+                chosen, apart = cells, row.differences[self.by]
+                best = f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, "
+                best += f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
+                best += ", which holds 0: no difference to greedy is shown" * (apart.low <= 0 <= apart.high)
+        heads = ["K", "alpha", *self.splits, mean, "- greedy", "mean yes", "neither", *CAPTIONS * self.captions]
+        yield Table((), heads, list(sections.values()), chosen=chosen, tight=True)
+        yield f"{self.questions:,} questions about {self.pictures:,} pictures; in percent, ± half a 95 % interval"
+        yield "yes: answers that count as yes by POPE's rule; neither: number of answers that are neither yes nor no"
+        yield f"best: {best}"
+        yield f"{'no setting fulfils the rule' if self.by_default else 'picked by the rule'}: {self.rule}"
+
+    def draw(self) -> Plot:
+        """Draw Figure 3: (a) the score over K at the best alpha, (b) over alpha, from greedy on, at the best K.
+
+        With captions, more rows have the figures of their rule. If no setting is best, the one nearest to the paper's
+        is drawn.
+        """
+        from matplotlib.ticker import MaxNLocator
+
+        ks, alphas = sorted({row.k for row in self.rows[1:]}), sorted({row.alpha for row in self.rows[1:]})
+        shown, figures = self.best or paper(self.layers), self.figures
+        k = min(ks, key=lambda value: abs(value - shown.k))
+        alpha = min(alphas, key=lambda value: abs(value - shown.alpha))
+        panels = {self.score: {split: f"{split} {self.score}" for split in self.splits}}  # a figure per line's label
+        if self.captions:
+            panels |= {name: {name: name} for name in ("CHAIRi", "coverage")}
+        plot = new_figure(1 + 3.2 * len(panels))
+
+        def panel(axes: Any, lines: Mapping[str, str], values: Sequence[float], cells: Sequence[Cell]) -> None:
+            """Draw a line per figure over cells, with its interval as a band, and greedy's value."""
+            for (label, name), (colour, marker) in zip(lines.items(), itertools.cycle(STYLES), strict=False):
+                drawn = [figures[cell][name] for cell in cells]
+                axes.plot(
+                    values, [each.value for each in drawn], color=colour, marker=marker, markersize=4, label=label
+                )
+                band = [each.low for each in drawn], [each.high for each in drawn]
+                axes.fill_between(values, *band, color=colour, alpha=0.15, linewidth=0)
+                axes.axhline(figures[GREEDY][name].value, color=colour, linestyle="--", linewidth=1)
+            axes.grid(alpha=0.3)
+
+        for number, (title, lines) in enumerate(panels.items()):
+            over_k = plot.add_subplot(len(panels), 2, 2 * number + 1)
+            over_alpha = plot.add_subplot(len(panels), 2, 2 * number + 2, sharey=over_k)
+            panel(over_k, lines, ks, [Cell(value, alpha) for value in ks])
+            panel(over_alpha, lines, [0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)])
+            over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
+            over_k.set_ylabel(f"{title}, percent")
+            if number == 0:
+                over_k.set_title(f"(a) alpha = {alpha:g}")
+                over_alpha.set_title(f"(b) K = {k}")
+                handles, labels = over_k.get_legend_handles_labels()
+        over_k.set_xlabel(f"layers after the fork, K (of L = {self.layers})")
+        over_alpha.set_xlabel("contrast strength, alpha")
+        plot.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+        measured = f"{self.questions:,} questions, {self.pictures:,} pictures"
+        plot.suptitle(f"{self.preset or self.model}: {measured}, 95 % intervals; dashed: greedy")
+        return plot
+
+
+def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cells: Sequence[Cell]) -> dict[str, Tally]:
+    """Count the answers of one split, by cell."""
+    tallies = {cell.name: Tally() for cell in cells}
+    for number, (question, texts) in enumerate(answered):
+        for time in range(question.splits.count(split)):
+            for cell, text in zip(cells, texts, strict=True):
+                add_answer(tallies[cell.name], question.picture, f"{number} {time}", text, question.expected)
+    return tallies
+
+
+def _captions_of(count: Any, pictures: Collection[str], grid: Grid, units: Units[list[str]]) -> dict[str, Tally]:
+    """Count the captions of the pictures that were asked about, by cell."""
+    tallies = {}
+    for cell in grid.cells():
+        number = 0 if cell == GREEDY else grid.alphas.index(cell.alpha)
+        captions = {picture: units[CAPTION_UNIT.format(picture, cell.k)][number] for picture in pictures}
+        tallies[cell.name] = Tally({picture: count(picture, caption) for picture, caption in captions.items()})
+    return tallies
