@@ -16,7 +16,7 @@ from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.groups import DecodingOptions, Host, ModelOptions, Port, Quiet, Verbose, with_options
 from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
 from sira_cli.errors import SettingsError, install
-from sira_cli.serve.limits import Limits
+from sira_cli.serve import Limits
 
 EXAMPLES = """
 sira serve -p demo

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
+import logging
 import time
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from sira_cli._version import __version__
-from sira_cli.errors import SiraError
+from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureError, SettingsError, SiraError
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.serve import ollama
-from sira_cli.serve.answers import Answering, Event, as_request_error
-from sira_cli.serve.jobs import Pictures, check_length, prompt_of, settings_of, task_of
-from sira_cli.serve.limits import Limits
-from sira_cli.serve.metrics import Metrics
-from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
+from sira_cli.serve import Limits, ollama
+from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel, ShowRequest
 from sira_cli.serve.page.files import add_page, page_settings
-from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, Options, RequestError, shortened
-from sira_cli.serve.queue import Job, Queue
-from sira_cli.serve.served import ServedModel, ShowRequest
+from sira_cli.serve.protocol import ChatRequest, Options, RequestError, shortened
+from sira_cli.serve.queue import LEFT, Queue
 
 PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
     "/v1/chat/completions": ChatRequest,
@@ -41,17 +42,17 @@ PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
     "/api/generate": OllamaGenerate,
 }
 RETRY_AFTER = 2  # seconds
+POLLED = 0.2  # seconds between checks that the client is connected
 THREADS = 32  # that read requests and download their pictures
+SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)  # buckets of the counters
+TEXTS = (1, 2, 4, 8, 16, 32, 64)
 
 _Request = TypeVar("_Request", bound=Options)
+_log = logging.getLogger(__name__)
 
 
 class Server:
-    """An HTTP server for the decoder.
-
-    Attributes:
-        app: the ASGI application.
-    """
+    """An HTTP server for the decoder; `app` is the ASGI application. Its thread starts when the app does."""
 
     def __init__(
         self,
@@ -63,14 +64,23 @@ class Server:
         hosts: list[str] | None = None,
         allow_urls: bool = False,
     ) -> None:
-        """Make a server; its thread starts when the app does."""
-        self._lvlm, self._batch_size, self._limits = lvlm, batch_size, limits or Limits()
+        limits = limits or Limits()
+        self._limits = replace(limits, prompt=min(limits.prompt, lvlm.context or limits.prompt))
+        self._lvlm, self._batch_size = lvlm, batch_size
         self._api_key, self._allow_urls = api_key, allow_urls
         self._reading = 0  # requests that are not in the queue yet
         self._queue: Queue
-        self._metrics = Metrics(self._waiting)
-        self._longest_prompt = min(self._limits.prompt, lvlm.context or self._limits.prompt)
-        self._served = served = ServedModel(lvlm, self._longest_prompt)
+        self._served = served = ServedModel(lvlm, self._limits.prompt)
+        self._registry = own = CollectorRegistry()
+        self._requests = Counter("sira_requests", "Requests by HTTP status.", ["status"], registry=own)
+        self._tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=own)
+        to_end = "Seconds from a request to the end of its answer."
+        self._seconds = Histogram("sira_request_seconds", to_end, buckets=SECONDS, registry=own)
+        waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=own)
+        waiting.set_function(self._waiting)
+        together = "Texts decoded together, counted when they begin."
+        self._batches = Histogram("sira_batch_texts", together, buckets=TEXTS, registry=own)
+
         self.app = app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
@@ -82,12 +92,16 @@ class Server:
         for path in PROTOCOLS:
             app.post(path, **keyed)(self._answer)
         app.post("/api/show", **keyed)(self._show)
-        app.get("/v1/models", **keyed)(served.models)
+        app.get("/v1/models", **keyed)(
+            lambda: {"object": "list", "data": [served.model(name) for name in served.names]}
+        )
         app.get("/v1/models/{name:path}", **keyed)(served.model)
-        app.get("/api/tags", **keyed)(served.tags)
-        app.get("/api/ps", **keyed)(served.running)
-        app.get("/api/version", **keyed)(served.version)
-        app.get("/metrics", **keyed)(self._counted)
+        app.get("/api/tags", **keyed)(lambda: served.tags)
+        app.get("/api/ps", **keyed)(lambda: served.running)
+        app.get("/api/version", **keyed)(lambda: {"version": ollama.VERSION})
+        app.get("/metrics", **keyed)(
+            lambda: PlainTextResponse(generate_latest(own), media_type="text/plain; version=0.0.4")
+        )
         app.get("/settings", **keyed)(lambda: page_settings(lvlm))
         # The framework logs only errors handled as `Exception`.
         for kind in (HTTPException, SiraError, MemoryError, ClientDisconnect, Exception):
@@ -96,16 +110,12 @@ class Server:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "sira-request"))
-        limits = self._limits
-        self._queue = Queue(self._lvlm, self._batch_size, 2 * limits.pixels, self._longest_prompt, self._metrics)
+        self._queue = Queue(self._lvlm, self._batch_size, self._limits, self._batches.observe)
         yield
         await asyncio.to_thread(self._queue.close)
 
     def _waiting(self) -> int:
         return self._reading + self._queue.waiting()
-
-    def _counted(self) -> Response:
-        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _show(self, request: Request) -> dict[str, Any]:
         return self._served.show(await self._read(ShowRequest, request))
@@ -121,15 +131,19 @@ class Server:
 
     async def _answer(self, request: Request) -> Response:
         """Answer a request of any protocol; each is translated to a chat."""
-        until = time.monotonic() + self._limits.seconds
+        began = time.monotonic()
         if (waiting := self._waiting()) >= self._limits.waiting:
             raise RequestError(f"{waiting} requests wait already: try again later", 429, code="busy")
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        told: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def tell(event: Event) -> None:
             with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(events.put_nowait, event)
+                loop.call_soon_threadsafe(told.put_nowait, event)
+
+        def job_of_model(chat: ChatRequest) -> Job:
+            self._served.check(chat.model)
+            return job_of(chat, self._lvlm, self._limits, tell, allow_urls=self._allow_urls)
 
         self._reading += 1
         try:
@@ -137,20 +151,70 @@ class Server:
                 asked = await self._read(PROTOCOLS[request.url.path], request)
                 if isinstance(asked, OllamaChat) and not asked.turns():
                     self._served.check(ollama.short_name(asked.model))
-                    self._metrics.requests.labels("200").inc()
+                    self._requests.labels("200").inc()
                     return JSONResponse(asked.loaded())
-                job = await asyncio.to_thread(lambda: self._job(asked.chat(), tell))
+                chat = asked.chat() if isinstance(asked, OllamaChat) else asked
+                job = await asyncio.to_thread(job_of_model, chat)
                 self._queue.submit(job)
         except TimeoutError:
             raise RequestError("the request took too long to arrive", 504, code="timeout") from None
         finally:
             self._reading -= 1
-        answering, name = Answering(request, events, until, self._metrics), self._served.names[0]
-        if not job.chat.stream:
-            return JSONResponse(asked.answer(await answering.answer(job, name)))
-        lines = asked.lines(answering.chunks(job, name))
-        first = await anext(lines)  # errors are found before a stream begins
-        return StreamingResponse(_joined(first, lines), media_type=asked.streamed)
+        form = asked if isinstance(asked, OllamaChat) else ChatForm(chat, self._served.names[0])
+        events = self._events(request, told, job, began)
+        if not chat.stream:
+            *pieces, reply = [event async for event in events]
+            return JSONResponse(form.whole(pieces, reply))
+        first = await anext(events)  # errors are found before a stream begins
+        return StreamingResponse(self._lines(form, first, events), media_type=form.streamed)
+
+    async def _events(
+        self, request: Request, told: asyncio.Queue[Event], job: Job, began: float
+    ) -> AsyncGenerator[Any]:
+        """Yield pieces and the reply, or raise an error. A stream that has begun ends by the framework."""
+        streaming = False
+        try:
+            while True:
+                left = began + self._limits.seconds - time.monotonic()
+                if left <= 0:
+                    raise RequestError("the answer took too long", 504, code="timeout")
+                if not streaming and await request.is_disconnected():
+                    raise ClientDisconnect
+                try:
+                    event = await asyncio.wait_for(told.get(), min(POLLED, left))
+                except TimeoutError:
+                    continue
+                if isinstance(event, Exception):
+                    raise as_request_error(event)
+                yield event
+                streaming = job.chat.stream
+                if isinstance(event, Reply):
+                    self._tokens.inc(event.answer.output_tokens)
+                    self._requests.labels("200").inc()
+                    self._seconds.observe(time.monotonic() - began)
+                    return
+        finally:
+            job.gone = True
+
+    async def _lines(
+        self, form: ChatForm | OllamaChat, first: Piece | Reply, events: AsyncGenerator[Any]
+    ) -> AsyncIterator[str]:
+        """Yield the lines of a stream. An error is its last one, and a client that leaves is counted."""
+        try:
+            async with aclosing(events):
+                for begin in (None, first):
+                    for line in form.lines(begin):
+                        yield line
+                async for event in events:
+                    for line in form.lines(event):
+                        yield line
+        except RequestError as error:
+            self._requests.labels(str(error.status)).inc()
+            for line in form.lines(error):
+                yield line
+        except BaseException:
+            self._requests.labels(str(LEFT)).inc()
+            raise
 
     async def _read(self, kind: type[_Request], request: Request) -> _Request:
         """Return the request in a body. Some Ollama clients omit its content type, which other sites' pages cannot."""
@@ -166,40 +230,98 @@ class Server:
                 raise RequestError(f"the request has more than {self._limits.bytes:,} bytes", 413, code="too_large")
         return await asyncio.to_thread(kind.read, bytes(body))
 
-    def _job(self, chat: ChatRequest, tell: Callable[[Event], None]) -> Job:
-        """Check a request and get its pictures."""
-        lvlm, limits = self._lvlm, self._limits
-        self._served.check(chat.model)
-        check_length(chat, lvlm.vocabulary, self._longest_prompt)
-        preset, method = settings_of(chat, lvlm.preset, lvlm.method, limits.tokens, lvlm.layers)
-        prompt = prompt_of(chat, preset.prompts)
-        lvlm.check_prompt(prompt, len(chat.pictures()))
-        task = task_of(chat, preset, method)
-        lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
-        return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=self._allow_urls), tell)
-
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Return an error as the clients of the path expect it."""
         path, headers = request.url.path, dict[str, str]()
         if isinstance(error, HTTPException):
             headers |= error.headers or {}  # of status 405: the allowed methods
-            message = f"{request.method} {shortened(path, MOST_ECHOED)}: {error.detail}"
+            message = f"{request.method} {shortened(path)}: {error.detail}"
             if path.startswith(ollama.PATH):
                 here = [route.path for route in self.app.routes if isinstance(route, Route)]
                 message += f"; this server has {', '.join(each for each in here if each.startswith(ollama.PATH))}"
             code = "method_not_allowed" if error.status_code == 405 else "not_found"
             error = RequestError(message, error.status_code, code=code)
         refused = as_request_error(error)
-        self._metrics.requests.labels(str(refused.status)).inc()
+        self._requests.labels(str(refused.status)).inc()
         if refused.status == 429 or refused.code == "out_of_memory":
             headers["Retry-After"] = str(RETRY_AFTER)
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        told = ollama.error_json(refused, path) if path.startswith(ollama.PATH) else refused.to_json()
-        return JSONResponse(told, refused.status, headers)
+        body = ollama.error_json(refused, path) if path.startswith(ollama.PATH) else refused.to_json()
+        return JSONResponse(body, refused.status, headers)
 
 
-async def _joined(first: str, lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for line in lines:
-        yield line
+def as_request_error(error: Exception) -> RequestError:
+    """Return the error for the client; an unexpected one without details."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, MemoryError | PictureMemoryError):
+        message = "not enough memory now: try again later, or send a smaller picture"
+        return RequestError(message, 503, code="out_of_memory")
+    if isinstance(error, PrivatePictureError):  # where a name of this network leads is not told
+        return RequestError(error.public)
+    if isinstance(error, PictureError | SettingsError):
+        return RequestError(str(error))
+    if isinstance(error, SiraError):
+        return RequestError(str(error), 422, code="unprocessable")
+    if isinstance(error, ClientDisconnect):
+        return RequestError("the client has gone", LEFT, code="gone")
+    _log.error("a request failed: %s", type(error).__name__, exc_info=error)
+    return RequestError("the server failed; its log says why", 500, code="internal_error")
+
+
+class ChatForm:
+    """The answer to one chat in the form of OpenAI's protocol, whole or in chunks."""
+
+    streamed = "text/event-stream"
+
+    def __init__(self, chat: ChatRequest, model: str) -> None:
+        self._chat = chat
+        self._common = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
+        self._common["model"] = chat.model or model
+
+    def whole(self, pieces: Sequence[Piece], reply: Reply) -> dict[str, Any]:
+        """Return the whole answer."""
+        message = {"role": "assistant", "content": reply.answer.text, "refusal": None}
+        if reply.answer.reasoning is not None:
+            message["reasoning_content"] = reply.answer.reasoning
+        logprobs = self._logprobs([logprob for piece in pieces for logprob in piece.logprobs])
+        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reply.finish_reason}
+        return {**self._common, "choices": [choice], "usage": _usage(reply), "sira": reply.sira}
+
+    def lines(self, event: Piece | Reply | RequestError | None) -> Iterator[str]:
+        """Yield the server-sent events of a stream about an event; None: its begin."""
+        for part in self._parts(event):
+            chunk = part if "error" in part else self._common | {"object": "chat.completion.chunk"} | part
+            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+        if isinstance(event, Reply | RequestError):
+            yield "data: [DONE]\n\n"
+
+    def _parts(self, event: Piece | Reply | RequestError | None) -> Iterator[dict[str, Any]]:
+        if isinstance(event, RequestError):
+            yield event.to_json()
+        elif isinstance(event, Reply):
+            yield _delta({}, finish_reason=event.finish_reason) | {"sira": event.sira}
+            if self._chat.stream_options.include_usage:
+                yield {"choices": [], "usage": _usage(event)}
+        elif event is None:
+            yield _delta({"role": "assistant", "content": ""}, logprobs=self._logprobs([]))
+        else:
+            if event.reasoning:
+                yield _delta({"reasoning_content": event.reasoning})
+            if event.text or event.logprobs:
+                yield _delta({"content": event.text}, logprobs=self._logprobs(event.logprobs))
+
+    def _logprobs(self, logprobs: list[Logprob]) -> dict[str, Any] | None:
+        return {"content": logprobs, "refusal": None} if self._chat.logprobs else None
+
+
+def _delta(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None} | more]}
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    prompt, new = reply.answer.prompt_tokens, reply.answer.output_tokens
+    details = {"reasoning_tokens": reply.answer.reasoning_tokens}
+    counts = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+    return {**counts, "completion_tokens_details": details}

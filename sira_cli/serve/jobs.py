@@ -1,4 +1,4 @@
-"""What a request stands for: preset and method with its changes, prompt, schema, and pictures."""
+"""What a request stands for: preset and method with its changes, prompt, schema, pictures; and its text as it grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import difflib
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,19 +14,31 @@ from typing import Any
 from PIL.Image import Image
 
 from sira_cli.errors import HugePictureError, SettingsError
+from sira_cli.look.second_look import PictureLook
+from sira_cli.look.verify import Verify
 from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Conversation, Prompt
-from sira_cli.models.preset import Preset, Prompts
+from sira_cli.models.preset import Preset
+from sira_cli.models.reasoning import Parsed
+from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import digest_of
 from sira_cli.pictures.web import WebSource, is_web
-from sira_cli.run.task import TASKS, PictureTask
-from sira_cli.serve.limits import Limits
-from sira_cli.serve.protocol import MOST_ECHOED, ChatRequest, RequestError, SiraOptions, shortened
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.task import TASKS, Asked, PictureTask
+from sira_cli.serve import Limits
+from sira_cli.serve.protocol import SYSTEM, ChatRequest, RequestError, SiraOptions, shortened
 
 _COUNTED = 8192  # characters of a text that are tokenized at once: the decoder also needs the tokenizer
+# Fields of the record that a reply shows with the text.
+SHOWN = (
+    *("method", "k", "layers", "alpha", "method_settings", "seed"),
+    *("finish_reason", "image_tokens", "warnings", "words", "objects", "verify", "draft", "removed"),
+    *("candidates", "added", "forbidden"),
+)
+Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 
 @contextmanager
@@ -35,59 +47,46 @@ def _about(param: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        raise RequestError(str(error), param=shortened(param, MOST_ECHOED)) from error
+        raise RequestError(str(error), param=shortened(param)) from error
 
 
-def settings_of(chat: ChatRequest, preset: Preset, method: str, most_tokens: int, layers: int) -> tuple[Preset, Method]:
+def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, Method]:
     """Return preset and method with a request's changes."""
+    preset, given = lvlm.preset, chat.sira.settings
     with _about("sira.method"):
-        chosen = preset.method(find(chat.sira.method or method).name)
-    given = chat.sira.settings()
+        method = preset.method(find(chat.sira.method or lvlm.method).name)
     for name, value in given.items():
         with _about(f"sira.{name}"):  # each alone: an error of all together has no single key
-            known = chosen.all_settings()
+            known = method.all_settings()
             near = difflib.get_close_matches(name, [*SiraOptions.model_fields, *known], n=1)
             if name not in known and near:
                 raise SettingsError(f"sira.{name}: no such key; did you mean `{near[0]}`?")
-            own = chosen.owns(name) or name not in known  # the method says which settings there are
-            tried: Method | Preset = (chosen if own else preset).with_values(**{name: value})
+            own = method.owns(name) or name not in known  # the method says which settings there are
+            tried: Method | Preset = (method if own else preset).with_values(**{name: value})
             if name in ("k", "k_fraction") and isinstance(tried, Preset):
-                tried.sira_config.layers_after_fork(layers)
+                tried.sira_config.layers_after_fork(lvlm.layers)
     tokens = chat.max_completion_tokens or chat.max_tokens
     changed = preset.with_settings(
-        max_new_tokens=tokens and min(tokens, most_tokens),
-        temperature=chat.temperature,
-        top_p=chat.top_p,
+        **{name: getattr(chat, name) for name in ("temperature", "top_p", "min_p", "seed", "repetition_penalty")},
+        max_new_tokens=tokens and min(tokens, limits.tokens),
         top_k=chat.top_k and max(chat.top_k, 0),  # -1 is off like 0
-        min_p=chat.min_p,
-        seed=chat.seed,
-        repetition_penalty=chat.repetition_penalty,
-        system=chat.system() or None,
+        system="\n".join(message.texts() for message in chat.messages if message.role in SYSTEM) or None,
         think=chat.thinks(),
-    ).with_values(**{name: value for name, value in given.items() if not chosen.owns(name)})
+    ).with_values(**{name: value for name, value in given.items() if not method.owns(name)})
     if chat.seed is None and changed.generation.temperature:
         changed = changed.with_settings(seed=secrets.randbelow(2**31))  # clients that sample expect other texts
-    return changed, chosen.with_values(**{name: value for name, value in given.items() if chosen.owns(name)})
+    return changed, method.with_values(**{name: value for name, value in given.items() if method.owns(name)})
 
 
-def prompt_of(chat: ChatRequest, prompts: Prompts) -> Prompt:
+def prompt_of(chat: ChatRequest, preset: Preset) -> Prompt:
     """Return the model's prompt for a request, in the wording of `sira caption` and `sira ask`."""
+    prompts = preset.prompts
     turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in chat.turns()]
     if chat.sira.task == "ask":
         text, (before, _, after) = prompts.asking(turns[-1].text), prompts.ask.partition("{question}")
         parts = tuple(part for part in (before, *turns[-1].parts, after) if part != "") if turns[-1].parts else ()
         turns[-1] = replace(turns[-1], text=text, parts=parts)
     return Conversation(tuple(turns)) if len(turns) > 1 or turns[0].parts else turns[0].text
-
-
-def task_of(chat: ChatRequest, preset: Preset, method: Method) -> PictureTask:
-    """Return the task of a request, without its prompt, if preset and method support it."""
-    sira = chat.sira
-    if chat.logprobs or sira.words:
-        require(method, Ability.TRACES, "logprobs and words")
-    schema = chat.response_format.schema_of_text()
-    how: dict[str, Any] = {"words": sira.words, "verify": sira.look(), "schema": schema}
-    return TASKS[sira.task].of(preset, method, questions=True, **how)
 
 
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
@@ -97,7 +96,7 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
     leaves out the tokens of pictures and template.
     """
     count = 0
-    settings = [value for value in chat.sira.settings().values() if isinstance(value, str)]
+    settings = [value for value in chat.sira.settings.values() if isinstance(value, str)]
     for text in [message.texts() for message in chat.messages] + settings:
         for start in range(0, len(text), _COUNTED):
             count += len(vocabulary.encode(text[start : start + _COUNTED]))
@@ -111,15 +110,13 @@ def too_long(how: str, most: int) -> RequestError:
     return RequestError(message, 413, param="messages", code="context_length_exceeded")
 
 
+def _too_large(message: str) -> RequestError:
+    return RequestError(message, 413, param="messages", code="too_large")
+
+
 @dataclass(frozen=True)
 class Pictures:
-    """The pictures of a request, which are decoded when their text begins.
-
-    Attributes:
-        files: their bytes, by their names in messages.
-        sha256: hash of the picture's bytes; for several, of their hashes.
-        pixels: total of all pictures.
-    """
+    """The pictures of a request, which are decoded when their text begins: files by name, their hash, all pixels."""
 
     files: Mapping[str, bytes]
     sha256: str
@@ -159,16 +156,185 @@ def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> byte
     head, comma, coded = url.partition(",")
     head, coded = head.strip().lower(), "".join(coded.split())  # MIME, and the command base64, break lines
     if not head.startswith("data:") or not comma or not head.endswith(";base64"):
-        raise RequestError(
-            f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
-            "fetches URLs only if it was started with `allow_urls=`",
-            param="messages",
-        )
+        message = "This server opens no files, and fetches URLs only if it was started with `allow_urls=`"
+        got = f"image_url: expected data:image/...;base64,...; got {url[:40]!r}"
+        raise RequestError(f"{got}. {message}", param="messages")
     try:
         return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except ValueError as error:
         raise RequestError(f"image_url: is not base64: {error}", param="messages") from None
 
 
-def _too_large(message: str) -> RequestError:
-    return RequestError(message, 413, param="messages", code="too_large")
+@dataclass(frozen=True)
+class Piece:
+    """Final text, its reasoning, and if requested the log-probabilities of its tokens."""
+
+    text: str
+    reasoning: str
+    logprobs: list[Logprob]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The end of a text, after its last piece: the answer, and what the client sees of its record."""
+
+    answer: Answer
+    sira: dict[str, Any]
+
+    @property
+    def finish_reason(self) -> str:
+        """The reason in OpenAI's words, of which only `length` says that a text is not complete."""
+        return "length" if self.answer.finish_reason in ("length", "cut") else "stop"
+
+
+Event = Piece | Reply | Exception
+
+
+@dataclass(eq=False)
+class Job:
+    """A request, and its text as it grows.
+
+    Attributes:
+        task: what is asked, with every setting in force, but for the prompt.
+        tell: called with each `Piece`, then with a `Reply` or an error, in the decoding thread.
+        gone: set when the client no longer waits for the answer.
+        key: jobs with one key can be decoded together.
+    """
+
+    chat: ChatRequest
+    task: PictureTask
+    prompt: Prompt
+    pictures: Pictures
+    tell: Callable[[Event], None]
+    gone: bool = False
+    _sent: int = 0  # characters of the text, by pieces
+    _sent_reasoning: int = 0
+    _sent_logprobs: int = 0
+    _sent_bytes: int = 0  # of the tokens of these
+
+    def __post_init__(self) -> None:
+        preset = self.task.preset
+        if not self.task.method.uses_seed:
+            preset = preset.with_settings(seed=0)  # each row has its own
+        self.key = repr(replace(self.task, preset=preset, schema=None)), self.chat.logprobs
+
+    def begin(self, lvlm: Lvlm) -> None:
+        """Begin the text; another time if a batch has failed, but for what is sent."""
+        self._lvlm, self._parsing = lvlm, lvlm.parser.begin()
+        self._tokens = self._retracted = 0
+        self._logprobs: list[Logprob] = []
+        self._stopped: int | None = None  # characters before the string that ended the text
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether no further token matters."""
+        return self._ended or self._stopped is not None or self.gone
+
+    def add(self, token: int, logprob: Logprob | None) -> None:
+        """Take the next token. The end token and other tokens without text have no log-probability for clients."""
+        self._tokens += 1
+        self._ended = token in self._lvlm.ends.ids
+        if not self._parsing.add(token) or self._ended or self._lvlm.vocabulary.is_special(token):
+            return
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        if stops := self.chat.stop:
+            text = self._parsing.parsed().text
+            self._stopped = min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
+
+    def send_certain(self) -> None:
+        """Send the text and the reasoning that no further token changes."""
+        parsed = self._parsed()
+        if parsed.retracted > self._retracted:  # sent text cannot be taken back: the answer follows it
+            self._retracted, self._sent, self._sent_reasoning = parsed.retracted, 0, len(parsed.reasoning)
+            self._sent_logprobs, self._sent_bytes = len(self._logprobs), 0
+        text = self._until_stop(parsed.text)
+        longest = max(map(len, self.chat.stop), default=1) - 1
+        certain = text
+        if not self.done and longest:
+            # The rest may be the beginning of a stop; and before a stop, white space is not part of the text.
+            certain = text[: max(0, len(text) - longest)].rstrip()
+        if len(certain) > self._sent or len(parsed.reasoning) > self._sent_reasoning:
+            self._send(text[: max(len(certain), self._sent)], parsed.reasoning)
+
+    def finish(self, task: PictureTask, image: Sequence[Image], answer: Answer, seconds: float) -> None:
+        """Send the rest of the text, and the reply with its decoding time, after a second look if one is due."""
+        lvlm = self._lvlm
+        if not guides(task):
+            if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
+                answer = replace(answer, text=lvlm.answer_of(list(answer.tokens)).text, error="")
+            if self._stopped is not None:
+                text = self._until_stop(self._parsed().text)
+                words = answer.words and [word for word in answer.words if word["end"] <= len(text)]
+                answer = replace(answer, text=text, finish_reason="stop", output_tokens=self._tokens, words=words)
+            if answer.error:
+                raise RequestError(answer.error, 422, code="unprocessable")
+            answer = task.finish(answer, None if task.verify is None else PictureLook(task.second_look(lvlm), image))
+        record = task.record(Asked("", self.pictures.sha256, str(self.prompt)), answer, lvlm=lvlm).to_record()
+        self._send(answer.text, answer.reasoning or "", last=True)
+        shown = {name: record[name] for name in SHOWN if name in record}
+        self.tell(Reply(answer, shown | {"decoding_seconds": seconds}))
+
+    def _send(self, text: str, reasoning: str, *, last: bool = False) -> None:
+        """Send the unsent part of the text and of its log-probabilities."""
+        piece = Piece(text[self._sent :], reasoning[self._sent_reasoning :], self._new_logprobs(text, last))
+        self._sent, self._sent_reasoning = max(self._sent, len(text)), max(self._sent_reasoning, len(reasoning))
+        if piece.text or piece.reasoning or piece.logprobs:
+            self.tell(piece)
+
+    def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
+        """Return the log-probabilities of tokens that make up the text: joined, they are the text.
+
+        White space before it, and text after a stop string, is left out.
+        """
+        unsent = self._logprobs[self._sent_logprobs :]
+        if not unsent or (parsed := self._parsed()).cuts:  # tokens of a thought are among them
+            return []
+        if last and not self._until_stop(parsed.text).startswith(text):
+            return unsent  # the preset changed the text: these are the tokens as they were decoded
+        shown, left = list[Logprob](), len(text.encode()) - self._sent_bytes
+        for logprob in unsent:
+            data = bytes(logprob["bytes"])
+            data = data if self._sent_bytes else data.lstrip()
+            if len(data) > left:
+                if not (last and left):
+                    break
+                data = data[:left]
+            self._sent_logprobs += 1
+            self._sent_bytes += len(data)
+            left -= len(data)
+            if data:
+                cut = {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+                top = [each | cut if each["bytes"] == logprob["bytes"] else each for each in logprob["top_logprobs"]]
+                shown.append(logprob | cut | {"top_logprobs": top})
+        return shown
+
+    def _until_stop(self, text: str) -> str:
+        return text if self._stopped is None else text[: self._stopped].strip()
+
+    def _parsed(self) -> Parsed:
+        return self._parsing.parsed(final=self._ended)
+
+
+def job_of(
+    chat: ChatRequest, lvlm: Lvlm, limits: Limits, tell: Callable[[Event], None], *, allow_urls: bool = False
+) -> Job:
+    """Return the job of a request, if model, preset and method support it, with its pictures."""
+    sira = chat.sira
+    check_length(chat, lvlm.vocabulary, limits.prompt)
+    preset, method = settings_of(chat, lvlm, limits)
+    prompt = prompt_of(chat, preset)
+    lvlm.check_prompt(prompt, len(chat.pictures()))
+    if chat.logprobs or sira.words:
+        require(method, Ability.TRACES, "logprobs and words")
+    verify = sira.verify and Verify(sira.min_support, mode=sira.verify)
+    schema = chat.response_format.schema_of_text()
+    task = TASKS[sira.task].of(preset, method, questions=True, words=sira.words, verify=verify, schema=schema)
+    lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
+    return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=allow_urls), tell)
+
+
+def guides(task: PictureTask) -> bool:
+    """Return whether a second look changes the texts of a task, so that they are final as they are decoded."""
+    return task.verify is not None and task.verify.guides

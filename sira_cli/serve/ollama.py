@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat` and `/api/generate`, translated to and from `/v1/chat/completions`.
+"""Ollama's `/api/chat` and `/api/generate`, translated to chats and back, and the model in both protocols' words.
 
 Many captioners speak only this protocol. Not supported: tools, prompts without the model's template, memory of earlier
 answers.
@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr
 
-from sira_cli.serve.protocol import ChatRequest, Options, RequestError, RoleMessage, for_clients
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import hash_of
+from sira_cli.serve.jobs import Logprob, Piece, Reply
+from sira_cli.serve.protocol import ChatRequest, Options, RequestError, for_clients, shortened
 
 PATH = "/api/"  # of Ollama's protocol
+VERSION = "0.12.11"  # whose requests are understood: the first with `logprobs`
+LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 # Options by their names in a chat. Others are about the server's memory, or ignored.
 OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty")}
 OPTIONS |= {"frequency_penalty": "frequency_penalty", "repetition_penalty": "repeat_penalty"}
@@ -31,31 +36,38 @@ CHAT_KEYS = {
     "image_url": "images",
 }
 GENERATE_KEYS = CHAT_KEYS | {NO_PICTURE: "images: expected a picture", "messages": "prompt"}
+Think = Annotated[bool, BeforeValidator(lambda given: given in ("low", "medium", "high") or given)]
+FORMATS = {"": None, "json": {"type": "object"}}
+Format = Annotated[
+    dict[str, Any] | None,
+    BeforeValidator(lambda given: FORMATS.get(given, given) if isinstance(given, str) else given),
+]
 
 
-class OllamaMessage(RoleMessage):
+class OllamaMessage(Options):
     """A message; pictures are base64 without `data:`."""
 
+    role: str
     content: str = ""
-    images: Sequence[str] | None = None
+    images: Sequence[str] = ()
 
     def chat(self) -> dict[str, Any]:
         """Return it as a message of a chat."""
-        pictures = [{"type": "image_url", "image_url": f"data:;base64,{coded}"} for coded in self.images or ()]
+        pictures = [{"type": "image_url", "image_url": f"data:;base64,{coded}"} for coded in self.images]
         return {"role": self.role, "content": [*pictures, {"type": "text", "text": self.content}]}
 
 
 class OllamaChat(Options):
-    """A request to `/api/chat`."""
+    """A request to `/api/chat`, and the form of its answers."""
 
     streamed: ClassVar[str] = "application/x-ndjson"
 
     model: str
     messages: Sequence[OllamaMessage] = ()
     stream: bool = True
-    format: Literal["", "json"] | dict[str, Any] = ""
+    format: Format = None
     options: dict[str, Any] = Field(default_factory=dict)
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: Think | None = None
     tools: list[Any] | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -76,70 +88,62 @@ class OllamaChat(Options):
         options = {name: self.options.get(own) for name, own in OPTIONS.items()}
         if isinstance(most := options["max_tokens"], int):
             options["max_tokens"] = max(most, -1) or None
-        form = {"type": "json_schema", "schema": self.format}
-        if isinstance(self.format, str):
-            form = {"type": "json_object" if self.format else "text"}
         chat = {
             **options,
             "model": short_name(self.model),
             "messages": [message.chat() for message in self.turns()],
             "stream": self.stream,
-            "stream_options": {"include_usage": True},
-            "chat_template_kwargs": {"thinking": None if self.think is None else bool(self.think)},
+            "chat_template_kwargs": {"thinking": self.think},
             "tools": self.tools,
-            "response_format": form,
+            "response_format": None if self.format is None else {"type": "json_schema", "schema": self.format},
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs,
             "sira": self.sira,
         }
-        return ChatRequest.read(chat).chat()
+        return ChatRequest.read(chat)
 
     def loaded(self) -> dict[str, Any]:
         """Return the answer to a request without messages: the model is loaded all the time."""
         unload = re.fullmatch(r"0[0.]*[a-zµ]*", str(self.keep_alive))  # a number of seconds, or "0s"
         return self._line("") | {"done": True, "done_reason": "unload" if unload else "load"}
 
-    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Convert the answer of a chat to this endpoint's JSON."""
-        (choice,) = answer["choices"]
-        message = choice["message"]
-        line = self._line(message["content"], message.get("reasoning_content"), choice["logprobs"])
-        return line | self._end(choice["finish_reason"], answer)
+    def whole(self, pieces: Sequence[Piece], reply: Reply) -> dict[str, Any]:
+        """Return the whole answer."""
+        logprobs = [logprob for piece in pieces for logprob in piece.logprobs]
+        return self._line(reply.answer.text, reply.answer.reasoning, logprobs) | self._end(reply)
 
-    async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-        """Yield the chunks of a chat as lines of JSON."""
-        ended: dict[str, Any] = {}
-        async for chunk in chunks:
-            if "error" in chunk:
-                line = {"error": chunk["error"]["message"]}
-            elif "usage" in chunk:
-                line = self._line("") | self._end(ended["choices"][0]["finish_reason"], ended | chunk)
-            else:
-                ended, (choice,) = chunk, chunk["choices"]
-                text, thought = choice["delta"].get("content", ""), choice["delta"].get("reasoning_content")
-                if not (text or thought):
-                    continue
-                line = self._line(text, thought, choice["logprobs"]) | {"done": False}
-            yield json.dumps(line, ensure_ascii=False) + "\n"
+    def lines(self, event: Piece | Reply | RequestError | None) -> Iterator[str]:
+        """Yield the lines of a stream about an event; None: its begin."""
+        parts: list[dict[str, Any]] = []
+        if isinstance(event, RequestError):
+            parts = [{"error": for_clients(str(event))}]
+        elif isinstance(event, Reply):
+            parts = [self._line("") | self._end(event)]
+        elif event is not None:
+            parts += [self._line("", event.reasoning)] if event.reasoning else []
+            parts += [self._line(event.text, None, event.logprobs)] if event.text else []
+            parts = [part | {"done": False} for part in parts]
+        for part in parts:
+            yield json.dumps(part, ensure_ascii=False) + "\n"
 
-    def _line(self, text: str, thought: str | None = None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _line(self, text: str, thought: str | None = None, logprobs: list[Logprob] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         line = {"model": self.model, "created_at": now, **self.text(text, {"thinking": thought} if thought else {})}
-        return line if logprobs is None else line | {"logprobs": logprobs["content"]}
+        return line | {"logprobs": logprobs} if self.logprobs and logprobs is not None else line
 
-    def _end(self, reason: str, answer: dict[str, Any]) -> dict[str, Any]:
+    def _end(self, reply: Reply) -> dict[str, Any]:
         """Return the keys at the end: times in nanoseconds; `load_duration` is the time without decoding."""
-        total, decoding = time.monotonic_ns() - self._began, round(answer["sira"]["decoding_seconds"] * 10**9)
+        total, decoding = time.monotonic_ns() - self._began, round(reply.sira["decoding_seconds"] * 10**9)
         return {
             "done": True,
-            "done_reason": reason,
+            "done_reason": reply.finish_reason,
             "total_duration": total,
             "load_duration": max(total - decoding, 0),
-            "prompt_eval_count": answer["usage"]["prompt_tokens"],
+            "prompt_eval_count": reply.answer.prompt_tokens,
             "prompt_eval_duration": 0,  # the prompt's pass is part of `eval_duration`
-            "eval_count": answer["usage"]["completion_tokens"],
+            "eval_count": reply.answer.output_tokens,
             "eval_duration": decoding,
-            "sira": answer["sira"],
+            "sira": reply.sira,
         }
 
 
@@ -169,6 +173,13 @@ class OllamaGenerate(OllamaChat):
         return {"response": text, **thought}
 
 
+class ShowRequest(Options):
+    """A request to `/api/show`; older clients send `name`."""
+
+    model: str = ""
+    name: str = ""
+
+
 def error_json(error: RequestError, path: str) -> dict[str, Any]:
     """Return an error in the form that Ollama's clients expect; it names the keys of their request."""
     message, keys = for_clients(str(error)), CHAT_KEYS if path.endswith("chat") else GENERATE_KEYS
@@ -179,3 +190,63 @@ def error_json(error: RequestError, path: str) -> dict[str, Any]:
 def short_name(name: str) -> str:
     """Return an Ollama name without its default tag."""
     return name.removesuffix(":latest")
+
+
+class ServedModel:
+    """The names of a server's model, and its description in the words of OpenAI's and Ollama's protocols."""
+
+    def __init__(self, lvlm: Lvlm, context: int) -> None:
+        """Describe a loaded model."""
+        model, began = lvlm.model, datetime.now(UTC)
+        family, parameters, size = model.config.model_type, model.num_parameters(), model.get_memory_footprint()
+        self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
+        self._created, modified = int(began.timestamp()), began.isoformat().replace("+00:00", "Z")
+        billions = parameters / 10**9
+        details = {
+            "parent_model": "",
+            "format": "safetensors",
+            "family": family,
+            "families": [family],
+            "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{1000 * billions:.2f}M",
+            "quantization_level": lvlm.quantization or LEVELS[str(model.dtype).removeprefix("torch.")],
+        }
+        digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
+        common = {"size": size, "digest": digest, "details": details}
+
+        def listed(**more: Any) -> dict[str, Any]:
+            return {
+                "models": [
+                    {"name": f"{each}:latest", "model": f"{each}:latest", **common, **more} for each in self.names
+                ]
+            }
+
+        self.tags = listed(modified_at=modified)
+        self.running = listed(expires_at="9999-12-31T23:59:59Z", size_vram=size, context_length=context)
+        self._shown = {
+            **dict.fromkeys(("modelfile", "parameters", "template"), ""),
+            "details": details,
+            "model_info": {
+                "general.architecture": family,
+                "general.parameter_count": parameters,
+                f"{family}.context_length": context,
+            },
+            "capabilities": ["completion", "vision"],
+            "modified_at": modified,
+        }
+
+    def check(self, name: str | None) -> None:
+        """Check that a name, if one is given, is the model's."""
+        if name is not None and name not in self.names:
+            has = " or ".join(map(repr, self.names))
+            message = f"model {shortened(name)!r} not found; this server has {has}"
+            raise RequestError(message, 404, param="model", code="model_not_found")
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return OpenAI's description of the model under one of its names."""
+        self.check(name)
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "sira"}
+
+    def show(self, asked: ShowRequest) -> dict[str, Any]:
+        """Return Ollama's description of the model."""
+        self.check(short_name(asked.model or asked.name))
+        return self._shown

@@ -1,35 +1,34 @@
-"""Requests to `/v1/chat/completions`: the part of OpenAI's protocol that is about pictures."""
+"""Requests to `/v1/chat/completions`: the part of OpenAI's protocol that is about pictures, and its errors."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from sira_cli.errors import SiraError
-from sira_cli.look.verify import Verify
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS
 from sira_cli.methods.prompts import Turn
-from sira_cli.serve.formats import ResponseFormat
+from sira_cli.models.schema import Schema
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
 LONGEST = 1000  # characters of an error message
+LONGEST_SCHEMA = 2**16  # characters
 MOST_ECHOED = 100  # characters of a name in messages
 SYSTEM = ("system", "developer")
 # Keys of other servers that would change a text, with the values that do not. Empty values count as not given.
 REFUSED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tools", "functions", "logit_bias", "frequency_penalty", "presence_penalty", "audio"), ()),
-    **dict.fromkeys(
-        ("use_beam_search", "no_repeat_ngram_size", "ignore_eos", "min_tokens", "continue_final_message"), ()
-    ),
-    **dict.fromkeys(("stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors", "prompt_embeds"), ()),
-    **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar", "truncate_prompt_tokens"), ()),
+    **dict.fromkeys(("use_beam_search", "no_repeat_ngram_size", "ignore_eos", "min_tokens", "stop_token_ids"), ()),
+    **dict.fromkeys(("continue_final_message", "bad_words", "allowed_token_ids", "logits_processors"), ()),
+    **dict.fromkeys(("prompt_embeds", "guided_regex", "guided_choice", "guided_grammar", "truncate_prompt_tokens"), ()),
     **dict.fromkeys(("num_beams", "best_of", "length_penalty"), (1,)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
 }
@@ -46,19 +45,15 @@ _REASONS = {
     r"^expected a valid ": "expected a ",
     r"^Field required$": "is missing",
     r"^List should have at least (\d+) item.*": r"expected at least \1",
-    r"^List should have at most (\d+) item.*": r"expected at most \1",
 }
-_TYPE = re.compile(r"[A-Z]\w*|str|bool|int|float|dict|.*[\[(].*")  # in a place: a type among several, no key
+_DECODED = (
+    'is about a text as it is decoded, and verify: "guide" decodes parts again; leave it out, or take verify: "flag"'
+)
+_JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 
 
 class RequestError(SiraError):
-    """A request cannot be answered.
-
-    Attributes:
-        status: of HTTP.
-        param: the wrong part of the request, if it can be named.
-        code: error code for programs.
-    """
+    """A request cannot be answered: HTTP's `status`, the wrong `param` if it can be named, a `code` for programs."""
 
     def __init__(
         self, message: str, status: int = 400, *, param: str | None = None, code: str = "invalid_value"
@@ -73,33 +68,24 @@ class RequestError(SiraError):
 
 
 def for_clients(message: str) -> str:
-    """Replace the parameters in a message of the library, `name=`, by keys of a request or options of `sira serve`.
+    """Replace the library's parameters in a message, `name=`, by keys of a request or options of `sira serve`."""
 
-    The middle of a long message is left out.
-    """
-    message = re.sub(r"`(\w+)=`", lambda found: _key_or_option(found[1]), message)
+    def key_or_option(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "schema":
+            return "response_format"
+        if name in SiraOptions.model_fields or any(name in method.all_settings() for method in METHODS.values()):
+            return f"sira.{name}"
+        return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")
+
+    message = re.sub(r"`(\w+)=`", key_or_option, message)
     message = re.sub(r"[,;:]? (or )?raise PIL\.Image\.MAX_IMAGE_PIXELS in Python", "", message)
     return shortened(message, LONGEST)
 
 
-def _key_or_option(name: str) -> str:
-    if name == "schema":
-        return "response_format"
-    if name in SiraOptions.model_fields or any(name in method.all_settings() for method in METHODS.values()):
-        return f"sira.{name}"
-    return name if name in ChatRequest.model_fields else "--" + name.replace("_", "-")
-
-
-def shortened(text: str, most: int) -> str:
-    """Shorten a text to `most` characters by leaving out its middle: parts of a request may be long."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
-
-
-def place_of(parts: Sequence[int | str]) -> str:
-    """Return a place in a request in JSON's notation: `messages[0].content[1].image_url`."""
-    shown = (f"[{part}]" if isinstance(part, int) else "" if _TYPE.fullmatch(part) else f".{part}" for part in parts)
-    return "".join(shown).removeprefix(".")
+def shortened(text: str, most: int = MOST_ECHOED) -> str:
+    """Leave out the middle of a text that is longer than `most` characters: parts of a request may be long."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
 
 
 def _tokens(given: int) -> int:
@@ -112,6 +98,7 @@ def _tokens(given: int) -> int:
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(lambda seed: seed % 2**63)]
 Tokens = Annotated[int, AfterValidator(_tokens)]
 Share = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda share: share or 1e-9)]
+Stops = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 
 
 class Options(BaseModel):
@@ -130,9 +117,9 @@ class Options(BaseModel):
         try:
             return cls.model_validate_json(given) if isinstance(given, bytes) else cls.model_validate(given)
         except ValidationError as error:
-            # What may be a text or a list says both; the one that looked further in is about what was sent.
-            first = max(error.errors(include_url=False, include_input=False), key=lambda each: len(each["loc"]))
-            place, reason = place_of(first["loc"]), first["msg"]
+            first = error.errors(include_url=False, include_input=False)[0]
+            parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+            place, reason = "".join(parts).removeprefix("."), first["msg"]
             for pattern, words in _REASONS.items():
                 reason = re.sub(pattern, words, reason)
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
@@ -145,70 +132,55 @@ class ImageUrl(BaseModel):
     url: str
 
 
-class ContentPart(BaseModel):
-    """A piece of a message."""
+class ContentPart(Options):
+    """A text or a picture of a message."""
 
     type: Literal["text", "image_url"]
-    text: str | None = None
-    image_url: ImageUrl | str | None = None
+    text: str = ""
+    image_url: Annotated[
+        ImageUrl | None, BeforeValidator(lambda given: {"url": given} if isinstance(given, str) else given)
+    ] = None
 
     @model_validator(mode="after")
     def _with_url(self) -> Self:
-        if self.type == "image_url" and not self.url:  # without it, the text would be about another picture
+        if self.type == "image_url" and not (self.image_url and self.image_url.url):  # the text would be about another
             raise ValueError("image_url: expected the picture's URL, data:image/...;base64,...")
         return self
 
     @property
-    def url(self) -> str:
-        """The location of its picture."""
-        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+    def url(self) -> str | None:
+        """The location of a picture; None for a text."""
+        return self.image_url.url if self.type == "image_url" and self.image_url else None
 
 
-class RoleMessage(BaseModel):
-    """The role of a message; subclasses hold its content."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_words(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("role") == "assistant" and given.get("content") is None:
-            return given | {"content": ""}  # clients send null for an answer without words
-        return given
-
-
-class Message(RoleMessage):
+class Message(Options):
     """A message of a chat."""
 
-    content: str | list[ContentPart]
-
-    def parts(self) -> list[ContentPart]:
-        """Return its texts and pictures."""
-        parts = [ContentPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content
-        return [part for part in parts if part.type == "image_url" or part.text]
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        list[ContentPart],
+        BeforeValidator(lambda given: [{"type": "text", "text": given}] if isinstance(given, str) else given),
+    ] = []  # clients send null for an answer without words
 
     def texts(self) -> str:
         """Return its text; one line per part."""
-        return "\n".join(part.text or "" for part in self.parts() if part.type == "text")
+        return "\n".join(part.text for part in self.content if part.text and not part.url)
 
     def pictures(self) -> list[str]:
         """Return the locations of its pictures."""
-        return [part.url for part in self.parts() if part.type == "image_url"]
+        return [part.url for part in self.content if part.url]
 
     def turn(self) -> Turn:
         """Return it as a turn of user or assistant."""
-        parts = tuple(part.text if part.type == "text" else None for part in self.parts())
-        seen = [number for number, part in enumerate(parts) if part is None]
-        at_one_end = seen in ([*range(len(seen))], [*range(len(parts) - len(seen), len(parts))])
+        parts = tuple(None if part.url else part.text for part in self.content if part.url or part.text)
+        pictures = [part is None for part in parts]
+        between = pictures not in (sorted(pictures), sorted(pictures, reverse=True))
         role: Literal["user", "assistant"] = "assistant" if self.role == "assistant" else "user"
-        return Turn(role, self.texts(), len(seen), () if at_one_end else parts)
+        return Turn(role, self.texts(), sum(pictures), parts if between else ())
 
 
 class SiraOptions(Options):
-    """The content of `extra_body={"sira": {...}}`: the method, its settings, and scores.
-
-    Every other key is a setting of the method: k, alpha, noise_step, ...
-    """
+    """The content of `extra_body={"sira": {...}}`; every other key is a setting of the method: k, noise_step, ..."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -219,13 +191,10 @@ class SiraOptions(Options):
     verify: Literal["flag", "guide"] | None = None
     min_support: float | None = Field(default=None, ge=0, le=1)
 
+    @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the method."""
-        return dict(self.__pydantic_extra__ or {})
-
-    def look(self) -> Verify | None:
-        """Return the requested second look."""
-        return self.verify and Verify(self.min_support, mode=self.verify)
+        """The settings of the method."""
+        return self.model_extra or {}
 
 
 class StreamOptions(Options):
@@ -241,11 +210,71 @@ class TemplateOptions(Options):
     thinking: bool | None = None
 
 
+class NamedSchema(BaseModel):
+    """A schema; its name and `strict` are ignored: every text follows it to the letter."""
+
+    given: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """The format of a text, with its schema; for other servers the schema stands next to the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_schema_inside(cls, given: Any) -> Any:
+        flat = isinstance(given, dict) and given.get("schema") is not None
+        return {**given, "json_schema": {"schema": given["schema"]}} if flat else given
+
+    @model_validator(mode="after")
+    def _with_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema: expected an object with the schema")
+        return self
+
+    def schema_of_text(self) -> Schema | None:
+        """Return the schema that the text must follow; None for plain text."""
+        if self.type == "text":
+            return None
+        given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)
+        if (length := len(json.dumps(given))) > LONGEST_SCHEMA:
+            raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {LONGEST_SCHEMA:,}")
+        return Schema.of(given)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose objects have only their listed keys, unless it combines schemas.
+
+    Clients send schemas made from classes, which do not mention other keys; open objects might never end.
+    """
+    schema = copy.deepcopy(schema)
+    parts = list(_parts(schema))
+    objects = [part for part in parts if "properties" in part]
+    if not any("allOf" in part for part in parts) and all(map(_JOINED.isdisjoint, objects)):
+        for part in objects:
+            part.setdefault("additionalProperties", False)
+    return schema
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those inside it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    inside = [schema.get("items")]
+    for name in ("properties", "$defs", "definitions", "anyOf", "oneOf", "prefixItems"):
+        named = schema.get(name)
+        inside += named.values() if isinstance(named, dict) else named if isinstance(named, list) else ()
+    for each in inside:
+        yield from _parts(each)
+
+
 class ChatRequest(Options):
-    """A request. Other keys that would change the text are refused in `chat`; the rest are ignored."""
+    """A request. Other keys that would change the text are refused; the rest are ignored."""
 
     model_config = ConfigDict(extra="allow")
-    streamed: ClassVar[str] = "text/event-stream"
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
@@ -257,13 +286,13 @@ class ChatRequest(Options):
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: Seed | None = None
     repetition_penalty: float | None = Field(default=None, gt=0)
-    stop: str | list[str] | None = None
+    stop: Stops = []
     response_format: ResponseFormat = ResponseFormat(type="text")
     n: int = 1
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     logprobs: bool = False
-    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP_LOGPROBS)
+    top_logprobs: int = Field(default=0, ge=0, le=MOST_TOP_LOGPROBS)
     chat_template_kwargs: TemplateOptions = TemplateOptions()
     sira: SiraOptions = SiraOptions()
 
@@ -282,61 +311,48 @@ class ChatRequest(Options):
             return given
         return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
-    def chat(self) -> Self:
-        """Check that all requested features are supported, and return the request, which is a chat already."""
-        for param, reason in self._refusals():
-            raise RequestError(f"{param}: {reason}", param=param)
+    @model_validator(mode="after")
+    def _supported(self) -> Self:
+        """Refuse what this server does not do."""
+        sira, more = self.sira, self.model_extra or {}
+        guides, outputs = sira.verify == "guide", more.get("structured_outputs")
+        json_alone = isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}
+        refusals = [
+            ("n", self.n != 1, "one text per request; send the request several times, with other seeds"),
+            ("top_logprobs", self.top_logprobs and not self.logprobs, "needs logprobs: true"),
+            ("stop", len(self.stop) > MOST_STOPS or "" in self.stop, f"up to {MOST_STOPS} strings, none empty"),
+            (
+                "sira.calibration",
+                "calibration" in sira.settings,
+                "no file is opened for a client; leave it out to use the model's own",
+            ),
+            (
+                "sira.min_support",
+                sira.verify is None and sira.min_support is not None,
+                "is for a second look; also give verify",
+            ),
+            ("sira.verify", guides and sira.task == "ask", '"guide" is for captions; take "flag"'),
+            ("stop", guides and self.stop, _DECODED),
+            ("logprobs", guides and self.logprobs, _DECODED),
+            *(
+                (name, more.get(name) and more[name] not in neutral, "not supported by this server; leave it out")
+                for name, neutral in REFUSED.items()
+            ),
+            (
+                "structured_outputs",
+                outputs and not json_alone,
+                'only {"json": SCHEMA} is supported by this server; leave out the rest',
+            ),
+        ]
+        for param, wrong, reason in refusals:
+            if wrong:
+                raise RequestError(f"{param}: {reason}", param=param)
         return self
-
-    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer unchanged: it is that of a chat."""
-        return answer
-
-    async def lines(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-        """Yield the chunks as server-sent events."""
-        async for chunk in chunks:
-            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
-        yield "data: [DONE]\n\n"
-
-    def _refusals(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys that are not supported, each with the reason."""
-        sira, more = self.sira, self.__pydantic_extra__ or {}
-        if self.n != 1:
-            yield "n", "one text per request; send the request several times, with other seeds"
-        if self.top_logprobs and not self.logprobs:
-            yield "top_logprobs", "needs logprobs: true"
-        if len(self.stops()) > MOST_STOPS or "" in self.stops():
-            yield "stop", f"up to {MOST_STOPS} strings, none empty"
-        if "calibration" in sira.settings():
-            yield "sira.calibration", "no file is opened for a client; leave it out to use the model's own"
-        if sira.verify is None and sira.min_support is not None:
-            yield "sira.min_support", "is for a second look; also give verify"
-        if sira.verify == "guide":
-            if sira.task == "ask":
-                yield "sira.verify", '"guide" is for captions; take "flag"'
-            reason = 'is about a text as it is decoded, and verify: "guide" decodes parts again; '
-            for name in ("stop", "logprobs"):
-                if getattr(self, name):
-                    yield name, reason + 'leave it out, or take verify: "flag"'
-        for name, neutral in REFUSED.items():
-            if more.get(name) and more[name] not in neutral:
-                yield name, "not supported by this server; leave it out"
-        outputs = more.get("structured_outputs")
-        if outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}):
-            yield "structured_outputs", 'only {"json": SCHEMA} is supported by this server; leave out the rest'
 
     def thinks(self) -> bool | None:
         """Return whether the model is to reason; None: the server's default."""
         given = (self.sira.think, self.chat_template_kwargs.enable_thinking, self.chat_template_kwargs.thinking)
         return next((each for each in given if each is not None), None)
-
-    def stops(self) -> list[str]:
-        """Return the strings that end the text."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
-
-    def system(self) -> str:
-        """Return the system's text; one line per message."""
-        return "\n".join(message.texts() for message in self.messages if message.role in SYSTEM)
 
     def turns(self) -> list[Turn]:
         """Return the turns of user and assistant about pictures."""

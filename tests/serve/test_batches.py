@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sira_cli.models.texts import TextSettings
-from sira_cli.serve.limits import Limits
+from sira_cli.serve import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import (
     LONG,
@@ -92,14 +92,10 @@ def test_all_kinds_of_requests_at_once(client, lvlm):
 
 def test_64_clients_at_once_get_the_texts_of_single_requests(client, address, lvlm):
     asked = [(PICTURES[number % 2], 4 + number % 3, ("sira", "greedy")[number // 2 % 2]) for number in range(64)]
-
-    def one(row: tuple) -> str:
-        return text(ask(client, said(picture=row[0]), {"method": row[2]}, max_tokens=row[1]))
-
     before = [counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum")]
     with ThreadPoolExecutor(64) as pool:
-        texts = list(pool.map(one, asked))
-    assert texts == [single(lvlm, *row) for row in asked]
+        answers = pool.map(lambda row: ask(client, said(picture=row[0]), {"method": row[2]}, max_tokens=row[1]), asked)
+        assert [text(answer) for answer in answers] == [single(lvlm, *row) for row in asked]
     begun, together = (counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum"))
     assert (together - before[1]) / (begun - before[0]) > 4  # of 8
 

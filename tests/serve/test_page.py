@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sira_cli.look.claims import bare, doubt, says_something
-from sira_cli.serve.limits import Limits
+from sira_cli.serve import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import LONG, PICTURES, post, said
 from tests.support.browser import AXE, accessible, contrasts, tab, violations, wait

@@ -14,11 +14,10 @@ import pytest
 
 from sira_cli.models.schema import engine_reason
 from sira_cli.models.texts import Answer
-from sira_cli.serve.answers import finish_reason
-from sira_cli.serve.jobs import check_length, picture_data, settings_of
+from sira_cli.serve import Limits
+from sira_cli.serve.jobs import Reply, check_length, picture_data, settings_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.protocol import REFUSED, ChatRequest, Options, RequestError, for_clients
-from sira_cli.serve.queue import Reply
 from tests.serve.helpers import PICTURES, data_of, post, posted, refusal, said
 
 OPTIONAL = (
@@ -27,6 +26,9 @@ OPTIONAL = (
 )
 COUNT = {"count": {"type": "integer", "maximum": 9, "minimum": 0}}
 SCHEMA = {"type": "object", "properties": COUNT, "required": ["count"]}
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+NAMED = "response_format.json_schema.schema"
+ANSWER, USER = {"role": "assistant", "content": "A dog."}, {"role": "user", "content": "Where?"}
 
 
 def test_null_is_a_key_that_is_left_out(address):
@@ -45,31 +47,26 @@ def test_numbers_beyond_the_presets_ranges(lvlm):
     assert all(0 <= seed < 2**63 for seed in seeds)
     for given in ({"max_tokens": -1}, {"max_completion_tokens": 10**9}):
         request = ChatRequest.read({"messages": said(), **given})
-        assert settings_of(request, lvlm.preset, "sira", 5, lvlm.layers)[0].generation.max_new_tokens == 5
+        assert settings_of(request, lvlm, Limits(tokens=5))[0].generation.max_new_tokens == 5
     turn = {"role": "user", "content": "a", "images": ["aa"]}
     for given, most in ((-2, sys.maxsize), (0, None), (7, 7)):
         chat = OllamaChat.read({"model": "demo", "messages": [turn], "options": {"num_predict": given}}).chat()
         assert chat.max_tokens == most
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda data: "data:image/png;base64," + base64.encodebytes(data).decode(),
-        lambda data: "data:image/png;base64,\r\n " + base64.b64encode(data).decode().replace("A", "A\r\n"),
-        lambda data: "DATA:Image/PNG;BASE64," + base64.b64encode(data).decode(),
-        lambda data: "data:;base64," + base64.b64encode(data).decode().rstrip("="),
-    ],
-)
-def test_base64_as_programs_write_it(form):
+def test_base64_as_programs_write_it_and_what_is_none():
     for data in (data_of(PICTURES[0]), b"1", b"12", b"123"):
-        assert picture_data(form(data), 10**6) == data
-
-
-@pytest.mark.parametrize("coded", ["\xe9", "AAAAA", "AA=A", "_-_-"])
-def test_what_is_no_base64(coded):
-    with pytest.raises(RequestError, match="is not base64"):
-        picture_data(f"data:image/png;base64,{coded}", 10**6)
+        plain = base64.b64encode(data).decode()
+        for url in (
+            "data:image/png;base64," + base64.encodebytes(data).decode(),
+            "data:image/png;base64,\r\n " + plain.replace("A", "A\r\n"),
+            "DATA:Image/PNG;BASE64," + plain,
+            "data:;base64," + plain.rstrip("="),
+        ):
+            assert picture_data(url, 10**6) == data
+    for coded in ("\xe9", "AAAAA", "AA=A", "_-_-"):
+        with pytest.raises(RequestError, match="is not base64"):
+            picture_data(f"data:image/png;base64,{coded}", 10**6)
 
 
 def test_the_length_of_a_prompt_is_counted_to_the_token(lvlm):
@@ -84,35 +81,29 @@ def test_the_length_of_a_prompt_is_counted_to_the_token(lvlm):
     "more", [{"guided_json": json.dumps(SCHEMA)}, {"structured_outputs": {"json": SCHEMA, "regex": None}}]
 )
 def test_a_schema_by_any_key_is_followed_and_closed(address, more):
-    """A class's schema says nothing of other keys; an open object need never end."""
     choice = post(address, max_tokens=24, **more).json()["choices"][0]
     assert (choice["finish_reason"], [*json.loads(choice["message"]["content"])]) == ("stop", ["count"])
 
 
-@pytest.mark.parametrize(("reason", "told"), [("stop", "stop"), ("length", "length"), ("cut", "length")])
-def test_only_length_says_that_a_text_is_not_complete(reason, told):
-    assert finish_reason(Reply(Answer(finish_reason=reason), {})) == told
+def test_only_length_says_that_a_text_is_not_complete():
+    reasons = [Reply(Answer(finish_reason=reason), {}).finish_reason for reason in ("stop", "length", "cut")]
+    assert reasons == ["stop", "length", "length"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not(name):
     with pytest.raises(RequestError) as refused:
-        ChatRequest(messages=said(), **{name: ["x"]}).chat()
+        ChatRequest(messages=said(), **{name: ["x"]})
     assert refused.value.param == name
     for value in (None, *REFUSED[name]):
-        ChatRequest(messages=said(), **{name: value}).chat()
+        ChatRequest(messages=said(), **{name: value})
 
 
 @pytest.mark.parametrize(
     ("change", "status", "param", "words"),
     [
         ({"messages": [{"role": "user", "content": "a"}]}, 400, "messages", "got none. SIRA is about what a picture"),
-        (
-            {"messages": said(picture="https://a.org/a.png")},
-            400,
-            "messages",
-            "only if it was started with --allow-urls",
-        ),
+        ({"messages": said(picture="https://a.org/a.png")}, 400, "messages", "if it was started with --allow-urls"),
         ({"messages": said(picture="file:///etc/passwd")}, 400, "messages", "opens no files"),
         ({"messages": said("what is <image> here?")}, 400, None, "placeholder"),
         ({"model": "gpt-4o"}, 404, "model", "this server has 'demo'"),
@@ -135,6 +126,12 @@ def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_
         ({"sira": {"verify": "guide"}, "stop": "."}, 400, "stop", "is about a text as it is decoded"),
         ({"sira": {"verify": "guide"}, "logprobs": True}, 400, "logprobs", "is about a text as it is decoded"),
         ({"sira": {"verify": "guide", "words": True}}, 400, None, "sira.words scores a text"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, 400, NAMED, "json_schema.schema: is missing"),
+        ({"response_format": {"type": "grammar"}}, 400, "response_format.type", "response_format.type: expected"),
+        ({"response_format": SCHEMA_FORMAT, "sira": {"words": True}}, 400, None, "but response_format makes JSON"),
+        ({"messages": [*said(), ANSWER]}, 400, "messages", "expected the user's as the last one"),
+        ({"messages": [*said(), ANSWER, USER | {"content": ""}]}, 400, "messages", "neither text nor picture"),
+        ({"messages": [said()[0] | {"role": "assistant"}, USER]}, 400, "messages", "a message of role assistant"),
     ],
 )
 def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, param, words):

@@ -18,7 +18,7 @@ from PIL import Image
 
 from sira_cli.cli.serve import LOCAL_NAMES, address_of, listening
 from sira_cli.errors import SettingsError
-from sira_cli.serve.limits import Limits
+from sira_cli.serve import Limits
 from tests.serve.conftest import running
 from tests.serve.helpers import (
     LONG,
@@ -107,12 +107,15 @@ def test_texts_without_a_seed_vary(address):
         assert post(address, temperature=2, seed=seed, max_tokens=2).json()["sira"]["seed"] == seed
 
 
-def test_the_example_of_the_page(address, monkeypatch, capsys):
+def test_the_examples_of_the_page(address, monkeypatch, capsys, lvlm):
     page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
-    code = page.split("```python\n")[1].split("```")[0].replace("http://127.0.0.1:8000", address)
+    chat, generate = (block.split("```")[0] for block in page.split("```python\n")[1:])
     monkeypatch.chdir(ROOT)
-    exec(compile(code, "server.md", "exec"), {})
+    exec(chat.replace("http://127.0.0.1:8000", address), made := {})
     assert "'support'" in capsys.readouterr().out
+    exec(generate.replace("http://127.0.0.1:8000", address), made)
+    made["client"].close()
+    assert capsys.readouterr().out.strip() == lvlm.caption(ROOT / "examples" / "scene-2900000.png", PROMPT).text
 
 
 # --- scores
