@@ -33,6 +33,7 @@ from sira_cli import interrupts
 from sira_cli.cli import main
 from sira_cli.models import load as loading
 from sira_cli.models import presets
+from sira_cli.run.lvlm import Lvlm, load
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints_all import ALL
@@ -71,6 +72,12 @@ def bundled_weights() -> Iterator[None]:
         patch.setattr(loading, "load_model", load_model)
         patch.setattr(loading, "_without_weights", without_weights)
         yield
+
+
+@pytest.fixture(scope="session")
+def demo() -> Lvlm:
+    """The bundled model, for reading only: a test has other settings of it by `helpers.under`."""
+    return load("demo")
 
 
 @functools.cache

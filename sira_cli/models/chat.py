@@ -39,17 +39,16 @@ def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: boo
     """Return the parser that separates a model's reasoning from its answers."""
     if think:
         check_thinking(processor, system)
-    template = template_of(processor)
-    if template is None:
-        return ReasoningParser(vocabulary)
-    return ReasoningParser(vocabulary, template, Chats(processor, template, system, think=think).tail(), think=think)
+    template = template_of(processor) or ""
+    tail = Chats(processor, template, system, think=think).tail() if template else ""
+    return ReasoningParser(vocabulary, template, tail, think=think)
 
 
 def check_thinking(processor: Any, system: str) -> None:
     """Check that a checkpoint's model can be asked to reason, or always reasons."""
-    template = template_of(processor)
-    if template is None or not (
-        thinking(template, True) or left_open(Chats(processor, template, system, think=True).tail())
+    template = template_of(processor) or ""
+    if not (
+        template and (thinking(template, True) or left_open(Chats(processor, template, system, think=True).tail()))
     ):
         raise SettingsError(
             f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
@@ -58,23 +57,20 @@ def check_thinking(processor: Any, system: str) -> None:
 
 
 class Chats:
-    """The message format of a chat template.
-
-    Attributes:
-        template: the template for rendering.
-        switches: the variables that switch reasoning on or off, with their values.
-        plain: whether a message's content is text (JoyCaption), not a list of parts. Such a template places the image
-            token itself, and pictures are passed separately.
-    """
+    """The message format of a chat template: with `template` and `switches`, messages are rendered."""
 
     def __init__(
         self, processor: Any, template: str, system: str, *, think: bool = False, at_once: bool = False
     ) -> None:
-        """Try the template."""
         self._processor, self._system = processor, system
         self.template, self.switches = template, thinking(template, think)
-        self.plain = self._wants_plain_text()
-        self._takes_system = not system or self._takes_system_message()
+        # Some templates take text as a message's content (JoyCaption), and place the image token themselves: pictures
+        # are passed separately. They fail on a list, or print it like Python, with quotes around the text.
+        self.plain = False
+        probe = self._rendered([self._message("user", _PROBE, ["image"])])
+        self.plain = probe is None or f"'{_PROBE}'" in probe
+        messages = [self._message("system", system), self._message("user", "?")]
+        self._takes_system = not system or system in (self._rendered(messages) or "")  # some omit it, some refuse it
         if at_once:
             tail = self.tail()
             if (markers := left_open(tail)) is not None:
@@ -89,14 +85,19 @@ class Chats:
     def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
         """Return the messages of a prompt, in the template's format."""
         turns = list(turns_of(prompt, len(images)))
-        if self._system and not self._takes_system:
+        if not self._takes_system:
             turns[0] = turns[0].after(self._system)
-        chat = self._messages(turns, images, as_text=self.plain)
         if isinstance(prompt, str):
-            self._check_together(images)
-            return chat
-        pictures_first = [replace(turn, parts=()) for turn in turns]
-        for given in (turns, pictures_first):  # a template may take one text per message
+            # Whether it takes them together is asked without the text, which does not matter.
+            probe = [Turn("user", _PROBE, len(images))]
+            if len(images) > 1 and not self._renders(self._messages(probe, images, as_text=self.plain), probe):
+                family = type(self._processor).__name__.removesuffix("Processor")
+                raise SettingsError(
+                    f"the chat template of this {family} model takes one picture with a text, not {len(images)}: ask "
+                    "about each alone, or use another model"
+                )
+            return self._messages(turns, images, as_text=self.plain)
+        for given in (turns, [replace(turn, parts=()) for turn in turns]):  # a template may take one text per message
             for as_text in (self.plain, True):
                 chat = self._messages(given, images, as_text=as_text)
                 if self._renders(chat, given):
@@ -106,29 +107,16 @@ class Chats:
             "pictures: send one user message with one picture"
         )
 
-    def _check_together(self, images: Sequence[Any]) -> None:
-        """Check that the template renders all of some pictures in one message. The text does not matter."""
-        turn = Turn("user", _PROBE, len(images))
-        if len(images) > 1 and not self._renders(self._messages([turn], images, as_text=self.plain), [turn]):
-            family = type(self._processor).__name__.removesuffix("Processor")
-            raise SettingsError(
-                f"the chat template of this {family} model takes one picture with a text, not {len(images)}: ask about "
-                "each alone, or use another model"
-            )
-
     def _messages(self, turns: Sequence[Turn], images: Sequence[Any], *, as_text: bool) -> Chat:
         """Return turns as messages; `as_text`: the assistant's messages have text as content."""
         unseen = iter(images)
-        first = [self._message("system", self._system)] if self._system and self._takes_system else []
-        return [
-            *first,
-            *(
-                {"role": turn.role, "content": turn.text}
-                if as_text and turn.role == "assistant"
-                else self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)), turn.parts)
-                for turn in turns
-            ),
-        ]
+        chat = [self._message("system", self._system)] if self._system and self._takes_system else []
+        for turn in turns:
+            if as_text and turn.role == "assistant":
+                chat.append({"role": turn.role, "content": turn.text})
+            else:
+                chat.append(self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)), turn.parts))
+        return chat
 
     def _message(
         self, role: str, text: str, images: Sequence[Any] = (), parts: Sequence[str | None] = ()
@@ -166,17 +154,3 @@ class Chats:
         except (TemplateError, TypeError):
             return None
         return text
-
-    def _takes_system_message(self) -> bool:
-        """Return whether the template renders a system message; some omit it, some refuse it."""
-        messages = [self._message("system", self._system), self._message("user", "?")]
-        return self._system in (self._rendered(messages) or "")
-
-    def _wants_plain_text(self) -> bool:
-        """Return whether the template takes text as a message's content.
-
-        Such a template fails on a list, or prints it like Python, with quotes around the text.
-        """
-        chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": _PROBE}]}]
-        rendered = self._rendered(chat)
-        return rendered is None or f"'{_PROBE}'" in rendered

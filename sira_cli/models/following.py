@@ -42,11 +42,10 @@ def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ..
     return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
 
 
-class SchemaTokens:
-    """The tokens of a loaded model, prepared for following schemas."""
+class FollowingText:
+    """One text of a model that follows a schema, token by token; thoughts before it are free."""
 
-    def __init__(self, parser: ReasoningParser, ends: EndTokens) -> None:
-        """Read the vocabulary."""
+    def __init__(self, parser: ReasoningParser, ends: EndTokens, schema: Schema) -> None:
         if not ends.ids:
             raise UnsupportedModelError("following a schema needs a token that ends a text, but the model has none")
         if parser.expects and (not parser.closing or parser.begins_in in parser.written):
@@ -54,26 +53,14 @@ class SchemaTokens:
                 "a schema is for the answer after the model's thoughts, but their end is not a token of this model: "
                 "switch thinking off, or use another model"
             )
-        self.parser = parser
-        markers = frozenset({*parser.opening, *parser.closing, *parser.frames})
-        self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
-
-    def begin(self, schema: Schema) -> FollowingText:
-        """Return an empty text that follows a schema."""
+        self._parser, self._thinks, self._may_think = parser, parser.begins_in is not None, parser.expects
+        self.engine = _engine(
+            parser.vocabulary, frozenset({*parser.opening, *parser.closing, *parser.frames}), tuple(ends.ids)
+        )
         try:
-            return FollowingText(self, schema)
+            self._matcher = schema.matcher(self.engine)
         except ValueError as error:
             raise SettingsError(f"`schema=` {schema.name}: {error}") from error
-
-
-class FollowingText:
-    """One text that follows a schema, token by token; thoughts before it are free."""
-
-    def __init__(self, tokens: SchemaTokens, schema: Schema) -> None:
-        self._parser = tokens.parser
-        self._matcher = schema.matcher(tokens.engine)
-        self._thinks = tokens.parser.begins_in is not None
-        self._may_think = tokens.parser.expects
 
     def add(self, token: int) -> None:
         """Take the next token."""
@@ -135,21 +122,15 @@ def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
     """
     left = scores.masked_fill(ruled_out, -math.inf)
     if (own := newest_cut_off()) is not None:
-        uncut, z, beta = own
-        count = len(scores)
-        uncut, z = (each[:count].to(scores.device).masked_fill(ruled_out, -math.inf) for each in (uncut, z))
+        before, z = (each.masked_fill(ruled_out, -math.inf) for each in uncut(scores))
         nothing_left = (left == -math.inf).all(dim=-1, keepdim=True)  # [B, 1]
-        left = torch.where(nothing_left, cut_off(uncut, z, beta), left)
+        left = torch.where(nothing_left, cut_off(before, z, own[2]), left)
     return left
 
 
-def plain(scores: Tensor) -> Tensor:
-    """Return the full stream's logits `[B, V]` that a method's cut-off goes by; its scores without a cut-off."""
-    own = newest_cut_off()
-    return scores if own is None else own[1][: len(scores)].to(scores.device)
-
-
-def uncut(scores: Tensor) -> Tensor:
-    """Return a method's scores `[B, V]` before its cut-off; the same ones without a cut-off."""
-    own = newest_cut_off()
-    return scores if own is None else own[0][: len(scores)].to(scores.device)
+def uncut(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a method's scores `[B, V]` before its cut-off, and the logits it goes by; without one, twice `scores`."""
+    if (own := newest_cut_off()) is None:
+        return scores, scores
+    before, z = (each[: len(scores)].to(scores.device) for each in own[:2])
+    return before, z

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ from sira_cli.models.vocabulary import EndTokens, Vocabulary
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
-    from sira_cli.models.following import FollowingText, SchemaTokens
+    from sira_cli.models.following import FollowingText
     from sira_cli.models.schema import Schema
 
 BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
@@ -119,15 +118,10 @@ class LoadedModel:
         return max(stated, int(rope["factor"] * rope.get("original_max_position_embeddings", stated)))
 
     @property
-    def samples_rows(self) -> bool:
-        """Whether each row of a batch is sampled separately; not with beams or a method's own search."""
-        return self.preset.generation.num_beams == 1 and Ability.BATCHES in self.decoder.abilities
-
-    @property
     def batches(self) -> bool:
         """Whether several pictures can be decoded together, each text as if decoded alone."""
-        able = Ability.BATCHES in self.decoder.abilities
-        return able and (self.preset.generation.temperature == 0 or self.samples_rows)
+        able, generation = Ability.BATCHES in self.decoder.abilities, self.preset.generation
+        return able and (generation.temperature == 0 or generation.num_beams == 1)
 
     @property
     def leaves_trail(self) -> bool:
@@ -138,13 +132,6 @@ class LoadedModel:
     def both_streams(self) -> SiraConfig:
         """The settings for observing both streams; for methods with `Ability.TRACES`."""
         return self.decoder.fork_config(self.sira)
-
-    @functools.cached_property
-    def schema_tokens(self) -> SchemaTokens:
-        """The tokens by which texts follow schemas."""
-        from sira_cli.models.following import SchemaTokens
-
-        return SchemaTokens(self.parser, self.ends)
 
     # --- prepare: pictures and prompts in memory -> tensors
 
@@ -169,29 +156,28 @@ class LoadedModel:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
     def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
-    ) -> Mapping[str, torch.Tensor]:
-        """Return B pictures and prompts in the checkpoint's chat format; `system`, if given, replaces the preset's.
+        self,
+        images: Sequence[Shown],
+        prompts: Sequence[Prompt],
+        *,
+        system: str = "",
+        at_once: bool = False,
+        as_text: bool = False,
+    ) -> Any:
+        """Return B pictures and prompts in the checkpoint's chat format; `as_text`: the texts alone.
 
-        `at_once` asks for an answer after an empty thought, regardless of the preset's `think`.
+        `system`, if given, replaces the preset's; `at_once` asks for an answer after an empty thought, whatever the
+        preset's `think`.
         """
-        inputs: Mapping[str, torch.Tensor] = self._in_chat(self._padded(images), prompts, system, at_once)
-        return inputs
+        think, system = self.preset.generation.think, system or self.preset.prompts.system
+        more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
+        return chat_inputs(self.processor, self.model.config.model_type, self._padded(images), prompts, **more)
 
     def _padded(self, images: Sequence[Shown]) -> Sequence[Shown]:
         """Return pictures as the model sees them: padded to squares, if the preset says so."""
         if not self.preset.image.pad_to_square:
             return images
         return [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
-
-    def _in_chat(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], system: str, at_once: bool, *, as_text: bool = False
-    ) -> Any:
-        """Return pictures and prompts in the chat format: tensors, or as `as_text` the texts alone."""
-        kind, think = self.model.config.model_type, self.preset.generation.think
-        system = system or self.preset.prompts.system
-        more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
-        return chat_inputs(self.processor, kind, images, prompts, **more)
 
     def prepare(
         self,
@@ -212,7 +198,7 @@ class LoadedModel:
         seed = self.preset.generation.seed
         seeds = [derived_seed(seed, each) for each in image_hashes or [""] * len(images)]
         with self.vocabulary.lock:
-            inputs: Any = self.chat_inputs(images, prompts, at_once=at_once)
+            inputs = self.chat_inputs(images, prompts, at_once=at_once)
             self._check_context(images, inputs)
             batch = PromptBatch(self, inputs, seeds, images, prompts)
             for name, value in self.decoder.branch_inputs(batch).items():
@@ -222,16 +208,12 @@ class LoadedModel:
     def _check_context(self, images: Sequence[Shown], inputs: Any) -> None:
         context = self.context
         for shown, tokens in zip(images, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
-            if context is None or tokens <= context:
-                continue
-            pictures = len(pictures_of(shown))
-            who, remedy = "a picture", "shorten it, or make the picture smaller"
-            if pictures > 1:
-                who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
-            raise LongPromptError(
-                f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}: {remedy}",
-                tokens=tokens,
-            )
+            if context is not None and tokens > context:
+                who, remedy = "a picture", "shorten it, or make the picture smaller"
+                if (pictures := len(pictures_of(shown))) > 1:
+                    who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
+                whole = f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}"
+                raise LongPromptError(f"{whole}: {remedy}", tokens=tokens)
 
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""
@@ -300,12 +282,21 @@ class LoadedModel:
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
             streamer = TextPieces(self.parser.begin(), on_text)
         picking: dict[str, Any] = {"do_sample": False}
-        if settings.temperature > 0 and not self.samples_rows:
+        rowwise = settings.num_beams == 1 and Ability.BATCHES in self.decoder.abilities  # not a method's own search
+        if settings.temperature > 0 and not rowwise:
             picking = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
             picking |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
         if start.stopping:
             picking["stopping_criteria"] = StoppingCriteriaList(start.stopping)
-        if processors := self.processors(seeds, inputs["attention_mask"], start, schemas):
+        mask, processors = inputs["attention_mask"], LogitsProcessorList()
+        if schemas is not None:  # first, as the others leave all tokens that are left rather than none
+            from sira_cli.models.following import SchemaMask
+
+            processors.append(SchemaMask([self.following(each) for each in schemas], mask.shape[1]))
+        processors += [*processors_of(settings, mask), *start.processors]
+        if settings.temperature > 0 and rowwise:
+            processors += sampler(seeds, settings, start.in_inputs)
+        if processors:
             picking["logits_processor"] = processors
         cache = start.cache
         if trail is not None and self.leaves_trail:
@@ -327,32 +318,11 @@ class LoadedModel:
             )
         return output[:, inputs["input_ids"].shape[1] :]
 
-    def processors(
-        self,
-        seeds: Sequence[int],
-        attention_mask: torch.Tensor,
-        start: Start | None = None,
-        schemas: Sequence[Schema | None] | None = None,
-    ) -> LogitsProcessorList:
-        """Return the processors of a method's logits for the settings in force; often an empty list.
-
-        `attention_mask [B, S]` is that of the prompts, left-padded; the other arguments are those of `generate`.
-        """
-        settings, start = self.preset.generation, start or Start([[]] * len(seeds))
-        processors = LogitsProcessorList()
-        if schemas is not None:  # first, as the others leave all tokens that are left rather than none
-            from sira_cli.models.following import SchemaMask
-
-            processors.append(SchemaMask([self.following(each) for each in schemas], attention_mask.shape[1]))
-        processors += processors_of(settings, attention_mask)
-        processors += start.processors
-        if settings.temperature > 0 and self.samples_rows:
-            processors += sampler(seeds, settings, start.in_inputs)
-        return processors
-
     def following(self, schema: Schema | None) -> FollowingText | None:
         """Return an empty text that follows a schema; None without one."""
-        return None if schema is None else self.schema_tokens.begin(schema)
+        from sira_cli.models.following import FollowingText
+
+        return None if schema is None else FollowingText(self.parser, self.ends, schema)
 
     # --- answer: tokens -> text, and why it ended
 
@@ -382,13 +352,11 @@ class LoadedModel:
             trail.end(tokens)
         rows = zip(tokens, *self.lengths(inputs), schemas or [None] * len(tokens), strict=True)
         answers = [self.answer_of(*row) for row in rows]
-        if scores is None:
-            return answers
-        found = [scores.words(number, answer.output_tokens) for number, answer in enumerate(answers)]
-        return [
-            replace(answer, words=[word for word in own if word["end"] <= len(answer.text)])
-            for answer, own in zip(answers, found, strict=True)
-        ]
+        if scores is not None:
+            for number, answer in enumerate(answers):
+                own = [word for word in scores.words(number, answer.output_tokens) if word["end"] <= len(answer.text)]
+                answers[number] = replace(answer, words=own)
+        return answers
 
     def answer_of(
         self, row: list[int], image_tokens: int = 0, prompt_tokens: int = 0, schema: Schema | None = None
@@ -429,29 +397,19 @@ class LoadedModel:
                 f"choices {', '.join(choices)!r}: two of them are the same tokens; give each answer once"
             )
         sums = torch.stack([self._logprobs(inputs, ids) for ids in tokens])  # [C, 3, B]
-        shares, best = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist()
-
-        def views(values: torch.Tensor) -> dict[str, float]:
-            return dict(zip(VIEWS, values.tolist(), strict=True))
-
-        return [
-            Answer(
-                text=choices[best[row]],
-                finish_reason="stop",
-                image_tokens=image_tokens,
-                prompt_tokens=prompt_tokens,
-                output_tokens=len(tokens[best[row]]),
-                choices=[
-                    {
-                        "choice": choice,
-                        "logprob": views(sums[number, :, row]),
-                        "probability": views(shares[number, :, row]),
-                    }
-                    for number, choice in enumerate(choices)
-                ],
-            )
-            for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True))
-        ]
+        shares, best, answers = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist(), []
+        for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True)):
+            scored = [
+                {
+                    "choice": choice,
+                    "logprob": dict(zip(VIEWS, sums[number, :, row].tolist(), strict=True)),
+                    "probability": dict(zip(VIEWS, shares[number, :, row].tolist(), strict=True)),
+                }
+                for number, choice in enumerate(choices)
+            ]
+            picked, length = choices[best[row]], len(tokens[best[row]])
+            answers.append(Answer(picked, "stop", image_tokens, prompt_tokens, length, choices=scored))
+        return answers
 
     def _logprobs(self, inputs: Any, tokens: list[int]) -> torch.Tensor:
         """Return the log probability `[3, B]` of one text after each of B prompts, in the three views."""

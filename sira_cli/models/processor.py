@@ -43,13 +43,22 @@ def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_re
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     else:
-        with todays_names(folder) as files:
+        with _todays_names(folder) as files:
             processor = _without_video(_processor_class(folder)).from_pretrained(
                 files, local_files_only=True, trust_remote_code=False
             )
-    complete_processor(processor, folder, trust_remote_code=trust_remote_code)
+    if hasattr(processor, "num_additional_image_tokens"):
+        _complete_counting(processor, folder, trust_remote_code)
+    tokenizer = processor.tokenizer
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise UnsupportedModelError(
+                f"the tokenizer in {folder} has neither a padding token nor an end token: name one in "
+                "tokenizer_config.json (pad_token)"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"  # generation continues at the right end
     limit_size(processor, image or ImageSettings())
-    processor.tokenizer.padding_side = "left"  # generation continues at the right end
     return processor
 
 
@@ -73,44 +82,29 @@ def chat_inputs(
             raise UnsupportedModelError(
                 "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
             )
-        for prompt in prompts:
-            check_chat(processor, prompt, system)
-        words = [turns_of(prompt)[0].text for prompt in prompts]
-        whole = [f"{system} {text}" if system else text for text in words]
         before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
-        texts = [
-            f"{before}{each * len(own)}{after.format(prompt=prompt)}" for prompt, own in zip(whole, seen, strict=True)
-        ]
+        texts = []
+        for prompt, own in zip(prompts, seen, strict=True):
+            check_chat(processor, prompt, system)
+            text = f"{system} " * bool(system) + turns_of(prompt)[0].text
+            texts.append(f"{before}{each * len(own)}{after.format(prompt=text)}")
         return texts if as_text else processor(images=seen, text=texts, padding=True, return_tensors="pt")
     chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
     said = [chats.chat(prompt, shown) for prompt, shown in zip(prompts, seen, strict=True)]
     how = {"chat_template": chats.template, "add_generation_prompt": True, **chats.switches}
     if as_text:
         return processor.apply_chat_template(said, tokenize=False, **how)
-    images_apart = {"images": seen} if chats.plain else {}
-    return processor.apply_chat_template(
-        said,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True, **images_apart},
-        **how,
-    )
-
-
-def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
-    """Check that the checkpoint's image processor does not make a picture too large."""
-    for shown in images:
-        for image in pictures_of(shown):
-            check_picture_size(processor.image_processor, *image.size)
+    settings = {"padding": True, **({"images": seen} if chats.plain else {})}
+    how |= {"tokenize": True, "return_dict": True, "return_tensors": "pt", "processor_kwargs": settings}
+    return processor.apply_chat_template(said, **how)
 
 
 def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -> None:
     """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message."""
     template = template_of(processor)
-    if template is None and len(turns_of(prompt)) == 1:
-        return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures, before the text
     if template is None:
+        if len(turns_of(prompt)) == 1:
+            return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures, before the text
         raise SettingsError(
             "the checkpoint has no chat template, so it has no format for several turns: send one user message "
             "with one picture"
@@ -124,8 +118,7 @@ def pixel_library(processor: Any) -> str:
 
     The two round differently: by up to 0.16, in units of the spread of pixels in training.
     """
-    library = getattr(processor.image_processor, "backend", "pil")
-    library = {"pil": "pillow"}.get(library, library)
+    library = getattr(processor.image_processor, "backend", "pil").replace("pil", "pillow")
     return f"{library} {version(library)}"
 
 
@@ -185,15 +178,10 @@ def _importable(named: Any) -> Any:
 
 
 class _NoVideo(ProcessorMixin):
-    """Base after a processor class in the order of bases: removes a video processor that is None from its call."""
+    """Base after a processor class in the order of bases: takes a video processor that is None out of its call."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(  # type: ignore[no-untyped-call] # not annotated upstream
-            *args, **{name: part for name, part in kwargs.items() if (name, part) != _NONE}
-        )
-
-
-_NONE = ("video_processor", None)
+    def __init__(self, *args: Any, video_processor: None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call] # not annotated upstream
 
 
 def _without_video(base: Any) -> Any:
@@ -207,22 +195,18 @@ def _without_video(base: Any) -> Any:
     def from_args_and_dict(cls: type[Any], /, args: list[Any], settings: dict[str, Any], **more: Any) -> Any:
         # By name: `args` are the parts without the video processor, which may not be the last.
         parts = dict(zip(get_attributes(cls), args, strict=True))
-        made = base.from_args_and_dict.__func__
-        return made(cls, [], settings, **parts, video_processor=None, **more)
+        return base.from_args_and_dict.__func__(cls, [], settings, **parts, video_processor=None, **more)
 
-    return type(
-        base.__name__,
-        (base, _NoVideo),
-        {
-            "get_attributes": classmethod(get_attributes),
-            "from_args_and_dict": classmethod(from_args_and_dict),
-            # SmolVLM's own asks the video processor for its settings, then calls this one.
-            "apply_chat_template": ProcessorMixin.apply_chat_template,
-        },
-    )
+    own = {
+        "get_attributes": classmethod(get_attributes),
+        "from_args_and_dict": classmethod(from_args_and_dict),
+        # SmolVLM's own asks the video processor for its settings, then calls this one.
+        "apply_chat_template": ProcessorMixin.apply_chat_template,
+    }
+    return type(base.__name__, (base, _NoVideo), own)
 
 
-# Image processors that transformers has renamed: that of the first uploads of Qwen2.5-VL.
+# Image processors that transformers has renamed: that of the first uploads of Qwen2.5-VL, and of models made of them.
 RENAMED = {"Qwen2_5_VLImageProcessor": "Qwen2VLImageProcessor"}
 SMALL = (".json", ".jinja", ".model", ".txt")  # endings of all files that a processor may need
 # Vision towers that put a token before those of the patches. It is counted, even if it is dropped again.
@@ -230,37 +214,19 @@ CLASS_TOKENS = {"clip_vision_model": 1}
 
 
 @contextmanager
-def todays_names(folder: Path) -> Iterator[Path]:
+def _todays_names(folder: Path) -> Iterator[Path]:
     """Yield a folder with the checkpoint's processor files, old names replaced; usually `folder` itself."""
     settings = read_settings(folder, "preprocessor_config.json")
-    today = RENAMED.get(settings.get("image_processor_type", ""))
-    if today is None:
+    if settings.get("image_processor_type") not in RENAMED:
         yield folder
         return
+    settings["image_processor_type"] = RENAMED[settings["image_processor_type"]]
     with tempfile.TemporaryDirectory() as place:
         for path in folder.iterdir():
             if path.is_file() and path.suffix in SMALL:
                 shutil.copy(path, place)
-        changed = json.dumps({**settings, "image_processor_type": today})
-        (Path(place) / "preprocessor_config.json").write_text(changed, encoding="utf-8")
+        (Path(place) / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
         yield Path(place)
-
-
-def complete_processor(processor: Any, folder: Path, *, trust_remote_code: bool) -> None:
-    """Set missing processor settings of the checkpoint in `folder` that every picture needs.
-
-    LLaVA's processors count image tokens themselves; files from before autumn 2024 lack the settings for this.
-    """
-    if hasattr(processor, "num_additional_image_tokens"):
-        _complete_counting(processor, folder, trust_remote_code)
-    tokenizer = processor.tokenizer
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token is None:
-            raise UnsupportedModelError(
-                f"the tokenizer in {folder} has neither a padding token nor an end token: name one in "
-                "tokenizer_config.json (pad_token)"
-            )
-        tokenizer.pad_token = tokenizer.eos_token
 
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
@@ -271,10 +237,10 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _complete_counting(processor: Any, folder: Path, trust_remote_code: bool) -> None:
-    names = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
+    """Set what LLaVA's processors count image tokens by, where files from before autumn 2024 lack it."""
     stated = read_settings(folder, "processor_config.json")
-    lacking = [name for name in names if stated.get(name) is None]
-    if not lacking:
+    names = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
+    if all(stated.get(name) is not None for name in names):
         return
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     vision = getattr(config, "vision_config", None)
@@ -283,111 +249,92 @@ def _complete_counting(processor: Any, folder: Path, trust_remote_code: bool) ->
         "vision_feature_select_strategy": getattr(config, "vision_feature_select_strategy", None),
         "num_additional_image_tokens": CLASS_TOKENS.get(getattr(vision, "model_type", ""), 0),
     }
-    for name in lacking:
-        if known[name] is None:
-            raise UnsupportedModelError(
-                f"{folder}: neither processor_config.json nor config.json has {name}, without which image tokens "
-                "cannot be counted: add it to processor_config.json"
-            )
-        setattr(processor, name, known[name])
+    for name, value in known.items():
+        if stated.get(name) is None:
+            if value is None:
+                raise UnsupportedModelError(
+                    f"{folder}: neither processor_config.json nor config.json has {name}, without which image tokens "
+                    "cannot be counted: add it to processor_config.json"
+                )
+            setattr(processor, name, value)
 
 
 def limit_size(processor: Any, settings: ImageSettings) -> None:
-    """Set limits on a processor."""
-    if settings.max_pixels is not None or settings.min_pixels is not None:
-        _limit_pixels(processor.image_processor, settings.min_pixels, settings.max_pixels)
-    if settings.max_tiles is not None:
-        images = _having("max_tiles", processor.image_processor, "max_patches")
-        _check_least("max_tiles", settings.max_tiles, images.min_patches, "tiles")
-        _set(processor, "max_patches", settings.max_tiles)
-    if settings.longest_edge is not None:
-        _limit_edge(processor.image_processor, settings.longest_edge)
+    """Set limits on a processor; transformers keeps the pixels of a resized picture as the edges of `size`."""
+    if not settings.given().keys() - {"pad_to_square"}:
+        return
+    images = processor.image_processor
+    options, size = images.valid_kwargs.__annotations__, dict(images.size or {})
+    least, most, tiles, edge = settings.min_pixels, settings.max_pixels, settings.max_tiles, settings.longest_edge
+    kind, has_edge = type(images).__name__, "longest_edge" in size
+
+    def check(name: str, able: bool, given: int = 0, minimum: int = 0, unit: str = "") -> None:
+        if not able:
+            raise SettingsError(f"image.{name}: {kind} has no such limit")
+        if given < minimum:
+            raise SettingsError(f"image.{name}: {given} is below the processor's minimum of {minimum} {unit}")
+
+    def set_option(name: str, value: Any) -> None:
+        """Set an option, and the enclosing processor's default if it would override it."""
+        setattr(images, name, value)
+        processor.images_kwargs = {**(getattr(processor, "images_kwargs", None) or {}), name: value}
+
+    if least is not None or most is not None:
+        check("min_pixels" if most is None else "max_pixels", "max_pixels" in options and has_edge)
+        if least is not None:
+            check("min_pixels", True, least, (images.patch_size * images.merge_size) ** 2, "pixels")
+            size["shortest_edge"] = least
+        if most is not None:
+            check("max_pixels", True, most, size["shortest_edge"], "pixels (min_pixels)")
+            size["longest_edge"] = most
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise SettingsError(
+                f"image.min_pixels: {size['shortest_edge']} is more than the {size['longest_edge']} that {kind} "
+                "shrinks pictures to: also give max_pixels"
+            )
+        images.size = size
+    if tiles is not None:
+        check("max_tiles", "max_patches" in options)
+        check("max_tiles", True, tiles, images.min_patches, "tiles")
+        set_option("max_patches", tiles)
+    if edge is not None:
+        tile = dict(getattr(images, "max_image_size", None) or {}).get("longest_edge", 1)  # SmolVLM, Idefics3
+        check("longest_edge", has_edge and "max_pixels" not in options, edge, tile, "pixels, one tile")
+        images.size = {"longest_edge": edge}
     if settings.pan_and_scan is not None:
-        _having("pan_and_scan", processor.image_processor, "do_pan_and_scan")
-        _set(processor, "do_pan_and_scan", settings.pan_and_scan)
+        check("pan_and_scan", "do_pan_and_scan" in options)
+        set_option("do_pan_and_scan", settings.pan_and_scan)
 
 
 def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
     """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do."""
-    colour = tuple(int(255 * channel) for channel in mean)
-    return [_squared(each, colour) for each in pictures_of(shown)]
-
-
-def _squared(picture: Image.Image, colour: tuple[int, ...]) -> Image.Image:
-    side, most = max(picture.size), 2 * (Image.MAX_IMAGE_PIXELS or 0)  # as where pictures are opened
-    if most and side**2 > most:
-        raise HugePictureError(
-            f"padded to a square, a picture of {picture.width} x {picture.height} would have {side**2:,} pixels; "
-            f"expected at most {most:,}"
-        )
-    square = Image.new(picture.mode, (side, side), colour)
-    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
-    return square
-
-
-def _limit_pixels(images: Any, least: int | None, most: int | None) -> None:
-    """Set the pixels of a resized picture; transformers keeps them as the edges of `size`."""
-    name = "min_pixels" if most is None else "max_pixels"
-    size = dict(_having(name, images, "max_pixels").size or {})
-    if "longest_edge" not in size:
-        raise _unknown(name, images)
-    if least is not None:
-        _check_least("min_pixels", least, (images.patch_size * images.merge_size) ** 2, "pixels")
-        size["shortest_edge"] = least
-    if most is not None:
-        _check_least("max_pixels", most, size["shortest_edge"], "pixels (min_pixels)")
-        size["longest_edge"] = most
-    if size["shortest_edge"] > size["longest_edge"]:
-        raise SettingsError(
-            f"image.min_pixels: {size['shortest_edge']} is more than the {size['longest_edge']} that "
-            f"{type(images).__name__} shrinks pictures to: also give max_pixels"
-        )
-    images.size = size
-
-
-def _limit_edge(images: Any, edge: int) -> None:
-    """Set the longer side of a resized picture."""
-    if "longest_edge" not in dict(images.size or {}) or "max_pixels" in images.valid_kwargs.__annotations__:
-        raise _unknown("longest_edge", images)
-    tile = dict(getattr(images, "max_image_size", None) or {}).get("longest_edge", 1)  # SmolVLM, Idefics3
-    _check_least("longest_edge", edge, tile, "pixels, one tile")
-    images.size = {"longest_edge": edge}
-
-
-def _having(name: str, images: Any, option: str) -> Any:
-    """Return an image processor that has an option."""
-    if option not in images.valid_kwargs.__annotations__:
-        raise _unknown(name, images)
-    return images
-
-
-def _unknown(name: str, images: Any) -> SettingsError:
-    return SettingsError(f"image.{name}: {type(images).__name__} has no such limit")
-
-
-def _check_least(name: str, given: int, least: int, unit: str) -> None:
-    if given < least:
-        raise SettingsError(f"image.{name}: {given} is below the processor's minimum of {least} {unit}")
-
-
-def _set(processor: Any, option: str, value: Any) -> None:
-    """Set an option of an image processor, and the enclosing processor's default if it would override it."""
-    setattr(processor.image_processor, option, value)
-    processor.images_kwargs = {**(getattr(processor, "images_kwargs", None) or {}), option: value}
+    squares, most = [], 2 * (Image.MAX_IMAGE_PIXELS or 0)  # as where pictures are opened
+    for picture in pictures_of(shown):
+        side = max(picture.size)
+        if most and side**2 > most:
+            raise HugePictureError(
+                f"padded to a square, a picture of {picture.width} x {picture.height} would have {side**2:,} pixels; "
+                f"expected at most {most:,}"
+            )
+        square = Image.new(picture.mode, (side, side), tuple(int(255 * channel) for channel in mean))
+        square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+        squares.append(square)
+    return squares
 
 
 MOST = 2**24  # pixels of a picture resized by its shorter edge; Qwen3-VL's limit, the largest of all
 MOST_SQUARE = 2**27  # pixels of the square into which a picture is put before it is resized
 
 
-def check_picture_size(image_processor: Any, width: int, height: int) -> None:
-    """Check that an image processor does not make a picture too large."""
-    for (new_width, new_height), most in _sizes(image_processor, width, height):
-        if new_width * new_height > most:
-            raise ValueError(
-                f"its {width:,} x {height:,} pixels would become {new_width:,} x {new_height:,}, and {most:,} pixels "
-                "are the limit: crop it, or scale its longer side down"
-            )
+def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
+    """Check that the checkpoint's image processor does not make a picture too large."""
+    for width, height in (picture.size for shown in images for picture in pictures_of(shown)):
+        for (new_width, new_height), most in _sizes(processor.image_processor, width, height):
+            if new_width * new_height > most:
+                raise ValueError(
+                    f"its {width:,} x {height:,} pixels would become {new_width:,} x {new_height:,}, and {most:,} "
+                    "pixels are the limit: crop it, or scale its longer side down"
+                )
 
 
 def _sizes(image_processor: Any, width: int, height: int) -> list[tuple[tuple[int, int], int]]:

@@ -12,18 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sira_cli.models.vocabulary import Detokenizer, Vocabulary, Word
 
 
-@dataclass(frozen=True)
-class Markers:
-    """The markers around a thought.
-
-    Attributes:
-        opening, closing: the markers.
-        label: text at the start of each thought that is not part of it.
-    """
+class Markers(NamedTuple):
+    """The markers around a thought; `label` is text at its start that is not part of it."""
 
     opening: str
     closing: str
@@ -44,24 +39,15 @@ FRAMES = ("<|begin_of_box|>", "<|end_of_box|>", "<answer>", "</answer>")
 
 @dataclass(frozen=True)
 class Parsed:
-    """A text, separated from its thoughts.
+    """A text, separated from its thoughts."""
 
-    Attributes:
-        text, reasoning: without surrounding white space; several thoughts are separated by empty lines.
-        reasoning_tokens: number of tokens of the thoughts, markers included.
-        inside: whether it ends inside a thought.
-        steps: the tokens that are not inside a thought with marker tokens.
-        cuts: parts of the decoded tokens that are not text, as start and end in characters.
-        retracted: number of times that text turned out to be a thought.
-    """
-
-    text: str
-    reasoning: str
-    reasoning_tokens: int
-    inside: bool
-    steps: tuple[int, ...]
-    cuts: tuple[tuple[int, int], ...]
-    retracted: int
+    text: str  # without surrounding white space
+    reasoning: str  # the same; several thoughts are separated by empty lines
+    reasoning_tokens: int  # markers included
+    inside: bool  # whether it ends inside a thought
+    steps: tuple[int, ...]  # the tokens that are not inside a thought with marker tokens
+    cuts: tuple[tuple[int, int], ...]  # parts of the decoded tokens that are not text: start and end in characters
+    retracted: int  # number of times that text turned out to be a thought
 
 
 def left_open(text: str) -> Markers | None:
@@ -71,32 +57,17 @@ def left_open(text: str) -> Markers | None:
 
 
 class ReasoningParser:
-    """Separates the reasoning of one model, under one chat template, from its answers.
-
-    Attributes:
-        vocabulary: the model's.
-        begins_in: the markers of the thought that the prompt opens, in which texts begin; None: no thought.
-        opening, closing: markers that are tokens, by id.
-        frames: ids of tokens around answers.
-        written: markers whose closing one is not a token; `named`: those of them in the chat template.
-        framed: frames in the chat template that are not tokens.
-    """
+    """Separates the reasoning of one model, under one chat template, from its answers."""
 
     def __init__(self, vocabulary: Vocabulary, template: str = "", tail: str = "", *, think: bool = False) -> None:
-        """Find the markers."""
-        self.vocabulary, self._think = vocabulary, think
-        self.begins_in = left_open(tail)
+        self.vocabulary, self.begins_in = vocabulary, left_open(tail)  # of the thought that the prompt opens
+        self.expects = think or self.begins_in is not None  # whether every record has a `reasoning` field
         self.opening = {token: each for each in MARKERS if (token := vocabulary.token(each.opening)) is not None}
         self.closing = {token: each for each in MARKERS if (token := vocabulary.token(each.closing)) is not None}
         self.frames = {token for frame in FRAMES if (token := vocabulary.token(frame)) is not None}
-        self.written = tuple(each for each in MARKERS if each not in self.closing.values())
-        self.named = tuple(each for each in self.written if each.closing in template)
-        self.framed = tuple(frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None)
-
-    @property
-    def expects(self) -> bool:
-        """Whether the model is known to reason, so that every record has a `reasoning` field."""
-        return self._think or self.begins_in is not None
+        self.written = tuple(each for each in MARKERS if each not in self.closing.values())  # no token closes them
+        self._named = [each for each in self.written if each.closing in template]
+        self._framed = [frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None]
 
     def begin(self, *, at_once: bool = False) -> Parsing:
         """Return an empty text; `at_once`: it begins with the answer, even if other prompts open a thought."""
@@ -117,23 +88,67 @@ class ReasoningParser:
             for word in self.vocabulary.words([tokens[step] for step in parsed.steps], parsed.cuts)
         ]
 
+    def separated(self, text: str, begins_in: Markers | None, *, thought: bool, final: bool) -> _Separated:
+        """Find the markers that are written out in a text; `thought`: one with marker tokens came before it."""
+        begins = "" if begins_in else text.lstrip()
+        marks = {
+            mark: each
+            for each in self.written
+            if each in self._named or each == begins_in or begins.startswith(each.opening)
+            for mark in (each.opening, each.closing)
+        }
+        cuts, thoughts, retracted = list[tuple[int, int]](), list[str](), 0
+        inside, start, place = begins_in, 0, 0  # start of the current thought, marker included; end of the settled part
+        while True:
+            frames = FRAMES if thought or thoughts or inside else self._framed
+            if inside:
+                end = text.find(inside.closing, place)
+                after = len(text) if end < 0 else end + len(inside.closing)
+                thoughts.append(text[place : after if end < 0 else end].lstrip().removeprefix(inside.opening))
+                cuts.append((start, after))
+                if end < 0:
+                    break
+                inside, place = None, after
+                continue
+            found = [(at, mark) for mark in (*marks, *frames) if (at := text.find(mark, place)) >= 0]
+            if not found:
+                break
+            at, mark = min(found)
+            place = at + len(mark)
+            if mark in FRAMES:
+                cuts.append((at, place))
+            elif mark == marks[mark].opening:
+                inside, start = marks[mark], at
+            else:  # a closing marker alone: it was a thought from the start
+                thoughts.append(_without(text[:at], cuts))
+                cuts, retracted = [(0, place)], retracted + 1
+        if not final:  # an end that may begin a marker
+            expected = [each.opening for each in self.written if not begins_in and each.opening.startswith(begins)]
+            held = max((_overlap(text, mark) for mark in (*marks, *frames, *expected)), default=0)
+            if inside:
+                thoughts[-1] = thoughts[-1][: len(thoughts[-1]) - held]
+            elif held:
+                cuts.append((len(text) - held, len(text)))
+        return _Separated(_without(text, cuts), thoughts, cuts, inside is not None, retracted)
+
+
+class _Separated(NamedTuple):
+    text: str
+    thoughts: list[str]
+    cuts: list[tuple[int, int]]
+    inside: bool
+    retracted: int
+
 
 class Parsing:
-    """One text and its thoughts, token by token.
-
-    Attributes:
-        inside: whether the newest token is inside a thought with marker tokens.
-    """
+    """One text and its thoughts, token by token; `inside`: the newest token is in a thought with marker tokens."""
 
     def __init__(self, parser: ReasoningParser, begins_in: Markers | None) -> None:
-        """Begin; see `ReasoningParser.begin`."""
-        self._parser, self._begins_in = parser, begins_in
-        self.inside = begins_in is not None and begins_in not in parser.written
+        self._parser, self._written = parser, begins_in if begins_in in parser.written else None
+        self.inside = begins_in is not None and self._written is None
         self._count = self._retracted = 0
-        self._tokens: list[int] = []  # outside thoughts
-        self._steps: list[int] = []
-        self._thoughts: list[str] = []
-        self._newest, self._label = "", ""  # the current thought, and its possible label
+        self._tokens, self._steps = list[int](), list[int]()  # outside thoughts
+        self._thoughts, self._newest, self._label = list[str](), "", ""  # the current thought, and its possible label
         self._detokenizer = Detokenizer(parser.vocabulary)
 
     def add(self, token: int) -> bool:
@@ -142,7 +157,13 @@ class Parsing:
         if token in parser.opening:
             self.inside, self._label = True, parser.opening[token].label  # the prompt may have opened it already
         elif token in parser.closing:
-            self._close()
+            if not self.inside:  # it was a thought from the start
+                self._newest, self._label = parser.vocabulary.text(self._tokens), ""
+                self._retracted += bool(self._tokens)
+                self._tokens, self._steps = [], []
+            self._thoughts.append(self._thought(final=True))
+            self.inside, self._newest, self._label = False, "", ""
+            self._detokenizer = Detokenizer(parser.vocabulary)
         elif self.inside:
             self._newest += self._detokenizer.add(token)
         elif token not in parser.frames:
@@ -154,34 +175,21 @@ class Parsing:
     def parsed(self, *, final: bool = True) -> Parsed:
         """Return the text so far; unless `final`, without an end that may be part of a marker or a character."""
         vocabulary = self._parser.vocabulary
-        plain = vocabulary.text(self._tokens)
-        begins_in = self._begins_in if self._begins_in in self._parser.written else None
-        thoughts = [*self._thoughts, self._thought(final)]
+        plain, thoughts = vocabulary.text(self._tokens), [*self._thoughts, self._thought(final)]
         plain = plain if final else plain.rstrip("�")  # a part of a character
-        written = _Written(self._parser, plain, begins_in, thought=any(thoughts))
-        if not final:
-            written.hold_back()
+        written = self._parser.separated(plain, self._written, thought=any(thoughts), final=final)
         spans = vocabulary.spans(self._tokens) if final and written.thoughts else []
+        removed = sum(any(start <= first and last <= end for start, end in written.cuts) for first, last in spans)
         thoughts = [thought.strip() for thought in (*thoughts, *written.thoughts)]
         return Parsed(
             text=written.text.strip(),
             reasoning="\n\n".join(filter(None, thoughts)),
-            reasoning_tokens=self._count - len(self._steps) + written.count(spans),
+            reasoning_tokens=self._count - len(self._steps) + removed,
             inside=self.inside or written.inside,
             steps=tuple(self._steps),
             cuts=tuple(written.cuts),
             retracted=self._retracted + written.retracted,
         )
-
-    def _close(self) -> None:
-        if self.inside:
-            self._thoughts.append(self._thought(final=True))
-        else:  # it was a thought from the start
-            self._thoughts.append(self._parser.vocabulary.text(self._tokens))
-            self._retracted += bool(self._tokens)
-            self._tokens, self._steps = [], []
-        self.inside, self._newest, self._label = False, "", ""
-        self._detokenizer = Detokenizer(self._parser.vocabulary)
 
     def _thought(self, final: bool) -> str:
         """Return the newest thought; unless `final`, nothing while it may be a part of the label."""
@@ -190,84 +198,10 @@ class Parsing:
         return self._newest.removeprefix(self._label)
 
 
-class _Written:
-    """A text with markers written out, and the parts that they remove."""
-
-    def __init__(self, parser: ReasoningParser, text: str, begins_in: Markers | None, *, thought: bool) -> None:
-        self.cuts: list[tuple[int, int]] = []
-        self.thoughts: list[str] = []
-        self.retracted = 0
-        self._whole, self._inside = text, begins_in
-        self._thought, self._framed = thought, parser.framed
-        begins = "" if begins_in else text.lstrip()
-        self._markers = tuple(
-            each
-            for each in parser.written
-            if each in parser.named or each == begins_in or begins.startswith(each.opening)
-        )
-        self._expected = [] if begins_in else [each.opening for each in parser.written]
-        self._expected = [opening for opening in self._expected if opening.startswith(begins)]
-        self._cut()
-
-    @property
-    def inside(self) -> bool:
-        """Whether it ends inside a thought."""
-        return self._inside is not None
-
-    @property
-    def text(self) -> str:
-        """The remaining text."""
-        return self._before(len(self._whole))
-
-    def count(self, spans: Sequence[tuple[int, int]]) -> int:
-        """Return the number of removed tokens among these places."""
-        return sum(any(start <= first and last <= end for start, end in self.cuts) for first, last in spans)
-
-    def hold_back(self) -> None:
-        """Remove an end that may begin a marker."""
-        held = max((_overlap(self._whole, mark) for mark in (*self._marks(), *self._expected)), default=0)
-        if self.inside:
-            self.thoughts[-1] = self.thoughts[-1][: len(self.thoughts[-1]) - held]
-        elif held:
-            self.cuts.append((len(self._whole) - held, len(self._whole)))
-
-    def _cut(self) -> None:
-        start, place = 0, 0  # start of the current thought, marker included; end of the settled part
-        while True:
-            if self._inside is not None:
-                end = self._whole.find(self._inside.closing, place)
-                end, after = (end, end + len(self._inside.closing)) if end >= 0 else (len(self._whole),) * 2
-                self.thoughts.append(self._whole[place:end].lstrip().removeprefix(self._inside.opening))
-                self.cuts.append((start, after))
-                if end == after:
-                    return
-                self._inside, place = None, after
-                continue
-            found = [(at, mark) for mark in self._marks() if (at := self._whole.find(mark, place)) >= 0]
-            if not found:
-                return
-            at, mark = min(found)
-            opened = next((each for each in self._markers if each.opening == mark), None)
-            place = at + len(mark)
-            if opened is not None:
-                self._inside, start = opened, at
-            elif mark in FRAMES:
-                self.cuts.append((at, place))
-            else:  # a closing marker alone: it was a thought from the start
-                self.thoughts.append(self._before(at))
-                self.cuts = [(0, place)]
-                self.retracted += 1
-
-    def _before(self, place: int) -> str:
-        """Return the remaining text before a place after all removed parts."""
-        ends = [0, *(end for _, end in self.cuts)]
-        starts = [*(start for start, _ in self.cuts), place]
-        return "".join(self._whole[end:start] for end, start in zip(ends, starts, strict=True))
-
-    def _marks(self) -> list[str]:
-        """Return the markers that count; after a thought also those around an answer."""
-        frames = FRAMES if self._thought or self.thoughts else self._framed
-        return [*(mark for each in self._markers for mark in (each.opening, each.closing)), *frames]
+def _without(text: str, cuts: Sequence[tuple[int, int]]) -> str:
+    for start, end in reversed(cuts):
+        text = text[:start] + text[end:]
+    return text
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other
+TRIED = 100  # bytes of a text
+# The engine limits its size and time, except for these: 10,000 remainders take it 0.1 s, 16 joined patterns 1.8 s.
+MOST_REMAINDERS = 10_000
+MOST_JOINED = 10
 # JSON may have any white space between values, and a model may go on with it for ever: one space is enough.
 _OPTIONS = {"whitespace_pattern": " ?", "lenient": False, "coerce_one_of": False}
-
 _EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is certain to come
 
 
@@ -45,17 +48,19 @@ class Schema:
     as_tags: bool = False
 
     @classmethod
-    def of(
-        cls,
-        given: SchemaSource,
-        *,
-        tags: bool = False,
-    ) -> Schema:
-        """Return a schema that texts can follow."""
+    def of(cls, given: SchemaSource, *, tags: bool = False) -> Schema:
+        """Return a schema that texts can follow: of a dict, a file, or a built-in name such as `labels` or `tags:20`.
+
+        Raises:
+            SettingsError: it is no schema, or cannot be followed; with `tags`, it is not a list of strings.
+        """
         if isinstance(given, Schema):
             return given
-        given, most = (given, None) if isinstance(given, Mapping) else _with_length(str(given))
-        name = "" if isinstance(given, Mapping) else Path(given).stem
+        name, most = "", None
+        if not isinstance(given, Mapping):
+            first, _, length = str(given).rpartition(":")
+            given, most = (first, int(length)) if first in built_in() and length.isdecimal() else (str(given), None)
+            name = Path(given).stem
         shown = ("`tags=`" if tags else "`schema=`") + (f" {given}" if name and not (tags and given == "tags") else "")
         try:
             value = _read(given)
@@ -67,9 +72,8 @@ class Schema:
             if tags and not (_tags(value) is value and dict(value.get("items") or {}).get("type") == "string"):
                 raise ValueError("is not a list of strings, as tags are")
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
-            _bytes()
-            if reason := reason_against(schema.grammar, json.dumps(schema._constraints)):
-                raise ValueError(f"cannot be followed{reason}")
+            if reason := _reason_against(schema.content, schema.grammar, _bytes()):
+                raise ValueError(f"cannot be followed: {reason}")
         except OSError as error:
             known = ", ".join(built_in())
             raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
@@ -92,6 +96,11 @@ class Schema:
         """Whether it makes tags, or is a built-in one with a list."""
         return self.as_tags or (self.name in built_in() and '"array"' in self.content)
 
+    @property
+    def grammar(self) -> str:
+        """The schema for the engine."""
+        return f"{_EXACT}start: %json {self.content}"
+
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text."""
         matcher = _compiled(tokens, self.grammar)
@@ -99,22 +108,12 @@ class Schema:
             raise ValueError(f"cannot be followed: {engine_reason(matcher.get_error())}")
         return matcher.deep_copy()
 
-    @functools.cached_property
-    def _constraints(self) -> dict[str, Any]:
-        constraints: dict[str, Any] = without_notes(json.loads(self.content))
-        return constraints
-
-    @functools.cached_property
-    def grammar(self) -> str:
-        """The schema for the engine."""
-        return f"{_EXACT}start: %json {json.dumps(self._constraints)}"
-
     def read(self, text: str) -> Any:
         """Return the value of a text."""
         try:
             data = json.loads(text)
             if _depth(data) > DEEPEST:
-                raise ValueError(f"it has more than {DEEPEST} values inside each other")
+                raise RecursionError
             written = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         except RecursionError:
             raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
@@ -136,23 +135,23 @@ class Schema:
         try:
             data = self.read(answer.text)
         except ValueError as error:
-            return replace(answer, text="", error=self._unfinished(answer, error))
+            tokens, why = answer.output_tokens, f"the JSON cannot be used: {error}"
+            if answer.finish_reason == "length":
+                why = f"the JSON was cut off after {tokens} tokens: raise max_new_tokens"
+            elif not self.accepts(answer.text.encode()):  # the engine ends a text early only if it has to
+                why = (
+                    f"the JSON broke off after {tokens} tokens, as there the schema became too large to follow: make "
+                    "its patterns, numbers and nesting simpler"
+                )
+            return replace(answer, text="", error=why)
         if not self.as_tags:
             return replace(answer, data=data)
         plain = (" ".join(tag.lower().replace("_", " ").split()) for tag in data)
         tags = list(dict.fromkeys(filter(None, plain)))
         return replace(answer, data=tags, text=", ".join(tags))
 
-    def _unfinished(self, answer: Answer, error: ValueError) -> str:
-        """Return the message for a text without a value."""
-        if answer.finish_reason == "length":
-            return f"the JSON was cut off after {answer.output_tokens} tokens: raise max_new_tokens"
-        if not self.accepts(answer.text.encode()):  # the engine ends a text early only if it cannot follow it further
-            return (
-                f"the JSON broke off after {answer.output_tokens} tokens, as there the schema became too large to "
-                "follow: make its patterns, numbers and nesting simpler"
-            )
-        return f"the JSON cannot be used: {error}"
+
+SchemaSource = str | Path | Mapping[str, Any] | Schema  # see `Schema.of`
 
 
 @functools.cache
@@ -161,12 +160,12 @@ def built_in() -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parent / "schemas").glob("*.json"))}
 
 
-def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+def _read(given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read a schema from memory, by a built-in name, or from a file."""
     if isinstance(given, Mapping):
         text = json.dumps(given)
     else:
-        text = (built_in().get(str(given)) or Path(given)).read_text(encoding="utf-8-sig")
+        text = (built_in().get(given) or Path(given)).read_text(encoding="utf-8-sig")
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
     try:
@@ -176,12 +175,6 @@ def _read(given: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError('is not a JSON object, such as {"type": "object"}')
     return value
-
-
-def _with_length(given: str) -> tuple[str, int | None]:
-    """Split a name with a length, such as `tags:20`."""
-    name, _, length = given.rpartition(":")
-    return (name, int(length)) if name in built_in() and length.isdecimal() else (given, None)
 
 
 def _tags(schema: dict[str, Any]) -> dict[str, Any]:
@@ -200,12 +193,6 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
-@functools.lru_cache(maxsize=4)  # a schema has two: by the model's tokens, and by bytes; each may be large
-def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
-    """Return the state of an empty text, to be copied; it may be an error."""
-    return matcher_of(tokens, grammar)
-
-
 @functools.cache
 def _bytes() -> LLTokenizer:
     """Return the tokens of a text that is read byte by byte."""
@@ -213,26 +200,18 @@ def _bytes() -> LLTokenizer:
         from llguidance import LLTokenizer
     except ImportError as error:
         raise SettingsError(f"JSON schemas and tags need llguidance: {install('json')}") from error
-    found = importlib.metadata.version("llguidance")
-    if found.startswith(("0.", *(f"1.{minor}." for minor in range(9)))):
+    installed = importlib.metadata.version("llguidance")
+    if installed.startswith(("0.", *(f"1.{minor}." for minor in range(9)))):
         raise SettingsError(
             f"JSON schemas and tags need llguidance from 1.9 on (earlier ones let blanks follow without an end), and "
-            f"{found} is installed: pip install 'llguidance>=1.9'"
+            f"{installed} is installed: pip install 'llguidance>=1.9'"
         )
     return LLTokenizer("byte")
 
 
-SchemaSource = str | Path | Mapping[str, Any] | Schema  # see `Schema.of`
-
-
-TRIED = 100  # bytes of a text
-# The engine limits its size and time, except for these: 10,000 remainders take it 0.1 s, 16 joined patterns 1.8 s.
-MOST_REMAINDERS = 10_000
-MOST_JOINED = 10
-
-
-def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
-    """Return the state of an empty text, within the engine's limits of size and time; it may be an error."""
+@functools.lru_cache(maxsize=4)  # a schema has two: by the model's tokens, and by bytes; each may be large
+def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+    """Return the state of an empty text, to be copied, within the engine's limits; it may be an error."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(verbose_errors=False)
@@ -240,40 +219,28 @@ def matcher_of(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 @functools.lru_cache(maxsize=256)
-def reason_against(grammar: str, constraints: str) -> str:
-    """Return the end of the message for a schema that cannot be followed; empty: it can."""
-    if too_dear := _too_dear(list(_parts(json.loads(constraints)))):
-        return too_dear
-    reason = _engine_s(grammar)
-    if "NoExt" in reason:
-        return ": no value fits a part of it"
-    return f": {engine_reason(reason)}" if reason else ""
+def _reason_against(content: str, grammar: str, tokens: LLTokenizer) -> str:
+    """Return why a schema cannot be followed, for which a text is begun; empty: it can.
 
-
-def _engine_s(grammar: str) -> str:
-    """Begin a text; return the engine's error, or nothing."""
-    from llguidance import LLTokenizer
-
-    matcher = matcher_of(LLTokenizer("byte"), grammar)
+    The engine would take minutes or gigabytes for some: the sizes of these are judged before.
+    """
+    parts = list(_parts(json.loads(content)))
+    multiples = [_digits(part["multipleOf"]) for part in parts if isinstance(part.get("multipleOf"), int | float)]
+    if max(sum(multiples), math.lcm(*multiples)) > MOST_REMAINDERS:  # a value may have to be a multiple of all of them
+        return f"its values of multipleOf have a sum or a least common multiple above {MOST_REMAINDERS:,}"
+    joins = any("allOf" in part or len(part.keys() & {"$ref", "anyOf", "oneOf", "pattern"}) > 1 for part in parts)
+    if joins and sum("pattern" in part for part in parts) > MOST_JOINED:
+        return f"it joins schemas and has more than {MOST_JOINED} patterns"
+    matcher = _compiled(tokens, grammar).deep_copy()
     for _ in range(TRIED):
         bits = matcher.compute_bitmask()
         if matcher.is_accepting():
             break
         allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
         if not allowed:
-            return matcher.get_error() or "no value fits it"
+            reason = engine_reason(matcher.get_error() or "no value fits it")
+            return "no value fits a part of it" if "NoExt" in reason else reason
         matcher.consume_token(max((byte for byte in allowed if byte < 127), default=allowed[0]))
-    return ""
-
-
-def _too_dear(parts: Sequence[dict[str, Any]]) -> str:
-    """Return the reason against a schema that would take the engine minutes or gigabytes; empty without one."""
-    multiples = [_digits(part["multipleOf"]) for part in parts if isinstance(part.get("multipleOf"), int | float)]
-    if max(sum(multiples), math.lcm(*multiples)) > MOST_REMAINDERS:  # a value may have to be a multiple of all of them
-        return f": its values of multipleOf have a sum or a least common multiple above {MOST_REMAINDERS:,}"
-    joins = any("allOf" in part or len(part.keys() & {"$ref", "anyOf", "oneOf", "pattern"}) > 1 for part in parts)
-    if joins and sum("pattern" in part for part in parts) > MOST_JOINED:
-        return f": it joins schemas and has more than {MOST_JOINED} patterns"
     return ""
 
 
@@ -296,28 +263,3 @@ def engine_reason(message: str) -> str:
     reason = re.split(r"<non-verbose/>|\n +\d+ \|", message)[0].rpartition("failed to compile JSON schema: ")[2]
     reason = re.sub(r"\.? *(Enable|Use) '\w+' option[^.]*\.?", "", reason)  # which nobody can set here
     return re.sub(r"\s+", " ", reason).strip()
-
-
-_NOTES = ("title", "description", "$comment")
-# Keywords with schemas inside. All others stay as they are: in `enum`, a title is a part of a value.
-_INSIDE = ("items", "additionalProperties")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
-
-
-def without_notes(schema: Any) -> Any:
-    """Return a schema without titles, descriptions and comments, its own and those of the schemas inside."""
-    if not isinstance(schema, dict):
-        return schema
-    plain = {}
-    for name, value in schema.items():
-        if name in _NOTES and isinstance(value, str):
-            continue
-        if name in _INSIDE:
-            value = without_notes(value)
-        elif name in _LISTED and isinstance(value, list):
-            value = [without_notes(each) for each in value]
-        elif name in _NAMED and isinstance(value, dict):
-            value = {key: without_notes(each) for key, each in value.items()}
-        plain[name] = value
-    return plain

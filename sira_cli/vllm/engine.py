@@ -230,12 +230,9 @@ class VllmLvlm(Lvlm):
         """Return a runner that keeps vLLM busy."""
         return Together(self, task, self.texts.at_once, done=done)
 
-    def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = "", at_once: bool = False
-    ) -> Any:
+    def chat_inputs(self, images: Sequence[Shown], prompts: Sequence[Prompt], **how: Any) -> Any:
         """Return prompts for vLLM, which makes the tensors itself."""
-        images = self._padded(images)
-        texts = self._in_chat(images, prompts, system, at_once, as_text=True)
+        images, texts = self._padded(images), super().chat_inputs(images, prompts, **how, as_text=True)
         bos = self.processor.tokenizer.bos_token  # as in transformers' own `apply_chat_template`
         ids = [
             self.processor.tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))

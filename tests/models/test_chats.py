@@ -114,14 +114,24 @@ def test_a_template_that_puts_pictures_first_may_do_so(llava_folder):
         assert ours == plain
 
 
-@pytest.mark.parametrize(
-    ("family", "method"), [("Qwen2.5-VL", "sira"), ("Qwen2.5-VL", "vcd"), ("Gemma 3", "sira"), ("Idefics3", "vcd")]
-)
+@pytest.mark.parametrize("system", ["{{ raise_exception('no system') }}", ""], ids=["refused", "left out"])
+def test_a_template_without_a_system_message_has_its_words_before_the_users(llava_folder, system):
+    processor = load_processor(llava_folder)
+    processor.chat_template = (
+        f"{{% for message in messages %}}{{% if message['role'] == 'system' %}}{system}{{% else %}}"
+        "{{ message['role'] }}: <image>{{ message['content'][-1]['text'] }}{% endif %}{% endfor %}"
+    )
+    for prompt in ("What is there?", Conversation((Turn("user", "What is there?", 1),))):
+        (text,) = chat_inputs(processor, "any", pictures()[:1], [prompt], system="Be brief.", as_text=True)
+        assert text == "user: <image>Be brief. What is there?"
+
+
+@pytest.mark.parametrize(("family", "method"), [("Qwen2.5-VL", "sira"), ("Gemma 3", "sira"), ("Idefics3", "vcd")])
 def test_one_turn_and_several_share_a_batch(checkpoint_of, family, method):
-    lvlm = load(checkpoint_of(family), method=method, max_new_tokens=6)
+    lvlm = load(checkpoint_of(family), method=method, max_new_tokens=4)
     one, other = pictures()
-    shown = [one, other, [one], [one, other], [other, one]]
-    prompts = ["What is there?", conversation(), conversation(2), conversation(0, 2), conversation(0, 2)]
+    shown = [one, [one], [one, other], [other, one]]
+    prompts = ["What is there?", conversation(2), conversation(0, 2), conversation(0, 2)]
     together = lvlm.answer(lvlm.prepare(shown, prompts))
     alone = [lvlm.answer(lvlm.prepare([each], [prompt]))[0] for each, prompt in zip(shown, prompts, strict=True)]
     assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]
@@ -140,22 +150,19 @@ def test_a_chat_format_without_room_for_turns_is_refused(checkpoint_of, family):
 
 def test_a_template_whose_assistant_says_plain_text(checkpoint_of):
     """As that of Mistral's checkpoints: lists of parts are for the user only."""
-    lvlm = load(checkpoint_of("Pixtral (LLaVA)"))
-    old, last = lvlm.processor.chat_template, "{%- endif %}{%- endfor %}"
-    assert old.endswith(last)
+    processor, last = load_processor(checkpoint_of("Pixtral (LLaVA)")), "{%- endif %}{%- endfor %}"
+    assert processor.chat_template.endswith(last)
     said = "{%- elif message['role'] == 'assistant' %}{{- message['content'] + '</s>' }}"
-    lvlm.processor.chat_template = old.removesuffix(last) + said + last
-    inputs = lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
-    said = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
-    assert "[/INST]There is a dog.</s>[INST]And on the left?[/INST]" in said
+    processor.chat_template = processor.chat_template.removesuffix(last) + said + last
+    (text,) = chat_inputs(processor, "any", pictures()[:1], [conversation()], as_text=True)
+    assert "[/INST]There is a dog.</s>[INST]And on the left?[/INST]" in text
 
 
 def test_a_conversation_keeps_the_system_message_before_it(qwen_folder):
-    lvlm = load(qwen_folder, system="Be brief.")
-    inputs = lvlm.prepare([Image.open(EXAMPLES[0]).convert("RGB")], [conversation()])
-    said = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
-    assert said.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
-    assert said.endswith(
+    processor = load_processor(qwen_folder)
+    (text,) = chat_inputs(processor, "any", pictures()[:1], [conversation()], system="Be brief.", as_text=True)
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
         "What is there?<|im_end|>\n<|im_start|>assistant\nThere is a dog.<|im_end|>\n<|im_start|>user\n"
         "And on the left?<|im_end|>\n<|im_start|>assistant\n"
     )

@@ -106,19 +106,13 @@ def test_an_answer_at_once_begins_outside_of_the_thought_that_other_prompts_open
     assert parser.parse(tokens, at_once=True).text == "A cup."
 
 
-def test_long_thoughts_are_read_as_a_whole_is(vocabularies):
-    """Characters of several tokens, and spaces that depend on the token before."""
-    thought = "Ein Hündchen 🐕 und 茶碗, rot.\n" * 20
-    for model, vocabulary in vocabularies.items():
-        opening, closing = ("<|channel>", "<channel|>") if model == "gemma4" else ("<think>", "</think>")
-        tokens = vocabulary.encode(f"{opening}{thought}{closing}A cup.")
-        inner = vocabulary.text(vocabulary.encode(thought)).strip()  # tiny vocabularies know few characters
-        assert ReasoningParser(vocabulary).parse(tokens).reasoning == inner
-
-
-def test_tokens_one_by_one_read_as_together(vocabularies):
-    """In Llama's vocabulary a token that begins a text has no space before it."""
-    for vocabulary in vocabularies.values():
-        tokens = vocabulary.encode("A red cup and 茶碗 on the table.\nA dog 🐕.")
-        detokenizer = Detokenizer(vocabulary)
-        assert "".join(map(detokenizer.add, tokens)) == vocabulary.text(tokens)
+@pytest.mark.parametrize("model", ["qwen3", "qwen2.5", "gemma4", "llama"])
+def test_long_thoughts_are_read_as_a_whole_is(vocabularies, model):
+    """Characters of several tokens, and spaces that depend on the token before (Llama's first has none)."""
+    vocabulary, thought = vocabularies[model], "Ein Hündchen 🐕 und 茶碗, rot.\n" * 20
+    opening, closing = ("<|channel>", "<channel|>") if model == "gemma4" else ("<think>", "</think>")
+    tokens = vocabulary.encode(thought)
+    whole = vocabulary.text(tokens)  # tiny vocabularies know few characters
+    assert "".join(map(Detokenizer(vocabulary).add, tokens)) == whole
+    tokens = vocabulary.encode(f"{opening}{thought}{closing}A cup.")
+    assert ReasoningParser(vocabulary).parse(tokens).reasoning == whole.strip()

@@ -183,7 +183,7 @@ def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, l
     def fail(self: object, schema: Schema) -> None:
         raise SettingsError("`schema=`: cannot be followed: too many tokens")
 
-    monkeypatch.setattr(type(long.schema_tokens), "begin", fail)
+    monkeypatch.setattr(type(long), "following", fail)
     error = refusal(post(address, response_format=named(SMALL)))
     assert error["message"] == "response_format: cannot be followed: too many tokens"
 
@@ -208,4 +208,4 @@ def test_no_reference_is_fetched(address, tmp_path):
 def test_the_vocabulary_is_read_once_whatever_the_settings(long):
     """It takes a second to read a large one, and all requests would wait for it."""
     other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
-    assert other.schema_tokens.engine is long.schema_tokens.engine
+    assert other.following(Schema.of(SMALL)).engine is long.following(Schema.of(SMALL)).engine

@@ -20,6 +20,7 @@ from transformers import LogitsProcessor
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
+from sira_cli.run.lvlm import Lvlm
 from tests.support import tiny
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
@@ -33,6 +34,12 @@ def mostly_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
         case if case in quick else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
         for case in cases
     ]
+
+
+def under(lvlm: Lvlm, method: str | None = None, **settings: Any) -> Lvlm:
+    """The same model with other settings of its preset, perhaps under another method."""
+    preset = lvlm.preset.with_values(**settings)
+    return lvlm.under(method or lvlm.method, preset)
 
 
 def installed(*args: object, **options) -> subprocess.CompletedProcess:
