@@ -5,7 +5,7 @@
     There is a dog on the left. | </s>         a cat is supported and missing: the text may not end yet
 
 Words that are one token are ruled out before they are picked (`NameTokens`). The text counts, not its tokens: a name
-in any other spelling is found once it is written, and the text goes on from before it (`continuing`).
+in any other spelling is found once it is written, and the text goes on from before it (`guiding`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from sira_cli.look.words import Introduction, WordList, takes_an
-from sira_cli.models.following import plain, uncut, without
+from sira_cli.language import function_words
+from sira_cli.look.words import WordList, takes_an
+from sira_cli.models.following import uncut, without
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.texts import sentence_ends
 from sira_cli.models.vocabulary import Vocabulary
@@ -39,7 +40,11 @@ _JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # 
 # A name is certain after a character not used inside compounds, or a complete word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 _PIECE = re.compile(r"(\s?)(\w[\w-]*)")
+_LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")
 _NEAR = 80  # characters that the last two words of a text may take
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_INTRODUCING = frozenset({"a", "an", "another", "several", "some", "many", "more", "few", *_NUMBERS})
+_SINGULAR = ("a", "an", "another", "one")
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
@@ -60,22 +65,39 @@ def whole_sentences(text: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """The place in a text where a word comes next."""
+    """The place in a text where a word comes next, perhaps the name of an object: "a dog", "two red cars"."""
 
     before: str  # the two words before it, in lower case
     begins: bool  # whether the next character begins a word even without a space before it
-    introduced: bool = False  # whether a word that introduces an object is right before it
-    article: Literal["a", "an"] | None = None  # right before it, which the word has to fit
+    start: int | None = None  # of the word that introduces an object here, an adjective before; None: no such word
+    direct: bool = False  # whether nothing comes between that word and the name
+    article: str | None = None  # `a` or `an` right before it, which the word has to fit
     plural: bool | None = None  # the number of the object's name; None: either
 
     @classmethod
-    def at_the_end(cls, text: str, introduction: Introduction | None = None) -> Place:
-        """Return the end of a text, after its introducing word."""
+    def at_the_end(cls, text: str) -> Place:
+        """Return the end of a text."""
         begins = not text or not (text[-1].isalnum() or text[-1] in "_-'\N{RIGHT SINGLE QUOTATION MARK}")
         before = " ".join(re.findall(r"\w+", text[-_NEAR:].lower())[-2:])
-        if introduction is None:
+        if (last := _LAST.search(text, max(0, len(text) - _NEAR))) is None:
             return cls(before, begins)
-        return cls(before, begins, introduction.direct, introduction.article, introduction.plural)
+        for group in (2, 1):
+            word, direct = (last[group] or "").lower(), group == 2
+            if word in _INTRODUCING and (direct or last[2].lower() not in function_words()):
+                article = word if direct and word in ("a", "an") else None
+                plural = None if word in ("some", "more") else word not in _SINGULAR
+                return cls(before, begins, last.start(group), direct, article, plural)
+        return cls(before, begins)
+
+
+class _Name(NamedTuple):
+    """A token that names an object: a word of its own, at whose beginning `bare` has no space."""
+
+    token: int
+    name: str
+    plural: bool
+    article: str
+    bare: bool
 
 
 class NameTokens:
@@ -87,84 +109,65 @@ class NameTokens:
     """
 
     def __init__(self, vocabulary: Vocabulary, words: WordList) -> None:
-        self._words = words
+        self._words, self.articles = words, dict[str, list[int]](a=[], an=[])  # the latter inside a sentence
         self._compounds: dict[str, set[str]] = {}  # by their first word
         for name in words.compounds():
             self._compounds.setdefault(name.split()[0], set()).add(name)
         self._inner = {name.rpartition(" ")[0] for names in self._compounds.values() for name in names}
-        names: dict[str, int] = {}
-        rows: list[tuple[int, int]] = []  # token and name
-        kinds: list[tuple[bool, bool, bool]] = []  # whether it is a plural, takes "an", begins without a space
-        consonants: list[int] = []
-        self._articles: dict[str, list[int]] = {"a": [], "an": []}
-        first: list[tuple[int, str, bool]] = []  # first words of compounds
+        self._names, self._first, self._consonants = list[_Name](), list[_Name](), list[int]()
         for token, data in enumerate(vocabulary.pieces()):
-            piece = _PIECE.fullmatch(data.decode("utf-8", "replace"))
-            if piece is None:
+            if (piece := _PIECE.fullmatch(data.decode("utf-8", "replace"))) is None:
                 continue
             word, bare = piece[2].lower(), not piece[1]
-            if not bare and piece[2] in self._articles:
-                self._articles[piece[2]].append(token)
-            if not bare and not takes_an(word):
-                consonants.append(token)
+            article = "an" if takes_an(word) else "a"
+            if not bare and piece[2] in self.articles:
+                self.articles[piece[2]].append(token)
+            if not bare and article == "a":
+                self._consonants.append(token)
             if word in self._compounds:
-                first.append((token, word, bare))
+                self._first.append(_Name(token, word, False, article, bare))
             if name := words.named_by(word):
-                rows.append((token, names.setdefault(name, len(names))))
-                kinds.append((word != name, takes_an(word), bare))
-        self._names, self._first = list(names), first
-        self._tokens, self._name = torch.tensor(rows, dtype=torch.long).reshape(-1, 2).T
-        self._plural, self._vowel, self._bare = torch.tensor(kinds, dtype=torch.bool).reshape(-1, 3).T
-        self._sure = {
-            introduced: torch.tensor([not words.is_doubtful(name, introduced=introduced) for name in names])
-            for introduced in (False, True)
-        }
+                self._names.append(_Name(token, name, word != name, article, bare))
         self._known = functools.lru_cache(maxsize=1024)(self._split)
-        self._consonants = torch.tensor(consonants, dtype=torch.long)
-
-    def spelled(self, article: str) -> Tensor:
-        """Return the tokens of an article inside a sentence."""
-        return torch.tensor(self._articles[article], dtype=torch.long)
 
     def split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
         """Return the tokens that begin a name which may come next, and tokens that may not come next."""
         inner = any(place.before == each or place.before.endswith(f" {each}") for each in self._inner)
-        return self._known(groups, but, replace(place, before="..." * inner))
+        return self._known(groups, but, replace(place, before="..." * inner, start=None))
 
     def _split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
         """Do so; `place.before` is not empty inside a compound, whose end is judged with its beginning."""
-        named = [self._words.group(name) in groups and name not in but for name in self._names]
-        may = torch.tensor(named, dtype=torch.bool)[self._name]
-        sure = self._sure[place.introduced][self._name] | may  # others are judged in the text
-        if place.article is not None:
-            may = may & (self._vowel == (place.article == "an"))
-        if place.plural is not None:
-            may = may & (self._plural == place.plural)
-        here = torch.ones_like(self._bare) if place.begins else ~self._bare
+
+        def may(name: str) -> bool:
+            return self._words.group(name) in groups and name not in but
+
+        def here(each: _Name) -> bool:
+            return place.begins or not each.bare
+
         longer = [
-            token
-            for token, word, bare in self._first
-            if (place.begins or not bare)
-            and place.article in (None, "an" if takes_an(word) else "a")
-            and any(self._words.group(name) in groups and name not in but for name in self._compounds[word])
+            each.token
+            for each in self._first
+            if here(each) and place.article in (None, each.article) and any(map(may, self._compounds[each.name]))
         ]
-        ruled_out = self._tokens[here & ~may & sure]
-        if place.before:
-            ruled_out = ruled_out[:0]
-        if place.article == "an":
-            ruled_out = torch.cat([ruled_out, self._consonants])
-        begun = torch.tensor(longer, dtype=torch.long)
-        return torch.cat([self._tokens[here & may], begun]), ruled_out[~torch.isin(ruled_out, begun)]
+        names, ruled_out = list[int](), list[int]()
+        for each in filter(here, self._names):
+            if may(each.name) and place.article in (None, each.article) and place.plural in (None, each.plural):
+                names.append(each.token)
+            elif may(each.name) or not self._words.is_doubtful(each.name, introduced=place.direct):
+                ruled_out.append(each.token)  # others are judged in the text
+        ruled_out = [*ruled_out * (not place.before), *self._consonants * (place.article == "an")]
+        kept = {*longer}
+        return _tensor([*names, *longer]), _tensor([token for token in ruled_out if token not in kept])
 
 
-@functools.lru_cache(maxsize=4)
-def _name_tokens(vocabulary: Vocabulary, words: WordList) -> NameTokens:
-    """Return these tokens, which take a moment to find."""
-    return NameTokens(vocabulary, words)
+def _tensor(tokens: Sequence[int]) -> Tensor:
+    return torch.tensor(tokens, dtype=torch.long)
 
 
-@dataclass(frozen=True)
-class Mention:
+_name_tokens = functools.lru_cache(maxsize=4)(NameTokens)  # they take a moment to find
+
+
+class Mention(NamedTuple):
     """A mention of an object in a text; `introduced`: as one that was not named before."""
 
     start: int
@@ -202,7 +205,7 @@ class GuideRules:
         found, start = [], 0
         for end in (*(match.end() for match in _SENTENCE.finditer(text)), len(text)):  # most have been read before
             found += [
-                replace(each, start=each.start + start, end=each.end + start)
+                each._replace(start=each.start + start, end=each.end + start)
                 for each in self._mentioned(text[start:end])
             ]
             start = end
@@ -211,7 +214,7 @@ class GuideRules:
     def _in_sentence(self, text: str) -> list[Mention]:
         spans = sorted((span, thing.name, thing.group) for thing in self.words.things(text) for span in thing.spans)
         return [
-            Mention(start, end, name, head, Introduction.at_the_end(text[:start]) is not None)
+            Mention(start, end, name, head, Place.at_the_end(text[:start]).start is not None)
             for (start, end), name, head in spans
         ]
 
@@ -224,7 +227,7 @@ class Guide:
         self._banned: dict[tuple[int, ...], set[int]] = {}  # tokens that would name what it may not, by those before
         self._begins = 0  # characters of thoughts before the text
         self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
-        self._dead: int | None = None  # place from which a text goes on that can introduce nothing
+        self.dead: int | None = None  # place from which a text goes on that can introduce nothing
 
     def ban(self, tokens: Sequence[int]) -> bool:
         """Forbid the last of these tokens after the others; return whether it was allowed until now."""
@@ -240,8 +243,8 @@ class Guide:
 
     def first(self, text: str, *, ended: bool) -> tuple[int, int] | None:
         """Return start and end of the first certain part of a text that cannot stay, or None."""
-        if self._dead is not None:
-            return self._dead, len(text)
+        if self.dead is not None:
+            return self.dead, len(text)
         introduced: set[str] = set()
         for each in self._mentions(text):
             wrong = each.head not in self._supported or each.name in self._doubted
@@ -250,10 +253,6 @@ class Guide:
                 return each.start, each.end
             introduced.add(each.head)
         return None
-
-    def restart(self) -> None:
-        """Forget a dead end, before the text goes on from an earlier place."""
-        self._dead = None
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of its tokens."""
@@ -272,24 +271,23 @@ class Guide:
             self._begins = len(self.text(tokens[:first]))
         text = self.text(tokens)
         if self._swapped is not None and text.rstrip() == self._swapped[0]:
-            article_tokens = rules.tokens.spelled(self._swapped[1])
-            return Choice(article_tokens, article_tokens[:0], only=True)
-        mentions, introduction = self._mentions(text), Introduction.at_the_end(text)
+            return Choice(_tensor(rules.tokens.articles[self._swapped[1]]), _tensor([]), only=True)
+        mentions, place = self._mentions(text), Place.at_the_end(text)
         missing = self._supported - {each.head for each in mentions}
         named = max((each.end for each in rules.mentions(text)), default=0)
-        groups = self._supported if introduction is None else missing
-        names, ruled_out = rules.tokens.split(groups, self._doubted, Place.at_the_end(text, introduction))
+        groups = self._supported if place.start is None else missing
+        names, ruled_out = rules.tokens.split(groups, self._doubted, place)
         if missing and len(tokens) < rules.room and len(sentence_spans(text[named:])) <= IDLE:
             ruled_out = torch.cat([ruled_out, rules.ends])
         sentence = last_sentence(text)
         choice = Choice(names, ruled_out, between=not text[sentence:].strip())
-        if introduction is None or not missing:
+        if place.start is None or not missing:
             # It stops before it introduces anything else: at a word that joins, or before the sentence.
             joins = [match.start() for match in _JOINS.finditer(text, max(named, sentence))]
             back = joins[-1] if joins and named > sentence else sentence
-            return replace(choice, back=back, introduces=introduction is not None)
-        other = {"a": "an", "an": "a", None: ""}[introduction.article]
-        return replace(choice, back=introduction.start, introduces=True, other=other, only_if_dead=introduction.direct)
+            return replace(choice, back=back, introduces=place.start is not None)
+        other = {"a": "an", "an": "a", None: ""}[place.article]
+        return replace(choice, back=place.start, introduces=True, other=other, only_if_dead=place.direct)
 
     def agrees(self, tokens: Sequence[int]) -> int:
         """Return the number of first tokens of a text that the guide lets come next, one after the other."""
@@ -301,7 +299,7 @@ class Guide:
 
     def stop(self, text: str, choice: Choice) -> None:
         """Note that a text is at a dead end, and where and how it goes on."""
-        self._dead = choice.back
+        self.dead = choice.back
         if choice.other:  # "a" before "umbrella"
             self._swapped = text[: choice.back].rstrip(), choice.other
 
@@ -337,7 +335,8 @@ class GuideMask(LogitsProcessor):
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out)
         best = left.argmax(dim=-1)  # [B]
-        full = plain(scores).float()
+        before, z = uncut(scores)
+        full = z.float()
         rest = full.masked_fill(ruled_out, -torch.inf).softmax(dim=-1)
         full = full.softmax(dim=-1)
         chances, chances_left = (each.gather(1, best[:, None])[:, 0].tolist() for each in (full, rest))
@@ -350,9 +349,9 @@ class GuideMask(LogitsProcessor):
             drawn_away = choice.introduces and not fits and likeliest_left[row] in choice.names
             over = choice.between and chances_left[row] < CLEAR and float(full[row, ends].sum()) > 0.5
             if len(choice.names) and (choice.only or drawn_away or (dead and choice.only_if_dead)):
-                left[row] = _only(uncut(scores)[row], choice.names, banned)
+                left[row] = _only(before[row], choice.names, banned)
             elif over or (dead and choice.between and banned):
-                left[row] = _only(uncut(scores)[row], ends, banned)
+                left[row] = _only(before[row], ends, banned)
             elif dead and (choice.introduces or banned):
                 guide.stop(guide.text(tokens), choice)
         return left
@@ -360,6 +359,6 @@ class GuideMask(LogitsProcessor):
 
 def _only(scores: Tensor, tokens: Tensor, banned: Sequence[int]) -> Tensor:
     """Return scores `[V]` with -inf everywhere but at some tokens, of which banned ones leave unless all are."""
-    free = tokens[~torch.isin(tokens, torch.tensor(banned, dtype=torch.long))]
+    free = tokens[~torch.isin(tokens, _tensor(banned))]
     index = (free if len(free) else tokens).to(scores.device)
     return torch.full_like(scores, -torch.inf).index_copy(0, index, scores[index])

@@ -15,7 +15,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import yaml
 
@@ -218,43 +217,3 @@ def takes_an(word: str) -> bool:
     lower = word.lower()
     sounds_open = lower.startswith(tuple("aeiou")) and not lower.startswith(("uni", "use", "uku", "euro", "one"))
     return sounds_open or lower.startswith(("hour", "suv"))
-
-
-_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_INTRODUCING = frozenset({"a", "an", "another", "several", "some", "many", "more", "few"} | {*_NUMBERS})
-_SINGULAR = frozenset({"a", "an", "another", "one"})
-_LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")
-_FAR = 80  # characters that two words may take
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """A word that introduces an object whose name comes next: "a dog", "two red cars"."""
-
-    word: str  # in lower case
-    start: int  # its first character in the text
-    direct: bool  # whether nothing is between it and the name
-
-    @classmethod
-    def at_the_end(cls, text: str) -> Introduction | None:
-        """Return the introducing word at the end of a text, possibly followed by an adjective; None without one."""
-        last = _LAST.search(text, max(0, len(text) - _FAR))
-        if last is None:
-            return None
-        if last[2].lower() in _INTRODUCING:
-            return cls(last[2].lower(), last.start(2), direct=True)
-        if last[1] and last[1].lower() in _INTRODUCING and last[2].lower() not in function_words():
-            return cls(last[1].lower(), last.start(1), direct=False)
-        return None
-
-    @property
-    def article(self) -> Literal["a", "an"] | None:
-        """The English article directly before the name (`a` or `an` must fit its sound); None without one."""
-        if not self.direct:
-            return None
-        return "an" if self.word == "an" else "a" if self.word == "a" else None
-
-    @property
-    def plural(self) -> bool | None:
-        """Whether the name must be plural; None: both may follow."""
-        return None if self.word in ("some", "more") else self.word not in _SINGULAR

@@ -13,7 +13,7 @@ from transformers import LogitsProcessor
 from sira_cli import load
 from sira_cli.core.passes import BIDIRECTIONAL, followed
 from sira_cli.core.reference import counterfactual
-from sira_cli.look.continuing import GivenTokens
+from sira_cli.look.guiding import GivenTokens
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.models.progress import Start, Trail

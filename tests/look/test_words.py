@@ -7,7 +7,7 @@ import pytest
 from sira_cli.errors import DataError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.look.noun_phrases import find_words
-from sira_cli.look.words import Asked, Introduction, WordList, shipped, with_article
+from sira_cli.look.words import Asked, WordList, shipped, with_article
 
 
 def named(text, words=None):
@@ -124,23 +124,6 @@ def test_who_finds_the_objects(tmp_path, monkeypatch):
         ("puppy", ((12, 17),)),
         ("caf\u00e9", ((21, 25),)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "word", "article", "plural"),
-    [
-        ("There is a", "a", "a", False),
-        ("There is an", "an", "an", False),
-        ("There is a red", "a", None, False),
-        ("There are two ", "two", None, True),
-        ("It has another", "another", None, False),
-        ("Here are some", "some", None, None),
-        *[(text, None, None, None) for text in ("The", "on the left and the", "a dog is", "It is a.", "")],
-    ],
-)
-def test_what_introduces_an_object(text, word, article, plural):
-    found = Introduction.at_the_end(text)
-    assert (found and (found.word, found.article, found.plural)) == (word and (word, article, plural))
 
 
 def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():
