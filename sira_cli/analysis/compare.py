@@ -9,7 +9,6 @@ for pair in comparison.changed:
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sira_cli.analysis.record_file import Record, RecordFile, name_of
-from sira_cli.errors import DataError
-from sira_cli.run.ledger import Numbers
 from sira_cli.run.records import configuration_of, flat
 
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.
@@ -48,28 +43,6 @@ def differences(a: str, b: str) -> list[Stretch]:
     ]
 
 
-def paired(first: RecordFile, second: RecordFile) -> tuple[Numbers, Numbers, Numbers]:
-    """Pair the newest records of each picture in two files; for how and for errors see `compare`.
-
-    The result is the numbers of those in the first file; for each, the number in the second, or -1 without one; and the
-    numbers of those in the second alone, all in the order in which the pictures come first.
-    """
-
-    def by(identity: str) -> tuple[Numbers, Numbers, Numbers]:
-        (keys_a, a), (keys_b, b) = first.newest(identity), second.newest(identity)
-        _, in_a, in_b = np.intersect1d(keys_a, keys_b, assume_unique=True, return_indices=True)
-        partners = np.full_like(a, -1)
-        partners[in_a] = b[in_b]
-        return a, partners, np.delete(b, in_b)
-
-    a, partners, only_b = min(map(by, ("name", "path", "image")), key=lambda each: len(each[2]))
-    if (partners < 0).all():
-        raise DataError(
-            f"{first.path} and {second.path} have no picture in common: give records about the same pictures"
-        )
-    return a, partners, only_b
-
-
 @dataclass(frozen=True)
 class Pair:
     """The records of one picture in both files."""
@@ -81,11 +54,6 @@ class Pair:
     def name(self) -> str:
         """The picture's name in the first file."""
         return name_of(self.a)
-
-    @property
-    def equal(self) -> bool:
-        """Whether both have the same text, or neither has one."""
-        return bool(self.a["text"] == self.b["text"] and self.a["status"] == self.b["status"])
 
     @property
     def ok(self) -> bool:
@@ -104,17 +72,13 @@ class Pair:
             line += f"[-{a.strip()}-]" * bool(a) + f"{{+{b.strip()}+}}" * bool(b)
         return line.strip()
 
-    def to_record(self) -> dict[str, Any]:
-        """Return both texts and their differences, ready for JSON."""
-        texts = {"a": self.a["text"], "b": self.b["text"], "error_a": self.a["error"], "error_b": self.b["error"]}
-        return {"file_name": self.name, **texts, "marked": self.marked()}
 
-
+@dataclass(frozen=True)
 class Comparison:
     """The differences of two files of records, whose texts stay on disk.
 
     Attributes:
-        paths: the files.
+        files: both.
         settings: settings that differ, with both values; nested ones by name, such as `verify.mode`.
         both: number of pictures that both have.
         equal: number of pictures with the same text in both.
@@ -123,64 +87,42 @@ class Comparison:
         words: words in only one text of a picture: the number of such texts in the first file, and in the second.
             Words with the largest difference come first.
         only_a, only_b: names of the pictures that one of them has.
+        places: of the records of pictures whose texts differ, in the order of the first file.
     """
 
-    def __init__(self, a: Path, b: Path) -> None:
-        """Read both files once; for errors see `compare`."""
-        self.paths, self._files = (a, b), (RecordFile(a), RecordFile(b))
-        in_first, partners, only_b = paired(*self._files)
-        one, other = (flat(configuration_of(file[0])) for file in self._files)
-        self.settings = {
-            name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)
-        }
-        shared = partners >= 0
-        self.only_a = [name_of(self._files[0][number]) for number in in_first[~shared].tolist()]
-        self.only_b = [name_of(self._files[1][number]) for number in only_b.tolist()]
-        pairs, self._changed = np.stack([in_first, partners], 1)[shared], array("q")
-        self.both = len(pairs)
-        reasons, gone, new = (Counter[str](), Counter[str]()), Counter[str](), Counter[str]()
-        sizes = {title: (array("d"), array("d")) for title in _FIGURES.values()}
-        for a_number, b_number in pairs.tolist():
-            pair = self._pair(a_number, b_number)
-            for side, record in enumerate((pair.a, pair.b)):
-                reasons[side][str(record["finish_reason"])] += 1
-                for name, title in _FIGURES.items() if pair.ok else ():
-                    sizes[title][side].append(
-                        len(record["text"].split()) if name == "words" else float(record.get(name, 0))
-                    )
-            if not pair.equal:
-                self._changed.extend((a_number, b_number))
-                if pair.ok:
-                    in_a, in_b = _vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])
-                    gone.update(in_a - in_b)
-                    new.update(in_b - in_a)
-        self.equal = self.both - len(self._changed) // 2
-        self.figures = {title: (fmean(in_a), fmean(in_b)) for title, (in_a, in_b) in sizes.items() if in_a}
-        self.finish_reasons = {name: (reasons[0][name], reasons[1][name]) for name in sorted(reasons[0] | reasons[1])}
-        order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
-        self.words = {word: (gone[word], new[word]) for word in order}
+    files: tuple[RecordFile, RecordFile]
+    settings: dict[str, tuple[Any, Any]]
+    both: int
+    equal: int
+    figures: dict[str, tuple[float, float]]
+    finish_reasons: dict[str, tuple[int, int]]
+    words: dict[str, tuple[int, int]]
+    only_a: list[str]
+    only_b: list[str]
+    places: list[tuple[int, int]]
 
     @property
     def changed(self) -> Iterator[Pair]:
         """The pictures whose texts differ, read one by one, in the order of the first file."""
-        return map(self._pair, self._changed[::2], self._changed[1::2])
-
-    def _pair(self, a: int, b: int) -> Pair:
-        return Pair(self._files[0][a], self._files[1][b])
+        return (Pair(self.files[0][a], self.files[1][b]) for a, b in self.places)
 
     def to_record(self) -> dict[str, Any]:
         """Return the whole comparison, ready for JSON."""
+        changed = []
+        for pair in self.changed:
+            texts = {"a": pair.a["text"], "b": pair.b["text"], "error_a": pair.a["error"], "error_b": pair.b["error"]}
+            changed.append({"file_name": pair.name, **texts, "marked": pair.marked()})
         return {
             "schema": "sira.compare/1",
-            "a": str(self.paths[0]),
-            "b": str(self.paths[1]),
+            "a": str(self.files[0].path),
+            "b": str(self.files[1].path),
             "settings": self.settings,
             "pictures": {"both": self.both, "only_a": self.only_a, "only_b": self.only_b},
             "equal": self.equal,
             "figures": self.figures,
             "finish_reasons": self.finish_reasons,
             "words": self.words,
-            "changed": [pair.to_record() for pair in self.changed],
+            "changed": changed,
         }
 
 
@@ -193,7 +135,44 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     Raises:
         DataError: one file is not a file of records, or they have no picture in common.
     """
-    return Comparison(Path(a), Path(b))
+    first, second = files = RecordFile(Path(a)), RecordFile(Path(b))
+    paired, rest = first.paired(second)
+    pairs = [(start, partner) for start, partner in paired if partner is not None]
+    places, gone, new, reasons = (
+        list[tuple[int, int]](),
+        Counter[str](),
+        Counter[str](),
+        (Counter[str](), Counter[str]()),
+    )
+    sizes = {title: (list[float](), list[float]()) for title in _FIGURES.values()}
+    for place in pairs:
+        pair = Pair(first[place[0]], second[place[1]])
+        for side, record in enumerate((pair.a, pair.b)):
+            reasons[side][str(record["finish_reason"])] += 1
+            for name, title in _FIGURES.items() if pair.ok else ():
+                sizes[title][side].append(len(record["text"].split()) if name == "words" else record.get(name, 0))
+        if pair.a["text"] != pair.b["text"] or pair.a["status"] != pair.b["status"]:
+            places.append(place)
+            if pair.ok:
+                in_a, in_b = _vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])
+                gone.update(in_a - in_b)
+                new.update(in_b - in_a)
+    one, other = (flat(configuration_of(file[0])) for file in files)
+    order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
+    return Comparison(
+        files,
+        settings={
+            name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)
+        },
+        both=len(pairs),
+        equal=len(pairs) - len(places),
+        figures={title: (fmean(in_a), fmean(in_b)) for title, (in_a, in_b) in sizes.items() if in_a},
+        finish_reasons={name: (reasons[0][name], reasons[1][name]) for name in sorted(reasons[0] | reasons[1])},
+        words={word: (gone[word], new[word]) for word in order},
+        only_a=[name_of(first[start]) for start, partner in paired if partner is None],
+        only_b=[name_of(second[start]) for start in rest],
+        places=places,
+    )
 
 
 def _vocabulary(text: str) -> set[str]:

@@ -17,26 +17,30 @@ shown. Tested with ExifTool 12.57.
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from sira_cli.analysis.record_file import WITH_CHECKS, RecordFile
-from sira_cli.analysis.tables import write_table
-from sira_cli.errors import DataError
+from sira_cli.analysis.record_file import Record, RecordFile
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
-from sira_cli.run.records import as_line
+from sira_cli.run.records import OPTIONAL, Result, as_line
 from sira_cli.run.sidecars import Sidecars
 
-CORRECTION = "sira.correction/1"
+ROWS = 10_000  # in a Parquet row group
 WRITTEN = "written"  # among the reasons of records that are left out
 _OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other
 
@@ -97,56 +101,59 @@ class Export:
     """The newest record of each picture in a file, in order. The texts stay on disk."""
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
-        self.path = path
-        self._file = RecordFile(path, WITH_CHECKS)
-        self._numbers = self._file.newest("name")[1]
-        self._corrections = {} if corrections is None else read_corrections(corrections)
-        self.keys: set[str] = set()
+        self.path, self._file = path, RecordFile(path, checks=True)
+        self._corrections = {} if corrections is None else _read_corrections(corrections)
+        self._starts, self._keys = [*self._file.newest().values()], set[str]()
         missing = dict(self._corrections)
-        for record, _ in self:
-            self.keys.update(record)
+        for _, record, _ in self:
+            self._keys.update(record)
             missing.pop(record["key"], None)
         for name, _ in missing.values():
             raise DataError(f"{corrections}: {name}: no record of {path} has the key of this correction")
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._starts)
 
-    def __iter__(self) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Yield each record, and as it was before somebody corrected it."""
-        for number in self._numbers:
-            record: dict[str, Any] = json.loads(self._file.line(int(number)))
+    def __iter__(self) -> Iterator[tuple[Picture, Record, Record | None]]:
+        """Yield each picture, its record, and the record as it was before somebody corrected it."""
+        for start in self._starts:
+            record = before = self._file[start]
             _, text = self._corrections.get(record["key"], ("", record["text"]))
-            yield (record, None) if text == record["text"] else (corrected(record, text), record)
-
-    def _pictures(self) -> Iterator[tuple[Picture, dict[str, Any], dict[str, Any] | None]]:
-        for record, before in self:
-            yield recorded(record["file_name"], self.path.parent), record, before
+            if text != record["text"]:
+                record = corrected(record, text)
+            yield recorded(record["file_name"], self.path.parent), record, None if record is before else before
 
     def write_table(self, path: Path) -> None:
-        """Write all records as a table, .csv or .parquet."""
-        write_table((record for record, _ in self), path, self.keys)
+        """Write all records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON."""
+        is_parquet = path.suffix.lower() == ".parquet"
+        if is_parquet and importlib.util.find_spec("pyarrow") is None:
+            raise SettingsError(f"{path}: Parquet needs pyarrow: {install('data')}, or write .csv")
+        known = {each.name: str(each.type).removesuffix(" | None") for each in fields(Result)}
+        columns = ["id"] * ("id" in self._keys)
+        columns += [name for name in known if name in self._keys or name not in OPTIONAL]
+        with replacing(path) as file:
+            (_write_parquet if is_parquet else _write_csv)(
+                (_flat(record) for _, record, _ in self), columns, known, file
+            )
 
     def write_records(self, path: Path) -> None:
         """Write all records as lines; names of pictures are relative to the file's folder."""
         folder = path.parent.resolve()
         moved = folder != self.path.parent.resolve()
         with replacing(path) as file:
-            for picture, record, _ in self._pictures():
+            for picture, record, _ in self:
                 if moved:
                     name = picture.name_in(folder)
                     images = picture.images(name)
                     record |= {"file_name": name} | ({"images": images} if images else {})
                 file.write(as_line(record))
 
-    def write_sidecars(
-        self, extension: str, output_dir: Path | None = None, *, overwrite: bool = False
-    ) -> Counter[str]:
+    def write_sidecars(self, extension: str, output_dir: Path | None, *, overwrite: bool) -> Counter[str]:
         """Write text files as a run does, and count them. One that holds the text before a correction is replaced."""
         counts = Counter({WRITTEN: 0})
-        with_text = [picture for picture, record, _ in self._pictures() if not _without_text(record)]
+        with_text = [picture for picture, record, _ in self if not _without_text(record)]
         files = Sidecars(with_text, extension=extension, output_dir=output_dir, overwrite=overwrite)
-        for picture, record, before in self._pictures():
+        for picture, record, before in self:
             reason = _without_text(record)
             kept = not reason and files.keeps(picture)
             if kept and (before is None or files.text(picture).split() != before["text"].split()):
@@ -156,11 +163,11 @@ class Export:
             counts[reason or WRITTEN] += 1
         return counts
 
-    def write_arguments(self, path: Path, *, replace: bool = False) -> Counter[str]:
+    def write_arguments(self, path: Path, *, replace: bool) -> Counter[str]:
         """Write an argument file for ExifTool, and count the texts in it."""
         counts = Counter({WRITTEN: 0})
         with replacing(path) as file:
-            for picture, record, before in self._pictures():
+            for picture, record, before in self:
                 reason = _without_text(record) or _without_sidecar(picture)
                 if not reason:
                     lines = arguments(Path(picture.location), record, before, replace=replace)
@@ -169,21 +176,45 @@ class Export:
         return counts
 
 
-def read_corrections(path: Path) -> dict[str, tuple[str, str]]:
-    """Return the pictures' names and corrected texts by the key of their records; the last one of a picture counts.
+def _flat(record: Record) -> Record:
+    """Return a record with its lists and mappings, and the value of a schema, as JSON."""
+    return {
+        name: json.dumps(value, ensure_ascii=False) if name == "data" or isinstance(value, list | dict) else value
+        for name, value in record.items()
+    }
 
-    Each line is `{"schema": "sira.correction/1", "file_name": ..., "key": ..., "text": ...}`.
-    """
+
+def _write_csv(records: Iterator[Record], columns: list[str], _: Mapping[str, str], file: IO[bytes]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([record.get(name, "") for name in columns] for record in records)
+    text.detach()
+
+
+def _write_parquet(records: Iterator[Record], columns: list[str], types: Mapping[str, str], file: IO[bytes]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
+    schema = pyarrow.schema([(name, kinds.get(types.get(name, ""), pyarrow.string())) for name in columns])
+    with parquet.ParquetWriter(file, schema) as writer:
+        while rows := list(islice(records, ROWS)):
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+
+
+def _read_corrections(path: Path) -> dict[str, tuple[str, str]]:
+    """Return the pictures' names and corrected texts by the key of their records; the last one of a picture counts."""
     corrections: dict[str, tuple[str, str]] = {}
     for where, row in read_rows(path):
         name, key, text = (row.get(each) for each in ("file_name", "key", "text"))
-        if row.get("schema") != CORRECTION or not all(isinstance(each, str) for each in (name, key, text)):
+        if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in (name, key, text)):
             raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
         corrections[str(key)] = str(name), str(text).strip()
     return corrections
 
 
-def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
+def corrected(record: Record, text: str) -> Record:
     """Return a record with another text, and the text before as `draft`.
 
     An object stays, at its new places, if the new text has one of the words that named it. The other objects and all
@@ -192,8 +223,12 @@ def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
     new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}
     if "objects" in record:
-        moved = (_moved(claim, record["text"], text) for claim in record["objects"])
-        new["objects"] = [claim for claim in moved if claim["spans"]]
+        new["objects"] = []
+        for claim in record["objects"]:
+            words = {record["text"][start:end].lower() for start, end in claim["spans"]} - {""}
+            pattern = "|".join(rf"\b{re.escape(word)}\b" for word in sorted(words, key=len, reverse=True))
+            spans = [[*each.span()] for each in re.finditer(pattern, text, re.IGNORECASE)] if pattern else []
+            new["objects"] += [{**claim, "spans": spans}] if spans else []
         if "support" in record:
             new["support"] = min((claim["support"] for claim in new["objects"]), default=1.0)
     if record.get("json_schema"):
@@ -206,15 +241,7 @@ def corrected(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     return new
 
 
-def _moved(claim: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return a claim with the places in the new text of the words that stand at its places in the old one."""
-    words = {old[start:end].lower() for start, end in claim["spans"]} - {""}
-    pattern = "|".join(rf"\b{re.escape(word)}\b" for word in sorted(words, key=len, reverse=True))
-    spans = [list(found.span()) for found in re.finditer(pattern, new, re.IGNORECASE)] if pattern else []
-    return {**claim, "spans": spans}
-
-
-def _without_text(record: Mapping[str, Any]) -> str:
+def _without_text(record: Record) -> str:
     """Return why a record has no text; empty if it has."""
     if record["status"] != "ok":
         return "records of pictures that failed"
@@ -232,9 +259,7 @@ def _without_sidecar(picture: Picture) -> str:
     return ""
 
 
-def arguments(
-    picture: Path, record: Mapping[str, Any], before: Mapping[str, Any] | None = None, *, replace: bool = False
-) -> list[str]:
+def arguments(picture: Path, record: Record, before: Record | None = None, *, replace: bool = False) -> list[str]:
     """Return the lines that write a record into the sidecar of its picture."""
     text, alternative, keywords = _content(record)
     commands: list[Sequence[str]] = []
@@ -262,7 +287,7 @@ def arguments(
     return [line for command in commands for line in (*_COMMON, *command, name, "-execute")]
 
 
-def _content(record: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+def _content(record: Record) -> tuple[str, str, list[str]]:
     """Return text, alternative text and keywords of a record: of values that follow a schema, what they name so."""
     data, text, alternative = record.get("data"), str(record["text"]), ""
     words: Iterable[Any] = ()
@@ -277,7 +302,7 @@ def _content(record: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     return text.strip(), alternative.strip(), [*dict.fromkeys(word for word in plain if word)]
 
 
-def _writer(record: Mapping[str, Any]) -> str:
+def _writer(record: Record) -> str:
     """Return who wrote a text, and what is doubtful in it."""
     task = str(record["schema"]).removeprefix("sira.").partition("/")[0]
     by = {"check": "checked by "}.get(task, "") + f"sira, {record.get('model', '')}".rstrip(", ")

@@ -1,4 +1,4 @@
-"""A file of records that stays on disk: each record is found again by its position, and by its picture."""
+"""Files of records that stay on disk: each record is found by its place in the file, and by its picture."""
 
 from __future__ import annotations
 
@@ -7,69 +7,81 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from array import array
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from sira_cli.errors import DataError
 from sira_cli.pictures.stores import is_uri
-from sira_cli.run.ledger import Numbers, RecordIndex
 from sira_cli.run.records import REQUIRED
 
-Record = Mapping[str, Any]
-SCHEMAS = ("sira.caption/", "sira.ask/")
-WITH_CHECKS = (*SCHEMAS, "sira.check/")
+Record = dict[str, Any]
+_SAME_PICTURE = ("name", "path", "image")  # ways to tell it, the surest first
 
 
 class RecordFile:
-    """Records of runs; a torn last line, of a run that was killed, is left out."""
+    """Records of captions and answers, with `checks` also those of checks; `file[start]` reads the one at a place.
 
-    def __init__(self, path: Path, schemas: tuple[str, ...] = SCHEMAS) -> None:
-        self.path = path
+    A torn last line, of a run that was killed, is left out.
+    """
+
+    def __init__(self, path: Path, *, checks: bool = False) -> None:
+        commands = ("caption", "ask", "check") if checks else ("caption", "ask")
+        schemas = tuple(f"sira.{command}/" for command in commands)
+        *some, last = (f"sira {command}" for command in commands)
+        named, folder, start = f"{', '.join(some)} or {last}", path.parent.resolve(), 0
+        self.path, self._starts, self._keys = path, array("q"), {name: array("q") for name in _SAME_PICTURE}
         try:
             self._file = _seekable(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
         weakref.finalize(self, self._file.close)
-        self._index, start = RecordIndex("path"), 0
-        *first, last = (f"sira {schema.removeprefix('sira.').rstrip('/')}" for schema in schemas)
-        commands, folder = f"{', '.join(first)} or {last}", path.parent.resolve()
         for number, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
                 break
             try:
                 record = _parsed(line)
-                if not record["schema"].startswith(schemas) or not isinstance(record["text"], str):
+                fits = record["schema"].startswith(schemas) and isinstance(record["text"], str)
+                if not fits or not record.keys() >= REQUIRED:
                     raise ValueError
-                if not record.keys() >= REQUIRED:
-                    raise KeyError
-                name, image = name_of(record), record["image_sha256"]
+                name, image = name_of(record), record["image_sha256"] or name_of(record)
                 place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
-                self._index.add(start, hash(name), hash(image or name), hash(place))
+                for keys, key in zip(self._keys.values(), (name, place, image), strict=True):
+                    keys.append(hash(key))
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(f"{path}: line {number} is not a record of {commands}") from None
+                raise DataError(f"{path}: line {number} is not a record of {named}") from None
+            self._starts.append(start)
             start += len(line)
-        if not len(self._index):
-            raise DataError(f"{path}: holds no records: expected a file that {commands} wrote with -o")
+        if not self._starts:
+            raise DataError(f"{path}: holds no records: expected a file that {named} wrote with -o")
 
-    def __getitem__(self, number: int) -> Record:
-        """Read a record."""
-        return _parsed(self.line(number))
+    def __getitem__(self, start: int) -> Record:
+        """Read the record whose line begins at this byte; 0: the first."""
+        self._file.seek(start)
+        return _parsed(self._file.readline())
 
-    def line(self, number: int) -> bytes:
-        """Read the line of a record."""
-        self._file.seek(self._index["start"][number])
-        return self._file.readline()
+    def newest(self, by: str = "name") -> dict[int, int]:
+        """Return where each picture's last record begins, in the order in which the pictures come first."""
+        return dict(zip(self._keys[by], self._starts, strict=True))
 
-    def newest(self, identity: str) -> tuple[Numbers, Numbers]:
-        """Return the pictures, in the order in which they come first, and the number of the last record of each."""
-        keys = self._index.numbers(identity)
-        _, first = np.unique(keys, return_index=True)
-        found, last = np.unique(keys[::-1], return_index=True)
-        order = np.argsort(first)
-        return found[order], (len(keys) - 1 - last)[order]
+    def paired(self, other: RecordFile) -> tuple[list[tuple[int, int | None]], list[int]]:
+        """Return the newest record of each picture with that in another file, and the records only there.
+
+        Pictures are told by name, or, if that pairs more, by path (files in different folders) or by content.
+        """
+        pairs, rest = list[tuple[int, int | None]](), None
+        for by in _SAME_PICTURE:
+            mine, theirs = self.newest(by), other.newest(by)
+            left = [start for key, start in theirs.items() if key not in mine]
+            if rest is None or len(left) < len(rest):
+                pairs, rest = [(start, theirs.get(key)) for key, start in mine.items()], left
+            if not rest:
+                break
+        if all(partner is None for _, partner in pairs):
+            raise DataError(
+                f"{self.path} and {other.path} have no picture in common: give records about the same pictures"
+            )
+        return pairs, rest or []
 
 
 def name_of(record: Record) -> str:
@@ -77,9 +89,11 @@ def name_of(record: Record) -> str:
     return str(record.get("id") or record["file_name"])
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    record = json.loads(line.decode(errors="surrogatepass").removeprefix("\ufeff"))  # bytes take json a third longer
-    return {"finish_reason": "", "error": "", "image_sha256": "", **record}
+def _parsed(line: bytes) -> Record:
+    record: Record = json.loads(line.decode(errors="surrogatepass").removeprefix("\ufeff"))  # from bytes it is slower
+    for name in ("finish_reason", "error", "image_sha256"):
+        record.setdefault(name, "")  # in a record of another program
+    return record
 
 
 def _seekable(path: Path) -> IO[bytes]:

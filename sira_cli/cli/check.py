@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -33,11 +33,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
-    from sira_cli.pictures.captions import Captions
     from sira_cli.run.endpoint import Endpoint
-    from sira_cli.run.events import Event
-    from sira_cli.run.output import Output
-    from sira_cli.run.run import Engine
 
 EXAMPLES = """
 sira check captions.csv -o checks.jsonl
@@ -126,67 +122,6 @@ def check(
     set_verbosity(output.quiet, output.verbose)
     if engine.on_ray and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
-    found = _captions(paths or [], captions, selection)
-    _check_files(found, output.output)
-    if endpoint is not None:
-        _check_remote(context, model, engine)
-        server, preset = _server(endpoint, model)
-    else:
-        server, (preset, _) = None, choose(model, DecodingOptions())
-    from sira_cli.look.noun_phrases import find_words
-    from sira_cli.look.verify import Verify
-    from sira_cli.pictures.find import Pictures
-    from sira_cli.run.check import Check
-    from sira_cli.run.output import Files, Output
-    from sira_cli.run.run import run
-
-    verify = Verify(look.min_support, find_words(look.objects))
-    note_threshold(verify, preset)
-    pictures = Pictures(found.pictures, found.unread)
-    task = Check.under(preset, verify).about(pictures)
-    files = Files(output.output, overwrite=output.overwrite, retry_errors=output.retry_errors)
-    with Output(task, pictures, files) as written:
-        _note_left_out(found)
-        answering = engine_of(model, engine, pictures) if server is None else _remote(server)
-        with closing(run(task, pictures, answering, written, fail_fast=output.fail_fast)) as events:
-            next(events)  # the model is ready
-            with resumable(written.any, output.overwrite):
-                summary = _listen(events, written, as_json=output.json)
-        _sum_up(summary, written, float(task.how["min_support"]), as_json=output.json)
-    if written.counts.failed:
-        raise typer.Exit(3)
-
-
-def _remote(server: Endpoint) -> Engine:
-    from sira_cli.run.endpoint import RemoteCheck
-
-    return RemoteCheck(server)
-
-
-def _server(address: str, model: ModelOptions) -> tuple[Endpoint, Preset]:
-    """Return the server, and the preset with the model's name there."""
-    from sira_cli.run.endpoint import Endpoint
-
-    server = Endpoint(address, model.model)
-    wording = replace(model, model=server.model if model.preset is None else None)
-    preset, _ = choose(wording, DecodingOptions())
-    server.system = preset.prompts.system
-    return server, preset.model_copy(update={"model": server.model})
-
-
-def _check_remote(context: typer.Context, *groups: Any) -> None:
-    """Check that no option is given that is for a model here."""
-    names = [
-        each.name for group in groups for each in fields(group) if each.name not in ("model", "preset", "settings")
-    ]
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            shown = name.replace("_", "-")
-            raise SettingsError(f"--{shown} is for a model that is loaded here: leave it out with --endpoint")
-
-
-def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -> Captions:
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
     from sira_cli.pictures.captions import check_pictures, find_captions
@@ -198,20 +133,74 @@ def _captions(paths: list[str], where: CaptionOptions, selection: PathOptions) -
         exclude=named.exclude or (),
         shard=named.shard,
         limit=named.limit,
-        **asdict(where),
+        **asdict(captions),
     )
     check_pictures(found)
-    return found
+    if output.output is not None:  # a table is made from records next to it
+        written = output.output.resolve(), output.output.resolve().with_suffix(".jsonl")
+        for file in found.files:
+            if file.resolve() in written:
+                raise SettingsError(
+                    f"--output {output.output}: would replace the captions in {file}: give another name"
+                )
+    server, preset = _server(context, endpoint, model, engine)
+    from sira_cli.look.noun_phrases import find_words
+    from sira_cli.look.verify import Verify
+    from sira_cli.pictures.find import Pictures, left_out_message
+    from sira_cli.run.check import Check
+    from sira_cli.run.endpoint import RemoteCheck
+    from sira_cli.run.output import Files, Output
+    from sira_cli.run.run import run
+
+    verify = Verify(look.min_support, find_words(look.objects))
+    note_threshold(verify, preset)
+    pictures = Pictures(found.pictures, found.unread)
+    task = Check.under(preset, verify).about(pictures)
+    files = Files(output.output, overwrite=output.overwrite, retry_errors=output.retry_errors)
+    with Output(task, pictures, files) as kept:
+        if found.unread:
+            note(left_out_message(found.unread))
+        if found.without:
+            note(f"left out: {_number(found.without, 'picture')} without a caption")
+        if found.failed:
+            note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
+        answering = engine_of(model, engine, pictures) if server is None else RemoteCheck(server)
+        summary = Summary()
+        with closing(run(task, pictures, answering, kept, fail_fast=output.fail_fast)) as events:
+            next(events)  # the model is ready
+            with resumable(kept.any, output.overwrite), Progress.shown("captions", kept.counts.total) as progress:
+                for _, record in run_records(events, kept, progress):
+                    summary.add(record)
+                    if output.json:
+                        print(json.dumps(record, ensure_ascii=False), flush=True)
+        summary.show(float(task.how["min_support"]), as_json=output.json)
+        counts = kept.counts
+        if counts.failed:
+            say(f"{counts.failed} of {counts.total} failed" + " (--retry-errors tries them again)" * kept.any)
+        if kept.path is not None:
+            before = f", {counts.ok_before} of them before" if counts.ok_before else ""
+            note(f"{counts.ok + counts.ok_before} checked{before}: {kept.path}")
+    if counts.failed:
+        raise typer.Exit(3)
 
 
-def _check_files(found: Captions, output: Path | None) -> None:
-    """Check that records do not replace captions. A table is made from records next to it."""
-    if output is None:
-        return
-    written = (output.resolve(), output.resolve().with_suffix(".jsonl"))
-    for file in found.files:
-        if file.resolve() in written:
-            raise SettingsError(f"--output {output}: would replace the captions in {file}: give another name")
+def _server(
+    context: typer.Context, address: str | None, model: ModelOptions, engine: EngineOptions
+) -> tuple[Endpoint | None, Preset]:
+    """Return the server, if one is given, and the preset, with the model's name there."""
+    if address is None:
+        return None, choose(model, DecodingOptions())[0]
+    for name in (each.name for group in (model, engine) for each in fields(group)):
+        source = context.get_parameter_source(name)
+        if name not in ("model", "preset", "settings") and source is not None and source.name == "COMMANDLINE":
+            option = name.replace("_", "-")
+            raise SettingsError(f"--{option} is for a model that is loaded here: leave it out with --endpoint")
+    from sira_cli.run.endpoint import Endpoint
+
+    server = Endpoint(address, model.model)
+    preset, _ = choose(replace(model, model=server.model if model.preset is None else None), DecodingOptions())
+    server.system = preset.prompts.system
+    return server, preset.model_copy(update={"model": server.model})
 
 
 @dataclass
@@ -243,71 +232,29 @@ class Summary:
             things = ", ".join(f"{thing} {support:.2f}" for support, thing in below)
             self.doubted.append((below[0][0], record["file_name"], things))
 
-    def lines(self, threshold: float) -> list[str]:
-        """Return the totals."""
-        if not self.captions:
-            return ["no caption was checked"]
+    def show(self, threshold: float, *, as_json: bool) -> None:
+        """Print a table of the captions with an object below the threshold, and the totals (as JSON: on stderr)."""
         below = f"{self.below} of them, in {_number(len(self.doubted), 'caption')}, below {threshold:g}"
         lines = [f"{_number(self.captions, 'caption')}, {_number(self.objects, 'object')}: {below}"]
         if self.unrecognised:
             lines.append(f"{_number(self.unrecognised, 'caption')} with nothing recognised ({MORE_WORDS})")
         if self.without_probabilities:
             lines.append("the server tells no probabilities: support is 1 for yes and 0 for no")
-        return lines
-
-    def print_worst(self) -> None:
-        """Print a table of the captions with an object below the threshold, the least supported first."""
-        from rich.text import Text
-
-        from sira_cli.cli.terminal.output import new_list, table_console
-
-        if not self.doubted:
+        lines = lines if self.captions else ["no caption was checked"]
+        if as_json:
+            note("; ".join(lines))
             return
-        table = new_list("picture", "support", "not supported")
-        for support, name, things in sorted(self.doubted, key=lambda doubted: doubted[0])[:WORST]:
-            table.add_row(Text(name), f"{support:.2f}", Text(things))
-        table_console().print(table)
-        if len(self.doubted) > WORST:
-            print(f"... and {len(self.doubted) - WORST} more")
-        print()
+        if self.doubted:
+            from rich.text import Text
 
+            from sira_cli.cli.terminal.output import new_list, table_console
 
-def _note_left_out(captions: Captions) -> None:
-    """Note pictures and records without a caption, and files that are not read."""
-    if captions.unread:
-        from sira_cli.pictures.find import left_out_message
-
-        note(left_out_message(captions.unread))
-    if captions.without:
-        note(f"left out: {_number(captions.without, 'picture')} without a caption")
-    if captions.failed:
-        note(f"left out: {_number(captions.failed, 'record')} of pictures that failed")
-
-
-def _listen(events: Iterable[Event], written: Output, *, as_json: bool) -> Summary:
-    summary = Summary()
-    with Progress.shown("captions", written.counts.total) as progress:
-        for _, record in run_records(events, written, progress):
-            summary.add(record)
-            if as_json:
-                print(json.dumps(record, ensure_ascii=False), flush=True)
-    return summary
-
-
-def _sum_up(summary: Summary, written: Output, threshold: float, *, as_json: bool) -> None:
-    """Print the table and the totals; with JSON on stdout, the totals go to stderr."""
-    lines, counts = summary.lines(threshold), written.counts
-    if as_json:
-        note("; ".join(lines))
-    else:
-        summary.print_worst()
+            table = new_list("picture", "support", "not supported")
+            for support, name, things in sorted(self.doubted, key=lambda doubted: doubted[0])[:WORST]:
+                table.add_row(Text(name), f"{support:.2f}", Text(things))
+            table_console().print(table)
+            print(f"... and {len(self.doubted) - WORST} more\n" if len(self.doubted) > WORST else "")
         print("\n".join(lines))
-    if counts.failed:
-        again = " (--retry-errors tries them again)" if written.any else ""
-        say(f"{counts.failed} of {counts.total} failed{again}")
-    if written.path is not None:
-        before = f", {counts.ok_before} of them before" if counts.ok_before else ""
-        note(f"{counts.ok + counts.ok_before} checked{before}: {written.path}")
 
 
 def _number(count: int, what: str) -> str:

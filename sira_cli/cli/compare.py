@@ -65,9 +65,9 @@ def _print_pair(pair: Pair) -> None:
 def _print_sums(comparison: Comparison) -> None:
     from sira_cli.cli.terminal.output import new_list, table_console
 
-    a, b = (path.stem for path in comparison.paths)
+    a, b = (file.path.stem for file in comparison.files)
     if a == b:
-        a, b = map(str, comparison.paths)
+        a, b = (str(file.path) for file in comparison.files)
     only_a, only_b = len(comparison.only_a), len(comparison.only_b)
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,

@@ -1,4 +1,4 @@
-"""`sira report`: traces are read with care, and the page says what they say and nothing else."""
+"""`sira report` of traces: the page says what they say and nothing else."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.page import render, to_script
-from sira_cli.analysis.page.traces import HEIGHT, Scale, find_picture, label, token_texts
-from sira_cli.analysis.trace import SCHEMA
+from sira_cli.analysis.page.traces import HEIGHT, Card, Scale, label, token_texts
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.traces import CAPTION, END, failed, looked_at, make_trace, write_traces
+from tests.support.traces import CAPTION, END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
 
 VOID = ("img", "input", "meta", "path")
-HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 class Page(HTMLParser):
@@ -29,12 +27,12 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.html, self.strip, self.text = html, "", ""
         self.elements: list[tuple[str, dict[str, str]]] = []
-        self.strip = ""
-        self.text = ""
         self.data: list[dict] = []
         self._open: list[tuple[str, dict[str, str]]] = []
         self.feed(html)
+        self.tokens = [attrs for tag, attrs in self.elements if tag == "span" and "title" in attrs]
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
@@ -59,13 +57,18 @@ class Page(HTMLParser):
     def count(self, tag, name=None):
         return sum(found == tag and name in (None, *attrs.get("class", "").split()) for found, attrs in self.elements)
 
+    def part(self, pattern: str) -> str:
+        return re.search(pattern, self.html, re.DOTALL)[0]
 
-def html_of(folder: Path, *traces: list[dict], title: str | None = None) -> str:
-    return render(read_traces(write_traces(folder / "trace.jsonl", *traces)), title)
 
+@pytest.fixture
+def page_of(tmp_path):
+    """Makes the page of some traces."""
 
-def page_of(folder: Path, *traces: list[dict], title: str | None = None) -> Page:
-    return Page(html_of(folder, *traces, title=title))
+    def make(*traces: list[dict], title: str | None = None) -> Page:
+        return Page(render(read_traces(write_traces(tmp_path / "trace.jsonl", *traces)), title))
+
+    return make
 
 
 @pytest.fixture
@@ -73,90 +76,68 @@ def one() -> list[dict]:
     return make_trace(text="A cat.")
 
 
-# Tokens as text
-
-
-def tokens_of(folder: Path, text: str) -> list:
-    return list(read_traces(write_traces(folder / "trace.jsonl", make_trace(text=text)))[0].tokens)
-
-
 def test_what_cannot_be_seen_has_a_sign(tmp_path):
-    tokens = tokens_of(tmp_path, "a\n🐈 b\u202ec")
+    def tokens_of(text: str) -> list:
+        return read_traces(write_traces(tmp_path / "trace.jsonl", make_trace(text=text)))[0].tokens
+
+    tokens = tokens_of("a\n🐈 b\u202ec")
     shown = [str(piece) for piece in token_texts(tokens)]
-    assert shown[1] == '<span class="sign" data-sign="↵"></span>\n'
-    assert shown[2] == '<span class="sign">⟨F0⟩</span>'
+    assert shown[1:3] == ['<span class="sign" data-sign="↵"></span>\n', '<span class="sign">⟨F0⟩</span>']
     assert [label(token) for token in tokens[1:6]] == ["↵", "⟨F0⟩", "⟨9F⟩", "⟨90⟩", "⟨88⟩"]
     assert shown[5].startswith("🐈")
     assert shown[6] == ' b<span class="sign" data-sign="⟨U+202E⟩"></span>c'
-    assert label(tokens_of(tmp_path, "ab\u202ecd")[0]) == "ab⟨U+202E⟩cd"
-    assert label(tokens_of(tmp_path, "\0")[0]) == "␀"
+    assert [label(tokens_of(text)[0]) for text in ("ab\u202ecd", "\0")] == ["ab⟨U+202E⟩cd", "␀"]
 
 
-# Doubt
-
-
-def test_every_token_has_the_doubt_of_its_word(tmp_path):
+def test_every_token_has_the_doubt_of_its_word(page_of):
     trace = make_trace(text="There is a bookshelves, and a dog.")
     for word, grounding in zip(trace[-1]["words"], (0.05, 0.05, 0.05, 0.3, 0.05, 0.05, 0.95), strict=True):
         word["grounding"] = grounding
-    page = page_of(tmp_path, trace)
-    marks = [attrs["class"].split()[1] for tag, attrs in page.elements if tag == "span" and "title" in attrs]
+    page = page_of(trace)
+    marks = [attrs["class"].split()[1] for attrs in page.tokens]
     #       There   is      a       booksh ' elves  ,       and     a       dog    .       end
     assert marks == ["pale", "pale", "pale", "g2", "g2", "pale", "pale", "pale", "g0", "pale", "pale"]
     assert (page.data[0]["first"], page.data[0]["tokens"][4]["grounding"]) == (3, 0.3)
 
 
-def test_what_a_second_look_does_not_support_is_marked(tmp_path):
+def test_what_a_second_look_does_not_support_is_marked(page_of):
     """Each mention, over all its tokens; the lowest support first."""
     text = "There is a dog, a bookshelf and a cat. The bookshelf is old."
     trace = looked_at(make_trace(text=text), 0.7, dog=0.7, bookshelf=0.25, cat=0.699)
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(trace[-1])
-    page = page_of(tmp_path, trace)
-    spans = [attrs["class"].split() for tag, attrs in page.elements if tag == "span" and "title" in attrs]
+    page = page_of(trace)
     marked = [
-        f"{token['text']}: {' '.join(mark for mark in marks if mark in ('unsupported', 'begins', 'ends'))}"
-        for token, marks in zip(page.data[0]["tokens"], spans, strict=True)
-        if "unsupported" in marks
+        f"{token['text']}: {' '.join(mark for mark in attrs['class'].split() if mark in ('begins', 'ends'))}"
+        for token, attrs in zip(page.data[0]["tokens"], page.tokens, strict=True)
+        if "unsupported" in attrs["class"]
     ]
-    shelf = [" books: unsupported begins", "helf: unsupported ends"]
-    assert marked == [*shelf, " cat: unsupported begins ends", *shelf]
-    assert [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")] == [
-        (" dog", 0.7)
-    ]
-    html = html_of(tmp_path, trace)
-    section = re.search(r'<section class="things".*?</section>', html, re.DOTALL)[0]
+    shelf = [" books: begins", "helf: ends"]
+    assert marked == [*shelf, " cat: begins ends", *shelf]
+    supported = [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")]
+    assert supported == [(" dog", 0.7)]
+    section = page.part(r'<section class="things".*?</section>')
     assert "Objects not supported: 2 of 3" in section
     assert re.findall(r"<bdi>(.*?)</bdi>", section) == ["bookshelf", "cat", "dog"]
     assert re.findall(r"<td>([\d.]+)</td>", section) == ["0.25", "0.70", "0.70"]
     assert section.count("[not supported]") == 2
 
 
-def test_reasoning_is_folded_and_stays_text(tmp_path, one):
-    assert '<details class="reasoning">' not in html_of(tmp_path, one)
-    one[-1]["reasoning"] = "A <b>cat</b>?"
-    folded = '<summary>Reasoning</summary><p dir="auto">A &lt;b&gt;cat&lt;/b&gt;?</p></details>'
-    assert f'<details class="reasoning">{folded}' in html_of(tmp_path, one)
-
-
-def test_the_words_to_doubt_stand_beside_the_picture(tmp_path):
+def test_the_words_to_doubt_stand_beside_the_picture(page_of):
     trace = make_trace(text="There is a cat, and a dog on a sofa.")
     for word in trace[-1]["words"]:
         word["grounding"] = {"cat,": 0.9, "dog": 0.104, "sofa.": 0.3999}.get(word["word"], 0.0)
-    html = html_of(tmp_path, trace)
-    evidence = re.search(r'<div class="evidence">.*?</section>', html, re.DOTALL)[0]
+    page = page_of(trace)
+    evidence = page.part(r'<div class="evidence">.*?</section>')
     assert "Words to doubt: 2 of 3" in evidence
     assert re.findall(r"<bdi>(.*?)</bdi>", evidence) == ["dog", "sofa", "cat"]
-    shown = re.findall(r'<td data-value="[^"]*">([^<]*)<svg', evidence)
-    assert shown == ["0.10", "0.40", "0.90"]  # a probability has no sign
-    strip = re.search(r'<div class="strip".*?</div>', html, re.DOTALL)[0]
+    # A probability has no sign.
+    assert re.findall(r'<td data-value="[^"]*">([^<]*)<svg', evidence) == ["0.10", "0.40", "0.90"]
+    strip = page.part(r'<div class="strip".*?</div>')
     assert '</span> <span class="tok ' in strip
     # Colour begins where doubt does, as on a terminal and in the server's page.
     coloured = re.findall(r'<span class="tok [^"]*\bg[1-4]\b[^"]*"[^>]*>([^<]*)<', strip)
     assert [word.strip(" .,") for word in coloured] == ["dog", "sofa"]
     assert not re.search(r'<span class="tok [^>]*> ', strip)  # no coloured space at the end of a line
-
-
-# Charts
 
 
 def test_bars_stand_on_zero_and_fill_the_axis(tmp_path, one):
@@ -173,30 +154,27 @@ def test_bars_stand_on_zero_and_fill_the_axis(tmp_path, one):
     assert [scale.level(-delta) for delta in (0.2, 0.3, 1, 2, 9)] == [0, -1, -2, -4, -4]
 
 
-# The page
-
-
-def test_one_trace_can_be_read_without_the_script(tmp_path):
-    page = page_of(tmp_path, make_trace(tracked=("cat", "dog"), file_name="../../photos/cat.png"))
+def test_one_trace_can_be_read_without_the_script(page_of):
+    trace = make_trace(tracked=("cat", "dog"), file_name="../../photos/cat.png")
+    trace[-1]["reasoning"] = "A <b>cat</b>?"
+    page = page_of(trace)
     assert (page.count("article", "trace"), page.count("main", "one")) == (1, 1)
     for text in ("SIRA, K = 14 of 28", "Describe this image in detail.", "Qwen/Qwen2.5-VL-7B-Instruct",
                  "greedy, at most 512 tokens", "the model ended the text", "transformers 5.23.0", "not proof",
-                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5",
+                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5", "A <b>cat</b>?",
                  "Trace of photos/cat.png"):  # fmt: skip
         assert text in page.text
     assert ".." not in page.text  # the way to a picture is not its name
     assert page.strip == CAPTION + END
-    title = next(attrs["title"] for tag, attrs in page.elements if tag == "span" and "title" in attrs)
-    assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", title)
+    assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", page.tokens[0]["title"])
 
 
-def test_the_data_hold_every_candidate_and_the_chosen_one(tmp_path):
+def test_the_data_hold_every_candidate_and_the_chosen_one(page_of):
     trace = make_trace(text="A cat.", top_k=3, tracked=("cat",), forced=True)
     trace[1]["top"] = [row for row in trace[1]["top"] if row["token_id"] != trace[1]["token_id"]]
-    (data,) = page_of(tmp_path, trace).data
+    (data,) = page_of(trace).data
     for token, line in zip(data["tokens"], trace[1:-1], strict=True):
-        rows = {row[0]: row[1:] for row in token["rows"]}
-        assert set(rows) == {row["token"] for row in line["top"]} | {line["token"]}
+        assert {row[0] for row in token["rows"]} == {row["token"] for row in line["top"]} | {line["token"]}
         chosen = token["rows"][token["chosen"]]
         assert chosen[1::3] == [round(line[view]["logit"], 4) for view in ("full", "cf", "contrast")]
         assert chosen[3::3] == [line[view]["rank"] for view in ("full", "cf", "contrast")]
@@ -204,27 +182,22 @@ def test_the_data_hold_every_candidate_and_the_chosen_one(tmp_path):
     assert data["tokens"][0]["chosen"] == len(trace[1]["top"])
 
 
-def test_nothing_is_fetched_and_only_our_style_and_script_run(tmp_path, photos):
-    html = html_of(tmp_path, make_trace(photos["chelsea"]))
-    elements = Page(html).elements
-    (source,) = [value for _, attrs in elements for key, value in attrs.items() if key in ("src", "href")]
+def test_nothing_is_fetched_and_only_our_style_and_script_run(page_of, photos):
+    page = page_of(make_trace(photos["chelsea"]))
+    (source,) = [value for _, attrs in page.elements for key, value in attrs.items() if key in ("src", "href")]
     assert source.startswith("data:image/webp;base64,")
-    assert not re.search(r"https?://|@import|url\(", html)
-    policy = next(attrs["content"] for _, attrs in elements if "http-equiv" in attrs)
+    assert not re.search(r"https?://|@import|url\(", page.html)
+    policy = next(attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs)
     for kind in ("style", "script"):
-        (source,) = re.findall(f"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
+        (source,) = re.findall(f"<{kind}>(.*?)</{kind}>", page.html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
-    assert "style=" not in html
+    assert "style=" not in page.html
     assert "unsafe" not in policy
 
 
-def test_hostile_text_stays_text(tmp_path, one):
-    run = dict.fromkeys(("prompt", "model", "revision", "preset", "method", "file_name", "device"), HOSTILE)
-    trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE,), tracked=(HOSTILE,), **run)
-    trace[-1] |= {"status": "error", "error": HOSTILE, "words": [{**trace[-1]["words"][0], "word": HOSTILE}]}
-    page = page_of(tmp_path, trace, title=HOSTILE)
-    plain = page_of(tmp_path, one)
+def test_hostile_text_stays_text(page_of, one):
+    page, plain = page_of(hostile(), title=HOSTILE), page_of(one)
     assert page.count("img") == plain.count("img") == 0
     assert page.count("script") == plain.count("script")
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
@@ -236,23 +209,22 @@ def test_hostile_text_stays_text(tmp_path, one):
     assert json.loads(escaped) == value
 
 
-def test_several_traces_show_what_differs(tmp_path):
-    page = page_of(tmp_path, make_trace(), make_trace(k=7, seed=1), failed("photo.jpg: no such file"), make_trace()[:9])
+def test_several_traces_show_what_differs(page_of):
+    page = page_of(make_trace(), make_trace(k=7, seed=1), failed("photo.jpg: no such file"), make_trace()[:9])
     assert (page.count("article"), page.count("main", "many")) == (4, 1)
     assert page.count("div", "differs") == 3  # K alone, of the three that have settings
     for text in ("4 traces of cat.png", "Failed.", "photo.jpg: no such file", "Interrupted.", "after 8 tokens"):
         assert text in page.text
 
 
-# The picture
-
-
 def shown(path: Path) -> tuple[str, str, list]:
-    """Name, note and images."""
-    return find_picture(read_traces(path)[0])
+    """Name, note and images of the picture."""
+    (trace,) = read_traces(path)
+    card = Card(trace, Scale.fitted_to([trace]))
+    return card.name, card.note, card.images
 
 
-def test_the_picture_beside_the_trace(tmp_path, photos):
+def test_the_picture_beside_the_trace_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
     (tmp_path / "sub").mkdir()
     photo = tmp_path / "sub" / "photo.jpg"
     photo.write_bytes(photos["astronaut"].read_bytes())
@@ -262,37 +234,27 @@ def test_the_picture_beside_the_trace(tmp_path, photos):
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
     photo.write_bytes(photos["rocket"].read_bytes())  # it is replaced
     assert "not the picture that was traced" in shown(trace)[1]
-    assert "not the picture that was traced" in Page(render(read_traces(trace))).text
     assert shown(trace)[2]
     Image.new("RGB", (3000, 1500), "teal").save(photo)
     assert [image[1:] for image in shown(trace)[2]] == [(640, 320)]
     photo.write_bytes(b"\x89PNG\r\n")
     assert "not a picture" in shown(trace)[1]
-
-
-def test_a_picture_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
     line = make_trace(photos["rocket"], text="A.")
-    trace = write_traces(tmp_path / "trace.jsonl", line)
-    assert shown(trace)[1] == ""
+    assert shown(write_traces(trace, line))[1] == ""
     line[0]["image"]["path"] = ""  # as from stdin
-    write_traces(trace, line)
-    assert shown(trace)[2] == []
+    assert not shown(write_traces(trace, line))[2]
     monkeypatch.chdir(photos["rocket"].parent)
     assert shown(trace)[2]
 
 
 @pytest.mark.parametrize("file_name", ["cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])
-def test_a_missing_picture_has_a_place(tmp_path, file_name):
+def test_a_missing_picture_has_a_place(page_of, tmp_path, file_name):
     """Also one in an object store: nothing is fetched."""
-    trace = make_trace(text="A.", file_name=file_name)
-    page = page_of(tmp_path, trace)
+    page = page_of(make_trace(text="A.", file_name=file_name))
     assert page.count("img") == 0
     assert re.search(r"Picture missing\s+640 . 480", page.text)
     name, note, images = shown(tmp_path / "trace.jsonl")
     assert (name.isprintable(), "not found" in note, images) == (True, True, [])
-
-
-# The command
 
 
 def test_the_command_writes_a_page_and_a_folder_stands_for_its_traces(sira, tmp_path, one):

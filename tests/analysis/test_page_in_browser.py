@@ -11,10 +11,10 @@ import pytest
 from sira_cli.analysis.page import render
 from sira_cli.analysis.trace.read import read_traces
 from tests.support.browser import Browser, accessible, contrasts, violations, without_axe
-from tests.support.traces import CAPTION, failed, looked_at, make_trace, write_traces
+from tests.support.traces import CAPTION, HOSTILE, failed, hostile, looked_at, make_trace, write_traces
 
 MINUS = "\N{MINUS SIGN}"
-HOSTILE = "</script><img src=x onerror=alert(1)>"
+OPEN = "document.querySelectorAll('details').forEach(details => details.open = true)"
 
 
 @pytest.fixture
@@ -34,17 +34,6 @@ def numbers(browser: Browser) -> list[str]:
     return browser.run("return [...document.querySelectorAll('.chosen .number')].map(cell => cell.textContent)")
 
 
-def all_accessible(browser: Browser) -> list[tuple[str, str | None]]:
-    """Role and name of all that a screen reader is told, once the footer is there: without scripts the
-    driver cannot tell when a page is loaded, and the tree grows as it is parsed."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = accessible(browser)
-        if any(role == "contentinfo" for role, _ in found):
-            return found
-    raise AssertionError("no footer within a minute")
-
-
 @pytest.mark.smoke
 def test_the_page_asks_the_network_for_nothing(show, browser, photos):
     page = show(make_trace(photos["chelsea"]), make_trace(photos["rocket"], k=7))
@@ -57,13 +46,7 @@ def test_keys_walk_through_the_text_and_the_panel_follows(show, browser):
     trace = make_trace(tracked=("cat", "dog"))
     show(trace)
     browser.click(".strip .tok:nth-child(4)")
-    for keys, step in [
-        (("Right",), 4),
-        (("Right", "Right", "Left"), 5),
-        (("Home",), 0),
-        (("Left",), 0),
-        (("End",), 89),
-    ]:
+    for keys, step in {("Right",): 4, ("Right", "Right", "Left"): 5, ("Home",): 0, ("Left",): 0, ("End",): 89}.items():
         browser.press(*keys)
         assert browser.text(".where") == f"Token {step + 1} of 90"
         focused = "return [...document.querySelector('.strip').children].indexOf(document.activeElement)"
@@ -93,7 +76,7 @@ def test_nothing_is_wider_than_the_page(show, browser, photos, media, scheme, wi
     browser.devtools("Emulation.setEmulatedMedia", media=media, features=features)
     browser.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     show(*[long] * count, title="t" * 200)
-    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    browser.run(OPEN)
     browser.run("document.querySelector('.strip .tok:nth-child(3)').click()")
     assert browser.run("return document.documentElement.scrollWidth") <= width
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
@@ -111,7 +94,7 @@ def test_all_text_can_be_read(show, browser, scheme):
     trace = looked_at(trace, **{word: 0.1 for word in deltas if word[0] == "a"})
     browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     show(trace, failed("x.jpg: no such file"))
-    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    browser.run(OPEN)
     degrees = "return [...new Set([...document.querySelectorAll('.strip .tok')].flatMap(one => [...one.classList]))]"
     expected = {*(f"g{degree}" for degree in range(5)), *(f"d{level}" for level in range(-4, 5)), "unsupported"}
     assert expected <= {*browser.run(degrees)}
@@ -125,9 +108,7 @@ def test_all_text_can_be_read(show, browser, scheme):
 
 @pytest.mark.smoke
 def test_hostile_text_stays_text(show, browser):
-    run = dict.fromkeys(("prompt", "model", "preset", "method", "file_name", "device"), HOSTILE)
-    trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE, f" {HOSTILE}"), tracked=(HOSTILE,), **run)
-    trace[-1] |= {"status": "error", "error": HOSTILE}
+    trace = hostile()
     show(trace, title=HOSTILE)
     for _ in range(len(trace) - 2):
         browser.click(".turn [data-turn='1']")
@@ -143,7 +124,7 @@ def test_hostile_text_stays_text(show, browser):
 def test_axe_finds_nothing(show, browser, photos):
     trace = make_trace(photos["chelsea"], text="A cat\nsits.", tracked=("cat",))
     show(looked_at(trace, cat=0.1), failed("x.jpg: no such file"))
-    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    browser.run(OPEN)
     assert violations(browser) == []
 
 
@@ -151,7 +132,10 @@ def test_without_scripts_all_but_the_panel_is_there(show, browser, photos):
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         show(make_trace(photos["chelsea"], text="A cat."))
-        found = all_accessible(browser)
+        deadline, found = time.monotonic() + 60, [("", "")]
+        while not any(role == "contentinfo" for role, _ in found):  # the driver cannot tell when the page is loaded
+            assert time.monotonic() < deadline
+            found = accessible(browser)
     finally:
         browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
     assert ("image", "chelsea.jpg") in found

@@ -12,7 +12,6 @@ import pytest
 from pyarrow import parquet
 
 from sira_cli import load
-from sira_cli.analysis.check import check_captions
 from sira_cli.cli.check import Summary
 from sira_cli.cli.terminal.output import MORE_WORDS
 from sira_cli.demo.questions import held_out
@@ -20,7 +19,7 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
 from sira_cli.pictures.captions import find_captions
-from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check
+from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check, check_captions
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.on_ray import Captioner, Work
 from tests.support.shards import write_tar

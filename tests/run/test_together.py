@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 from pyarrow import parquet
 
 from sira_cli import load
-from sira_cli.analysis.trace import SCHEMA
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.selection import listed_pictures
 from sira_cli.pictures.sources import as_picture
@@ -23,6 +22,7 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.shards import EXAMPLES, write_tar
+from tests.support.traces import SCHEMA
 
 QUESTION = "Is there a dog in the image?"
 TOKENS = 12

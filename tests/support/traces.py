@@ -11,7 +11,9 @@ import numpy as np
 
 from sira_cli.pictures.opening import picture_size
 
+SCHEMA = Path(__file__).parents[2] / "sira_cli/analysis/trace/trace.schema.json"
 END = "<|im_end|>"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
 CAPTION = (
     "The image shows a tabby cat lying on a soft grey blanket beside a window. Its green eyes are half closed, and "
     "its white whiskers catch the afternoon light. Behind the cat there is a wooden bookshelf with several books, a "
@@ -123,6 +125,14 @@ def failed(error: str) -> list[dict]:
             "tracked": [],
         }
     ]
+
+
+def hostile() -> list[dict]:
+    """A failed trace with a script in all its texts."""
+    run = dict.fromkeys(("prompt", "model", "revision", "preset", "method", "file_name", "device"), HOSTILE)
+    trace = make_trace(text=f"A cat {HOSTILE}", others=(HOSTILE, f" {HOSTILE}"), tracked=(HOSTILE,), **run)
+    trace[-1] |= {"status": "error", "error": HOSTILE, "words": [{**trace[-1]["words"][0], "word": HOSTILE}]}
+    return trace
 
 
 def _tokenize(text: str) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +63,17 @@ def make_page(
         SettingsError: an argument does not fit the files.
     """
     paths = [Path(file) for file in files]
-    if not any(map(_holds_records, paths)):
-        if other is not None or limit is not None:
-            raise SettingsError(f"{one_line(str(paths[0]))}: `with` and `limit` are for records, not for traces")
-        traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
-        return Page(render(traces, title), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
-    if len(paths) > 1:
-        raise SettingsError(f"{one_line(str(paths[0]))} and {len(paths) - 1} more: expected one file of records")
-    gallery, shows, notes = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
+    first = one_line(str(paths[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+        if not any(map(_holds_records, paths)):
+            if other is not None or limit is not None:
+                raise SettingsError(f"{first}: `with` and `limit` are for records, not for traces")
+            traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
+            return Page(render(traces, title), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
+        if len(paths) > 1:
+            raise SettingsError(f"{first} and {len(paths) - 1} more: expected one file of records")
+        gallery, shows, notes = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
     return Page(_html("gallery", title=title or paths[0].name, **gallery), shows, notes)
 
 
@@ -106,7 +111,8 @@ def _html(name: str, **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"json": to_script, "plain": _plain, "signed": _signed, "bare": bare, "doubt": doubt}
+    numbers = {"plain": partial(_number, form="z.2f"), "signed": partial(_number, form="+z.2f")}
+    environment.filters |= {"json": to_script, "bare": bare, "doubt": doubt, **numbers}
     style, script = shared_style() + _read("style.css"), _read(f"{name}.js") + element_script()
     own = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script))
     # Safe with any content: nothing is fetched, and only our own style and script are applied.
@@ -140,9 +146,5 @@ def to_script(value: Any) -> Markup:
     return Markup(text.translate(_ESCAPED))
 
 
-def _plain(value: float) -> str:
-    return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _signed(value: float) -> str:
-    return f"{value:+z.2f}".replace("-", "\N{MINUS SIGN}")
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}".replace("-", "\N{MINUS SIGN}")

@@ -6,24 +6,23 @@ import hashlib
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sira_cli.analysis.compare import differences, paired
-from sira_cli.analysis.page.traces import embedded
-from sira_cli.analysis.record_file import WITH_CHECKS, Record, RecordFile, name_of
-from sira_cli.errors import DataError, PictureError
+from sira_cli.analysis.compare import differences
+from sira_cli.analysis.page.embedding import find_picture
+from sira_cli.analysis.record_file import Record, RecordFile, name_of
+from sira_cli.errors import DataError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.opening import decode_picture
-from sira_cli.pictures.sources import recorded
 
 # Longest side of the pictures, by the number of records: 15 MB for 500 photographs, 40 MB for 3,000, 45 MB for 10,000.
 _SIDES = ((500, 640), (3_000, 320), (math.inf, 160))
 _NUMBER = re.compile(r"#\d+$")  # of a text about a picture that has several
+_CHANGED = "The picture was replaced or changed since (its sha256 differs)."
+_MISSING = "The picture was not found: put it where the record says, and make the page again."
 
 Entry = dict[str, Any]  # a record, ready for the page's script
 
@@ -35,45 +34,45 @@ def gallery_of(
 
     For arguments and errors see `make_page`. `place`, by which corrections are kept, stands for the file's path.
     """
-    file, names, partners, only_other = RecordFile(path, WITH_CHECKS), (path.name, ""), list[Record | None](), 0
+    file, names, only_other = RecordFile(path, checks=True), (path.name, ""), list[int]()
+    pairs: list[tuple[Record, Record | None]] = []
     if other is None:
-        numbers = file.newest("name")[1]
+        pairs = [(file[start], None) for start in file.newest().values()]
     else:
-        second = RecordFile(other, WITH_CHECKS)
-        numbers, found, rest = paired(file, second)
-        partners, only_other = [second[number] if number >= 0 else None for number in found.tolist()], len(rest)
+        second = RecordFile(other, checks=True)
+        places, only_other = file.paired(second)
+        pairs = [(file[start], None if partner is None else second[partner]) for start, partner in places]
         methods = str(file[0]["method"]), str(second[0]["method"])
         names = methods if methods[0] != methods[1] else (path.name, other.name)
-    records = [file[number] for number in numbers.tolist()]
     entries = []
-    for number, record in enumerate(records):
+    for record, partner in pairs:
         try:
-            entries.append(_entry(record) if other is None else _compared(record, partners[number]))
+            entries.append(_entry(record) if other is None else _compared(record, partner))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = one_line(str(record["file_name"]))
             raise DataError(f"{path}: the record of {name} is not as sira writes it: {error!r}") from error
     prompts = {entry["prompt"] for entry in entries}
     if len(prompts) == 1:
         entries = [entry | {"prompt": ""} for entry in entries]
-    looks = {record["verify"]["min_support"] for record in records if _objects(record)}
+    looks = {record["verify"]["min_support"] for record, _ in pairs if _objects(record)}
     supports = [entry["support"] for entry in entries]
     doubtful = sorted(range(len(entries)), key=lambda number: (supports[number] is None, supports[number] or 0.0))
     chosen = sorted(doubtful[:limit])
-    pictures = _pictures([records[number] for number in chosen], path.parent, on_picture)
+    pictures = _pictures([pairs[number][0] for number in chosen], path.parent, on_picture)
     entries = [entries[number] | {"note": note} for number, (_, note) in zip(chosen, pictures, strict=True)]
-    most = f", the most doubtful of {len(records):,}" if len(chosen) < len(records) else ""
+    most = f", the most doubtful of {len(pairs):,}" if len(chosen) < len(pairs) else ""
     missing = sum(not uris for uris, _ in pictures)
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     gallery = {
         "content": {"place": place, "names": names, "entries": entries},
         "names": names,
         "pictures": [uris for uris, _ in pictures],
-        "about": _about(records[0], prompts),
+        "about": _about(pairs[0][0], prompts),
         "score": "support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
         "thresholds": " or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
     }
     notes = [f"without their picture: {missing:,} (the cards say why)"] if missing else []
-    notes += [f"left out: {only_other:,} that only the other run has"] if only_other else []
+    notes += [f"left out: {len(only_other):,} that only the other run has"] if only_other else []
     return gallery, f"{len(chosen):,} record{'s' * (len(chosen) != 1)}{most}", tuple(notes)
 
 
@@ -139,29 +138,19 @@ def _about(record: Record, prompts: set[str]) -> str:
 
 def _pictures(records: Sequence[Record], folder: Path, on_picture: Callable[[int, int], None]) -> list[tuple[str, str]]:
     """Return the `data:` URIs of each record's picture, and a note about it."""
-    side = next(side for most, side in _SIDES if len(records) <= most)
-    pool, found = ThreadPoolExecutor(os.cpu_count(), "sira-picture"), list[tuple[str, str]]()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-        try:
-            for each in pool.map(lambda record: _picture(record, folder, side), records):
-                found.append(each)
-                on_picture(len(found), len(records))
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return found
+    side, found = next(side for most, side in _SIDES if len(records) <= most), list[tuple[str, str]]()
 
+    def shown(record: Record) -> tuple[str, str]:
+        name = str(record["file_name"])
+        places = ((name, folder), (_NUMBER.sub("", name), folder))
+        images, note = find_picture(places, str(record["image_sha256"]), _CHANGED, _MISSING, side)
+        return " ".join(uri for uri, *_ in images), note
 
-def _picture(record: Record, folder: Path, side: int) -> tuple[str, str]:
-    name, sha256 = str(record["file_name"]), str(record["image_sha256"])
-    names = dict.fromkeys((name, _NUMBER.sub("", name)))
-    picture = next((one for one in (recorded(each, folder) for each in names) if one.is_here()), None)
-    if picture is None:  # nothing is fetched for a page
-        return "", "The picture was not found: put it where the record says, and make the page again."
+    pool = ThreadPoolExecutor(os.cpu_count(), "sira-picture")
     try:
-        data = picture.read()
-        images = [embedded(decode_picture(shown, part, side)[0], side) for shown, part in picture.files(data)]
-        changed = "The picture was replaced or changed since (its sha256 differs)."
-        return " ".join(uri for uri, *_ in images), changed if sha256 and picture.digest(data) != sha256 else ""
-    except PictureError as error:
-        return "", str(error)
+        for each in pool.map(shown, records):
+            found.append(each)
+            on_picture(len(found), len(records))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
-import io
 import math
 import re
 import unicodedata
@@ -14,17 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
-from PIL import Image
 
+from sira_cli.analysis.page.embedding import Embedded, find_picture
 from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedText, TracedWord
-from sira_cli.errors import PictureError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.pictures.names import one_line
-from sira_cli.pictures.sources import recorded
 
 HEIGHT = 100  # of a chart's view box
 LEAST_STEPS = 24  # a short text has no bars as wide as a hand
-LONGEST_SIDE = 640  # of an embedded picture, in pixels
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _FINISH = {
     "stop": "the model ended the text",
@@ -34,11 +29,10 @@ _FINISH = {
 }
 _UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
 _CHANGED = "This is not the picture that was traced: the file was replaced or changed since (its sha256 differs)."
+_MISSING = "not found; put it next to the trace and make the page again"
 # Line breaks, non-characters, and marks that would turn the direction of the following tokens.
 _CONTROL = re.compile("([\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
 _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵", "\u2029": "¶"}
-
-Embedded = tuple[str, int, int]  # a picture as a `data:` URI, its width and height
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,10 @@ class Scale:
         """Fit the axes to all values; colours saturate at the 95th percentile of |Δ|, but not below 1."""
         tokens = [token for trace in traces for token in trace.tokens]
         sizes = sorted(abs(token.delta) for token in tokens if not token.special)
-        return cls(
-            colour=_round_up(max([1.0, *sizes[: math.ceil(0.95 * len(sizes))]])),
+        strong = max([1.0, *sizes[: math.ceil(0.95 * len(sizes))]])
+        power = 10.0 ** math.floor(math.log10(strong))
+        return cls(  # rounded up to a number that is easy to read
+            colour=next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= strong),
             low=min([0.0, *(token.delta for token in tokens)]),
             high=max([0.0, *(token.delta for token in tokens)]),
             kl=max([0.0, *(token.kl for token in tokens)]),
@@ -73,25 +69,18 @@ class Scale:
         def height(delta: float) -> float:
             return HEIGHT * (self.high - delta) / (self.high - self.low or 1.0)
 
+        def bars(base: float, top: Callable[[Token], float]) -> str:
+            ends = [(token.step, round(top(token), 2)) for token in tokens]
+            return "".join(f"M{step}.1 {base:g}V{end:g}h.8V{base:g}z" for step, end in ends if end != base)
+
         zero = round(height(0.0), 2)
         return {
             "steps": max(LEAST_STEPS, len(tokens)),
             "zero": zero,
-            "above": _bars(tokens, zero, lambda token: height(max(token.delta, 0.0))),
-            "below": _bars(tokens, zero, lambda token: height(min(token.delta, 0.0))),
-            "kl": _bars(tokens, HEIGHT, lambda token: HEIGHT * (1 - token.kl / (self.kl or 1.0))),
+            "above": bars(zero, lambda token: height(max(token.delta, 0.0))),
+            "below": bars(zero, lambda token: height(min(token.delta, 0.0))),
+            "kl": bars(HEIGHT, lambda token: HEIGHT * (1 - token.kl / (self.kl or 1.0))),
         }
-
-
-def _bars(tokens: Sequence[Token], base: float, top: Callable[[Token], float]) -> str:
-    ends = [(token.step, round(top(token), 2)) for token in tokens]
-    return "".join(f"M{step}.1 {base:g}V{end:g}h.8V{base:g}z" for step, end in ends if end != base)
-
-
-def _round_up(value: float) -> float:
-    """Round up to a number that is easy to read."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
 
 
 class Thing(NamedTuple):
@@ -106,27 +95,29 @@ class Card:
     """A trace on the page.
 
     Attributes:
-        name, note, images: of the picture, as in `find_picture`.
+        name, note, images: the picture's name in one line, a remark about it, and the pictures to embed.
         words: positions in the text of words that can be true or false of the picture, the least grounded first.
         things: objects in the text with their support by a second look, the least supported first; None without one.
         pieces: for each token, the white space before it, its HTML, its CSS classes, and its numbers in a line.
         data: for the script, which fills the panel, beginning with the least grounded token.
     """
 
+    name, note, heading, subject = "", "the run failed before it opened a picture", "Failed at the start", ""
+    images: Sequence[Embedded] = ()
+
     def __init__(self, trace: TracedText, scale: Scale) -> None:
-        """Prepare a trace; this looks for its picture."""
+        """Prepare a trace; this looks for its picture next to the trace, in the current folder, and where it was."""
         run, end, tokens = trace.run, trace.end, trace.tokens
-        self.trace, self.settings = trace, _settings(trace)
-        self.name, self.note, self.images = find_picture(trace)
-        self.heading, self.subject = "Failed at the start", ""
+        self.trace, self.settings, self.chart = trace, _settings(trace), scale.chart(tokens)
+        self.source = f"{one_line(str(trace.path))}, line {trace.line}"
         if run is not None:
+            places = ((run.file_name, trace.path.parent), (run.file_name, Path()), (run.image.path, Path()))
+            self.images, self.note = find_picture(places, run.image.sha256, _CHANGED, _MISSING)
+            self.name = _UPWARDS.sub("", one_line(run.file_name or run.image.path or "stdin"))
             method = "SIRA" if run.method == "sira" else run.method
             self.heading = f"{method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
             self.subject = f"{self.name} · {run.preset or run.model}"
-        self.source = f"{one_line(str(trace.path))}, line {trace.line}"
-        self.chart = scale.chart(tokens)
-        words = [(position, word) for position, word in enumerate(end.words if end else ())]
-        telling = (each for each in words if says_something(each[1].word))
+        telling = [each for each in enumerate(end.words if end else ()) if says_something(each[1].word)]
         self.words: list[tuple[int, TracedWord]] = sorted(telling, key=lambda each: each[1].grounding)
         self.doubted = sum(word.grounding < DOUBTED for _, word in self.words)
         self.things = _things(trace)
@@ -148,7 +139,12 @@ class Card:
             if thing and thing.degree:  # brackets enclose what a second look does not support
                 marks += " unsupported" + " begins" * begins + " ends" * ends
             text = html.lstrip(" ") or html
-            self.pieces.append((" " * (len(html) - len(text)), text, marks, _about(token)))
+            about = (
+                f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF "
+                f"{token.cf.logit:.2f}), rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} "
+                f"contrast, KL {token.kl:.3f}"
+            )
+            self.pieces.append((" " * (len(html) - len(text)), text, marks, about))
             rows.append(_row_of(token, grounding, thing))
         known = [(grounding, step) for step, grounding in enumerate(groundings) if grounding is not None]
         self.data = {"first": min(known)[1] if known else 0, "tokens": rows}
@@ -190,14 +186,6 @@ def _things(trace: TracedText) -> list[Thing] | None:
             steps += [(own[0], own[-1] + 1)] if own else []
         things.append(Thing(claim, doubt(claim.support, end.verify.min_support), steps))
     return sorted(things, key=lambda thing: thing.claim.support)
-
-
-def _about(token: Token) -> str:
-    """Return a token's numbers in one line."""
-    return (
-        f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF {token.cf.logit:.2f}), "
-        f"rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} contrast, KL {token.kl:.3f}"
-    )
 
 
 def _settings(trace: TracedText) -> dict[str, str]:
@@ -307,38 +295,3 @@ def _with_signs(text: str) -> Markup:
             html += Markup('<span class="sign" data-sign="{}"></span>').format(_visible(part))
             html += part if part in "\n\t" else ""
     return html
-
-
-def find_picture(trace: TracedText) -> tuple[str, str, list[Embedded]]:
-    """Look for the picture next to the trace, in the current folder, where it was; prefer the traced one.
-
-    The result is its name in one line, a remark about it, and the pictures to embed.
-    """
-    if trace.run is None:
-        return "", "the run failed before it opened a picture", []
-    image, file_name = trace.run.image, trace.run.file_name
-    name = _UPWARDS.sub("", one_line(file_name or image.path or "stdin"))
-    problem, replaced = "", None
-    for place, folder in dict.fromkeys(((file_name, trace.path.parent), (file_name, Path()), (image.path, Path()))):
-        if not place or not (picture := recorded(place, folder)).is_here():  # nothing is fetched for a page
-            continue
-        try:
-            opened = picture.open()
-        except PictureError as error:
-            problem = problem or str(error)
-            continue
-        if opened.sha256 == image.sha256:
-            return name, "", [embedded(image) for image in opened.images]
-        replaced = replaced or opened
-    if replaced is not None:
-        return name, _CHANGED, [embedded(image) for image in replaced.images]
-    return name, problem or "not found; put it next to the trace and make the page again", []
-
-
-def embedded(image: Image.Image, side: int = LONGEST_SIDE) -> Embedded:
-    """Return a picture for the page, with its longest side reduced to `side` pixels."""
-    image = image.copy()
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    image.save(data, "WEBP", quality=80, method=2)  # of JPEG's size 60 %; a better method takes twice as long for 4 %
-    return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), *image.size

@@ -1,11 +1,7 @@
-"""Traces read from files: the JSON lines of `trace.schema.json` become frozen dataclasses.
-
-Only the keys that readers use are named here and checked; other keys of the schema are ignored.
-"""
+"""Traces read from files: keys of `trace.schema.json` that readers use become checked, frozen dataclasses."""
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -221,50 +217,42 @@ def read_traces(path: Path) -> list[TracedText]:
     """
     name, traces = one_line(str(path)), list[TracedText]()
     begin, run, tokens = 0, None, list[Token]()
+
+    def check(fits: bool, problem: str) -> None:
+        if not fits:
+            raise BadTraceError(f"{name}, line {number}: {problem}; {_HINT}")
+
     try:
-        lines = io.BytesIO(path.read_bytes())
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise BadTraceError(f"{name}: cannot be read: {error.strerror}") from None
     for number, data in enumerate(lines, start=1):
         if not data.strip():
             continue
-        where = f"{name}, line {number}"
-        line = _line(where, data, cut=run is not None and not data.endswith(b"\n"))
+        try:
+            line = _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            if first["type"] == "json_invalid":
+                check(run is not None and not data.endswith(b"\n"), f"is not JSON ({first['ctx']['error']})")
+                break  # cut off
+            kind, *field = first["loc"] or ("",)
+            check(False, f"{'.'.join(map(str, field))} of the {kind} line: " * bool(field) + first["msg"])
         if isinstance(line, Token):
-            missing = f"step {line.step}, expected step {len(tokens)}: lines are missing or mixed"
-            _check(where, run is not None, "a token line before any run line")
-            _check(where, line.step == len(tokens), missing)
+            check(run is not None, "a token line before any run line")
+            expected = len(tokens)
+            check(line.step == expected, f"step {line.step}, expected step {expected}: lines are missing or mixed")
             tokens.append(line)
         elif isinstance(line, End):
-            _check(where, run is not None or line.status == "error", "an end line before any run line")
+            check(run is not None or line.status == "error", "an end line before any run line")
             last = max([word.steps[1] for word in line.words] + [use.step + 1 for use in line.tracked], default=0)
-            _check(where, last <= len(tokens), f"words up to step {last - 1}, but there are {len(tokens)} tokens")
+            check(last <= len(tokens), f"words up to step {last - 1}, but there are {len(tokens)} tokens")
             traces.append(TracedText(path, begin if run else number, run, tokens, line))
             run, tokens = None, []
-        elif line is not None:
-            if run is not None:
-                traces.append(TracedText(path, begin, run, tokens, None))
+        else:
+            traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
             begin, run, tokens = number, line, []
-    if run is not None:
-        traces.append(TracedText(path, begin, run, tokens, None))
+    traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
     if not traces:
         raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
     return traces
-
-
-def _line(where: str, data: bytes, *, cut: bool) -> Run | Token | End | None:
-    try:
-        return _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            _check(where, cut, f"is not JSON ({first['ctx']['error']})")
-            return None
-        kind, *field = first["loc"] or ("",)
-        what = f"{'.'.join(map(str, field))} of the {kind} line: " if field else ""
-        raise BadTraceError(f"{where}: {what}{first['msg']}; {_HINT}") from None
-
-
-def _check(where: str, fits: bool, problem: str) -> None:
-    if not fits:
-        raise BadTraceError(f"{where}: {problem}; {_HINT}")

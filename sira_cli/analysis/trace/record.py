@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import transformers
+from PIL.Image import Image
 from torch import Tensor
 
 from sira_cli._version import __version__
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
 
+Keep = Callable[[int, Tensor], None]  # takes a token and its logits `[3, V]`
 _HEADER = 512  # bytes reserved for that of a safetensors file, which allows spaces after the JSON
 
 
@@ -65,17 +67,10 @@ class Recorder:
     """Makes the lines of one trace."""
 
     def __init__(
-        self,
-        task: TraceSettings,
-        lvlm: LoadedModel,
-        item: Item[list[Line]],
-        shown: Shown,
-        keep: Callable[[int, Tensor], None] | None,
+        self, task: TraceSettings, lvlm: LoadedModel, item: Item[list[Line]], shown: Shown, keep: Keep | None
     ) -> None:
         self._task, self._lvlm, self._item, self._shown, self._keep = task, lvlm, item, shown, keep
         self._tracked = task.tracked(lvlm)
-        self._tokens: list[int] = []
-        self._logprobs: list[dict[str, float]] = []  # one per chosen token
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=task.forced)
         self._lines: list[Line] = []
 
@@ -90,12 +85,7 @@ class Recorder:
                 "schema": "sira.trace/1",
                 "task": "caption" if task.question is None else "ask",
                 "file_name": item.name,
-                "image": {
-                    "path": item.picture.address,
-                    "sha256": item.sha256,
-                    "width": first.width,
-                    "height": first.height,
-                },
+                "image": {"path": item.picture.address, "sha256": item.sha256, **_size(first)},
                 **({"images": self._images(image)} if more else {}),
                 "prompt": item.prompt,
                 **task.later(),
@@ -113,7 +103,7 @@ class Recorder:
                 "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
                 "prompt_tokens": int(live.sum()),
                 "image_tokens": int(image.sum()),
-                "image_positions": _runs(image),
+                "image_positions": _runs(image.nonzero().flatten()),
                 "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
                 "device": lvlm.device,
                 "dtype": lvlm.dtype,
@@ -130,14 +120,12 @@ class Recorder:
         lvlm, pictures = self._lvlm, pictures_of(self._shown)
         with lvlm.vocabulary.lock:
             alone = [lvlm.chat_inputs([picture], [self._item.prompt])["input_ids"] for picture in pictures]
-        counts = [int(lvlm.find_image(ids).sum()) for ids in alone]
-        sizes = [{"width": picture.width, "height": picture.height} for picture in pictures]
-        if sum(counts) != int(image.sum()):
+        counts, positions = [int(lvlm.find_image(ids).sum()) for ids in alone], image.nonzero().flatten()
+        sizes = [_size(picture) for picture in pictures]
+        if sum(counts) != len(positions):
             return sizes
-        owner = image.cumsum(dim=0) - 1  # [S] how many image tokens come before
-        ends = torch.tensor(counts).cumsum(dim=0).tolist()
-        own = [image & (end - count <= owner) & (owner < end) for count, end in zip(counts, ends, strict=True)]
-        return [{**size, "image_positions": _runs(each)} for size, each in zip(sizes, own, strict=True)]
+        own = map(_runs, positions.split_with_sizes(counts))
+        return [{**size, "image_positions": runs} for size, runs in zip(sizes, own, strict=True)]
 
     def add(self, token: int, step: Step) -> None:
         """Add the line of a token, from the logits `[1, V]` that decided it."""
@@ -151,7 +139,7 @@ class Recorder:
         self._lines.append(
             {
                 "type": "token",
-                "step": len(self._tokens),
+                "step": len(self._lines) - 1,
                 **chosen,
                 "special": self._lvlm.vocabulary.is_special(token),
                 "delta": chosen["full"]["logit"] - chosen["cf"]["logit"],
@@ -160,9 +148,7 @@ class Recorder:
                 "tracked": [{"word": word, **row} for word, row in tracked],
             }
         )
-        self._tokens.append(token)
         self._scores.add([token], step)
-        self._logprobs.append({view: chosen[view]["logprob"] for view in VIEWS})
         if self._keep is not None:
             self._keep(token, logits)
 
@@ -183,9 +169,16 @@ class Recorder:
 
     def end(self) -> list[Line]:
         """Add the last line, and return all."""
-        task, lvlm = self._task, self._lvlm
-        parsed, ended = lvlm.parser.parse(self._tokens, at_once=task.forced), lvlm.answer_of(self._tokens)
-        error, looked = "" if task.forced else ended.error, {}
+        task, lvlm, lines = self._task, self._lvlm, self._lines[1:]
+        tokens = [line["token_id"] for line in lines]
+        parsed, ended = lvlm.parser.parse(tokens, at_once=task.forced), lvlm.answer_of(tokens)
+        error, looked, uses = "" if task.forced else ended.error, {}, list[Line]()
+        for word, ids in self._tracked.items():  # where the text continues with all tokens of a tracked word
+            for step in range(len(tokens) - len(ids) + 1):
+                if tokens[step : step + len(ids)] == ids:
+                    own = lines[step : step + len(ids)]
+                    uses.append({"word": word, "step": step})
+                    uses[-1] |= {view: sum(line[view]["logprob"] for line in own) for view in VIEWS}
         if task.verify is not None:
             objects = SecondLook(lvlm, task.verify).check(self._shown, parsed.text).objects
             looked = {"objects": [claim.to_json() for claim in objects], "verify": task.verify.settings(lvlm.preset)}
@@ -196,23 +189,19 @@ class Recorder:
                 "error": f"{self._item.name}: {error}" if error else "",
                 "text": parsed.text,
                 "finish_reason": "forced" if task.forced else ended.finish_reason,
-                "output_tokens": len(self._tokens),
+                "output_tokens": len(tokens),
                 "duration_ms": 0.0,
-                "words": self._scores.words(0, len(self._tokens)),
-                "tracked": list(self._uses()),
+                "words": self._scores.words(0, len(tokens)),
+                "tracked": uses,
                 **({"reasoning": parsed.reasoning} if parsed.reasoning else {}),
                 **looked,
             }
         )
         return self._lines
 
-    def _uses(self) -> Iterator[Line]:
-        """Yield the places where the text continues with all tokens of a tracked word."""
-        for word, ids in self._tracked.items():
-            for step in range(len(self._tokens) - len(ids) + 1):
-                if self._tokens[step : step + len(ids)] == ids:
-                    logprobs = self._logprobs[step : step + len(ids)]
-                    yield {"word": word, "step": step, **{view: sum(each[view] for each in logprobs) for view in VIEWS}}
+
+def _size(picture: Image) -> Line:
+    return {"width": picture.width, "height": picture.height}
 
 
 def _finite(value: float) -> float:
@@ -220,15 +209,19 @@ def _finite(value: float) -> float:
     return max(value, torch.finfo(torch.float32).min)
 
 
-def _runs(image: Tensor) -> list[list[int]]:
-    """Return `[first, last + 1]` of each run of True: `[S]` bool."""
-    edges = torch.diff(image.int(), prepend=image.new_zeros(1).int(), append=image.new_zeros(1).int())
-    firsts, lasts = (edges == 1).nonzero().flatten(), (edges == -1).nonzero().flatten()
-    return torch.stack([firsts, lasts], dim=1).tolist()
+def _runs(positions: Tensor) -> list[list[int]]:
+    """Return `[first, last + 1]` of each run of consecutive numbers: `[N]`, in order."""
+    runs: list[list[int]] = []
+    for position in positions.tolist():
+        if runs and runs[-1][1] == position:
+            runs[-1][1] += 1
+        else:
+            runs.append([position, position + 1])
+    return runs
 
 
 @contextmanager
-def logits_file(path: Path | None) -> Iterator[Callable[[int, Tensor], None] | None]:
+def logits_file(path: Path | None) -> Iterator[Keep | None]:
     """Yield a function that appends a token and its logits `[3, V]` to a safetensors file, or None without a path.
 
     The file holds `logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`. It is written
@@ -237,31 +230,22 @@ def logits_file(path: Path | None) -> Iterator[Callable[[int, Tensor], None] | N
     if path is None:
         yield None
         return
-    tokens: list[int] = []
-    end = 0  # of the logits, in bytes
+    tokens, end = list[int](), 0  # of the logits, in bytes
     with replacing(path) as file:
 
         def append(token: int, logits: Tensor) -> None:
             nonlocal end
-            data = logits.float().cpu().contiguous().numpy().tobytes()
-            tokens.append(token)
-            end += len(data)
-            write(data)
-
-        def write(data: bytes) -> None:
             with writing(path):
-                file.write(data)
-                file.flush()
+                end += file.write(logits.float().cpu().contiguous().numpy().tobytes())
+            tokens.append(token)
 
-        write(b" " * (8 + _HEADER))
+        file.write(b" " * (8 + _HEADER))
         yield append
-        steps, ids = len(tokens), 8 * len(tokens)
-        write(struct.pack(f"<{steps}q", *tokens))
-        shape = [steps, 3, end // max(1, 12 * steps)]
+        steps, ids = len(tokens), file.write(struct.pack(f"<{len(tokens)}q", *tokens))
         header = {
             "__metadata__": {"views": "full, cf, contrast"},
-            "logits": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]},
+            "logits": {"dtype": "F32", "shape": [steps, 3, end // max(1, 12 * steps)], "data_offsets": [0, end]},
             "token_ids": {"dtype": "I64", "shape": [steps], "data_offsets": [end, end + ids]},
         }
         file.seek(0)
-        write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+        file.write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))

@@ -46,17 +46,17 @@ class TraceSettings:
         mode = None if self.verify is None else self.verify.mode
         combinations.check(self.preset, self.method, verify=mode, streams="sira trace")
 
-    def later(self) -> dict[str, Any]:
+    def later(self) -> Line:
         """Return the settings that traces contain only if they are set; their `top_k` is of candidates."""
         later = self.preset.later()
         return {"sampling_top_k" if name == "top_k" else name: value for name, value in later.items()}
 
-    def sampling(self) -> dict[str, Any]:
+    def sampling(self) -> Line:
         """Return how texts are decoded."""
         generation = self.preset.generation
         return {name: getattr(generation, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Line:
         """Return the settings that all traces of a file share, as far as known, by their names in run lines."""
         sira = SiraConfig(**self.preset.sira.model_dump())
         return {
@@ -75,7 +75,6 @@ class TraceSettings:
     def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
         """Return the tokens of each tracked word."""
         tracked = {word: lvlm.vocabulary.encode_inside(word) for word in self.track}
-        for word, ids in tracked.items():
-            if not ids:
-                raise SettingsError(f"`track=`: {word!r} has no tokens")
+        if without := next((word for word, ids in tracked.items() if not ids), None):
+            raise SettingsError(f"`track=`: {without!r} has no tokens")
         return tracked

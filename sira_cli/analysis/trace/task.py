@@ -55,9 +55,9 @@ class Trace(TraceSettings, Task[list[Line]]):
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[list[Line]]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for pictures whose samples are decoded."""
+        for item, image in zip(items, images, strict=True):
+            lvlm.check_prompt(item.prompt, len(image) if isinstance(image, tuple) else 1)
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        for prompt, image in zip(prompts, images, strict=True):
-            lvlm.check_prompt(prompt, len(image) if isinstance(image, tuple) else 1)
         return lvlm.prepare(images, prompts, hashes, at_once=self.forced)
 
     def answers(
@@ -119,8 +119,7 @@ class TraceOutput:
             DataError: `output` holds something else.
             SiraError: `output` cannot be opened.
         """
-        self.file: TraceFile | None = None
-        self._tree: Sidecars | None = None
+        self.file = self._tree = None
         if output_dir is not None:
             self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
         if output is not None:
@@ -144,7 +143,7 @@ class TraceOutput:
         """Return whether an earlier run has written a picture's trace to its end."""
         if self._tree is not None:
             return self._tree.keeps(picture)
-        return self.file is not None and _name(self.name(picture), prompt, picture.caption) in self.file.names
+        return self.file is not None and _name(self.name(picture), prompt, picture.caption) in self.file.kept
 
     def write(self, picture: Picture, lines: Sequence[Line]) -> None:
         """Write a whole trace. In a tree, a picture that failed gets no file, and is tried again by a later run."""
@@ -162,16 +161,13 @@ class TraceFile(ContinuedFile):
     """An open, locked file of traces. Traces with a text are kept; a later run repeats the others.
 
     Attributes:
-        names: of the traces that are kept.
+        kept: where the traces that are kept begin and end.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Open or create the file, lock out other processes, and read it."""
-        self.names: set[Name] = set()
-        self._run: Line = {}  # the run line of the trace that is being read
-        self._start = 0  # of that trace
-        self._kept: list[tuple[int, int]] = []  # where the traces begin and end that stay
-        self._settings: dict[str, Any] = {}
+        self.kept: dict[Name, tuple[int, int]] = {}
+        self._run, self._start = Line(), 0  # the run line of the trace that is being read, and where it is
+        self._settings: Line = {}
         super().__init__(path, overwrite=overwrite)
 
     def check(self, settings: Mapping[str, Any]) -> None:
@@ -182,10 +178,10 @@ class TraceFile(ContinuedFile):
 
     def begin(self) -> None:
         """Get ready to append: drop the traces that are made again, or with `overwrite` everything."""
-        end = sum(stop - start for start, stop in self._kept)
-        if self._kept and end < self._kept[-1][1]:
+        places, end = [*self.kept.values()], sum(stop - start for start, stop in self.kept.values())
+        if places and end < places[-1][1]:
             with replacing(self.path) as new, self.path.open("rb") as old:
-                for start, stop in self._kept:
+                for start, stop in places:
                     old.seek(start)
                     new.write(old.read(stop - start))
             self._file.close()
@@ -203,18 +199,14 @@ class TraceFile(ContinuedFile):
             if kind == "run":
                 self._run, self._start = json.loads(line), self._end
             elif kind == "end":
-                self._note(json.loads(line), self._end + len(line))
+                run, end, self._run = self._run, json.loads(line), {}
+                if run and end["status"] == "ok":
+                    name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
+                    self.kept.setdefault(name, (self._start, self._end + len(line)))
+                    track = [tracked["word"] for tracked in run["tracked"]]
+                    self._settings = {**run, "track": track, "verify": "verify" in end}
         except (StopIteration, ValueError, KeyError, TypeError, AttributeError):
             raise self._foreign(number) from None
-
-    def _note(self, end: Line, stop: int) -> None:
-        """Note a trace whose end line ends at `stop`, unless it must be repeated."""
-        run, self._run = self._run, {}
-        if run and end["status"] == "ok":
-            self.names.add(_name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None))
-            self._kept.append((self._start, stop))
-            track = [tracked["word"] for tracked in run["tracked"]]
-            self._settings = {**run, "track": track, "verify": "verify" in end}
 
     def _foreign(self, number: int) -> DataError:
         return DataError(
@@ -240,11 +232,7 @@ class Traced:
 
 
 def run_traces(
-    task: Trace,
-    pictures: Sequence[Picture],
-    model: Lvlm | Callable[[], Lvlm],
-    output: TraceOutput,
-    batch_size: int = 1,
+    task: Trace, pictures: Sequence[Picture], model: Lvlm | Callable[[], Lvlm], output: TraceOutput, batch_size: int = 1
 ) -> Generator[Traced | Halved, None, None]:
     """Trace pictures, write each trace, and yield events. A picture that fails is an event; the others go on.
 
@@ -274,18 +262,17 @@ def run_traces(
     lvlm = model() if callable(model) else model
     from sira_cli.run.runner import Runner
 
-    task.tracked(lvlm)
+    task.tracked(lvlm)  # refuses words without tokens
     if file is not None:
         file.check(task.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype})
         file.begin()
     with closing(Runner(lvlm, task, batch_size if task.forced else 1).run(left)) as settled:
         for item in settled:
-            if isinstance(item, Halved):
+            if not isinstance(item, Halved) and item.result is not None:
+                output.write(item.picture, item.result)
+                yield Traced(item.picture, item.result)
+            elif isinstance(item, Halved):
                 yield item
-                continue
-            assert item.result is not None
-            output.write(item.picture, item.result)
-            yield Traced(item.picture, item.result)
     if file is not None:
         file.complete()
 

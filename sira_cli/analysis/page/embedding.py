@@ -1,0 +1,46 @@
+"""Pictures of records and traces: found again on this machine, and embedded in the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+from PIL import Image
+
+from sira_cli.errors import PictureError
+from sira_cli.pictures.opening import decode_picture
+from sira_cli.pictures.sources import recorded
+
+Embedded = tuple[str, int, int]  # a picture as a `data:` URI, its width and height
+
+
+def find_picture(
+    places: Iterable[tuple[str, Path]], sha256: str, changed: str, missing: str, side: int = 640
+) -> tuple[list[Embedded], str]:
+    """Return the picture that one of some names in folders means, preferably the one of a hash, and a remark.
+
+    It may be a group. The longest side is reduced to `side` pixels. Nothing is fetched for a page.
+    """
+    problem, other = "", None
+    for name, folder in dict.fromkeys(places):
+        if not name or not (picture := recorded(name, folder)).is_here():
+            continue
+        try:
+            data = picture.read()
+            images = [_embedded(decode_picture(shown, file, side)[0], side) for shown, file in picture.files(data)]
+        except PictureError as error:
+            problem = problem or str(error)
+            continue
+        if not sha256 or picture.digest(data) == sha256:
+            return images, ""
+        other = other or images
+    return (other, changed) if other else ([], problem or missing)
+
+
+def _embedded(image: Image.Image, side: int) -> Embedded:
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.save(data, "WEBP", quality=80, method=2)  # of JPEG's size 60 %; a better method takes twice as long for 4 %
+    return "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode(), *image.size
