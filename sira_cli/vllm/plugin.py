@@ -15,6 +15,7 @@ from sira_cli.models import presets
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
+OPERATOR = "vllm::sira_two_streams"
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.worker.CPUWorker",
@@ -96,12 +97,16 @@ def adapt(config: Any) -> None:
     # Each scheduled row may be followed by a row of the contrast stream: both fit the buffers of the model.
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
+    compilation = config.compilation_config
+    if compilation.cudagraph_mode.name == "PIECEWISE":  # attention of both streams runs between the graphs
+        compilation.splitting_ops = [*(compilation.splitting_ops or ()), OPERATOR]
 
 
 def refusals(config: Any) -> Iterator[tuple[str, str]]:
     """Yield features that two streams cannot follow exactly, each with the change that helps."""
     model, parallel, scheduler = config.model_config, config.parallel_config, config.scheduler_config
     cache, compilation = config.cache_config, config.compilation_config
+    sizes = compilation.cudagraph_capture_sizes or ()
     if model.runner_type != "generate" or not model.is_multimodal_model or model.is_encoder_decoder:
         yield f"{model.model}", "SIRA needs a decoder that sees pictures and generates texts"
     if model.is_mm_prefix_lm:
@@ -132,5 +137,7 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield f"the worker {parallel.worker_cls}", "use a CPU or an NVIDIA GPU, and leave out --worker-cls"
     if config.use_v2_model_runner:
         yield "vLLM's second model runner", "set VLLM_USE_V2_MODEL_RUNNER=0"
-    if compilation.cudagraph_mode.name != "NONE":
-        yield "CUDA graphs", 'leave out --compilation-config, or give it "cudagraph_mode": "NONE"'
+    if compilation.cudagraph_mode.name not in ("NONE", "PIECEWISE"):
+        yield "CUDA graphs of whole forwards", 'give --compilation-config "cudagraph_mode": "PIECEWISE" or "NONE"'
+    elif compilation.cudagraph_mode.name != "NONE" and 2 * max(sizes, default=0) > scheduler.max_num_batched_tokens:
+        yield f"CUDA graphs of {max(sizes)} rows", "double --max-num-batched-tokens: it counts both streams' rows"

@@ -45,16 +45,19 @@ class Streams:
         requests: the rows whose requests ask for something of their own.
         image: which rows of the next forward are image tokens `[N]`.
         n: rows of the full stream.
-        rows: the text rows among them `[M]`, which the contrast stream also has.
+        rows: the text rows among them `[M]`, which the contrast stream also has; where a CUDA graph is replayed, more
+            follow, so that both streams have `N` rows.
+        live: how many of these are text rows.
     """
 
-    def __init__(self, config: SiraConfig, budget: int, full: str, contrast: list[str]) -> None:
-        self.config, self.budget, self.full, self.contrast = config, budget, full, contrast
+    def __init__(self, config: SiraConfig, budget: int, full: str, contrast: list[str], graphs: bool = False) -> None:
+        self.config, self.budget, self.full, self.contrast, self.graphs = config, budget, full, contrast, graphs
         self.builder: Any = None
         self.requests: dict[int, Row] = {}
         self.image: Tensor | None = None
         self.n = 0
-        self.rows = torch.zeros(0, dtype=torch.long)
+        self.rows, self.live = torch.zeros(0, dtype=torch.long), 0
+        self._buffers: dict[str, Tensor] = {}
         self._text_rows = torch.zeros(0, dtype=torch.long)  # of each running request, at its first block
 
     def ready(self, builder: Any, blocks: int, device: torch.device, requests: dict[int, Row]) -> None:
@@ -68,17 +71,35 @@ class Streams:
         image, self.image, self.n = self.image, None, n
         if not context.attn_metadata or self.builder is None:  # vLLM measures memory, or compiles
             several = min(n, self.budget - n) if not context.attn_metadata else 0
-            self.rows = torch.arange(several, device=device)
+            self.rows, self.live = torch.arange(several, device=device), several
             return
         metadata = context.attn_metadata[self.full]
         live = metadata.num_actual_tokens
         text = torch.ones(live, dtype=torch.bool, device=device) if image is None else ~image[:live].to(device)
         self.rows = text.nonzero().squeeze(1)  # [M]
-        if len(self.rows):
+        self.live = len(self.rows)
+        if self.live:
             contrast = self._metadata(metadata, text)
             for name in self.contrast:
                 context.attn_metadata[name] = contrast
                 context.slot_mapping[name] = contrast.slot_mapping
+        if self.replays(context):
+            self.rows = nn.functional.pad(self.rows, (0, n - self.live))
+
+    def replays(self, context: Any) -> bool:
+        """Return whether the running forward replays a CUDA graph, which was captured with 2 N rows."""
+        return self.graphs and context.cudagraph_runtime_mode.name != "NONE"
+
+    def pack(self, name: str, rows: Tensor, dim: int = 0) -> Tensor:
+        """Return the rows of both streams, N + M along a dimension, of the full stream's N rows."""
+        both = torch.cat([rows, rows.index_select(dim, self.rows)], dim)
+        if not self.graphs:
+            return both
+        if name not in self._buffers:  # a graph reads its inputs where they lay when it was captured
+            shape = list(both.shape)
+            shape[dim] = self.budget
+            self._buffers[name] = both.new_zeros(shape)
+        return self._buffers[name].narrow(dim, 0, both.shape[dim]).copy_(both)
 
     def text_so_far(self, first: Tensor, fresh: Tensor) -> Tensor:
         """Return how many text rows requests have in the cache: their first blocks, and which have none, `[R]`."""
@@ -133,7 +154,7 @@ class TwoStreams(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
         """Do what `forward` says, where the compiler does not look."""
-        n, rows = self.streams.n, self.streams.rows
+        n, rows = self.streams.n, self.streams.rows[: self.streams.live]
         both = slice(n, n + len(rows))
         output[:n] = self.full(query[:n], key[:n], value[:n])
         if self.contrast is None:
@@ -187,13 +208,12 @@ class TwoStreamModel:
             inputs_embeds = self.embed_input_ids(input_ids)
         n, streams = inputs_embeds.shape[0], self.sira
         streams.begin(n, inputs_embeds.device)
-        rows = streams.rows
-        packed = torch.cat([inputs_embeds, inputs_embeds[rows]])  # [N + M, d]
-        where = torch.cat([positions, positions[..., rows]], dim=-1)
-        ids = None if input_ids is None else torch.cat([input_ids, input_ids[rows]])
+        packed = streams.pack("embeddings", inputs_embeds)  # [N + M, d]
+        where = streams.pack("positions", positions, -1)
+        ids = None if input_ids is None else streams.pack("ids", input_ids)
         hidden: Tensor = super().forward(ids, where, None, packed)  # type: ignore[misc]  # [N + M, d]
         contrast = torch.zeros_like(hidden[:n])  # image rows have none, and no token is decoded from them
-        contrast[rows] = hidden[n : n + len(rows)]
+        contrast[streams.rows[: streams.live]] = hidden[n : n + streams.live]
         return torch.cat([hidden[:n], contrast], dim=-1)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
@@ -240,7 +260,9 @@ def install(model: nn.Module, vllm_config: Any, config: SiraConfig) -> Streams:
             f"SIRA cannot decode {type(model).__name__} exactly: {refused}. "
             "Run it in process (`sira caption`), or take another model"
         )
-    streams = Streams(config, vllm_config.scheduler_config.max_num_batched_tokens, min(late), sorted(map(_named, late)))
+    budget = vllm_config.scheduler_config.max_num_batched_tokens
+    graphs = vllm_config.compilation_config.cudagraph_mode.name == "PIECEWISE"
+    streams = Streams(config, budget, min(late), sorted(map(_named, late)), graphs)
     for name in names:
         full, own_contrast = caching[name], None
         if name in late:

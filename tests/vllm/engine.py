@@ -16,11 +16,19 @@ ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 16, "enforc
 ENGINE |= {"limit_mm_per_prompt": {"image": 2}, "generation_config": "vllm"}
 
 
-def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each batch on the same engine: the token ids of its requests, which are all there at once."""
+def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], padded: bool = False) -> dict[str, Any]:
+    """Each batch on the same engine: the token ids of its requests, which are all there at once.
+
+    `padded`: with as many rows in every forward as if a CUDA graph were replayed.
+    """
     from PIL import Image
     from vllm import LLM, SamplingParams
     from vllm.v1.core.sched.scheduler import Scheduler
+
+    if padded:
+        from sira_cli.vllm.streams import Streams
+
+        Streams.replays = lambda self, context: self.graphs
 
     preempt, preempted = Scheduler._preempt_request, []
 

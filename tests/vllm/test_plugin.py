@@ -106,6 +106,15 @@ def test_compiled_in_chunks_that_cut_pictures(family, chunk, folder, pictures, t
     check(folder(family), batches, found["answers"])
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
+def test_rows_and_buffers_of_cuda_graphs(family, folder, pictures, tmp_path):
+    """Split where attention is, inputs in buffers, and as many rows in both streams; no CPU captures a graph."""
+    batches = mixed(family, pictures)
+    options = {**SIRA, **COMPILED, "compilation_config": {"cudagraph_mode": "PIECEWISE"}}
+    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches, padded=True)
+    check(folder(family), batches, found["answers"])
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
 def test_preempted_and_aborted_requests(family, folder, pictures, tmp_path):
     """A cache that is too small for all: requests lose their place, start again, and others take their blocks."""
