@@ -36,7 +36,7 @@ from sira_cli.models import presets
 from sira_cli.run.lvlm import Lvlm, load
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
-from tests.support.checkpoints_all import ALL
+from tests.support.checkpoints import ALL
 from tests.support.helpers import open_terminal
 from tests.support.layouts import write_layout
 

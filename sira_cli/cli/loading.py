@@ -26,22 +26,16 @@ LOOKED_AT = 20  # pictures that are checked for being drawn scenes
 def load_model(
     preset: Preset, model: ResearchModelOptions, method: str | Method, pictures: Iterable[Picture] | None = None
 ) -> Lvlm:
-    """Load the model of a preset; `pictures`: its input."""
+    """Load the model of a preset for pictures."""
     from sira_cli.models import presets
 
     if preset.model != presets.BUNDLED:
         # Before torch is imported: an unavailable model is reported within a second.
         from sira_cli.models.hub import find_checkpoint
 
-        find_checkpoint(
-            preset.model,
-            preset.revision,
-            offline=model.offline,
-            code=preset.load.trust_remote_code,
-            expected_gb=preset.download_gb,
-            judge=partial(_judge, preset, model),
-            on_download=announce,
-        )
+        how: dict[str, Any] = {"offline": model.offline, "code": preset.load.trust_remote_code}
+        how |= {"expected_gb": preset.download_gb, "judge": partial(_judge, preset, model), "on_download": announce}
+        find_checkpoint(preset.model, preset.revision, **how)
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.placement import use_threads
         from sira_cli.run.lvlm import load
@@ -79,7 +73,7 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
 def load_in_vllm(
     preset: Preset, model: ResearchModelOptions, method: Method, batch_size: Any, together: int = 1
 ) -> Lvlm:
-    """Start vLLM with the model of a preset, for prompts with so many pictures."""
+    """Start vLLM with the model of a preset, for prompts with `together` pictures."""
     with waiting("starting vLLM"):
         from sira_cli.vllm import engine
 

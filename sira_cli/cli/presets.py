@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
 SCENE = 1  # seed of the drawn scene of a proof
-OTHERS = "others"  # the heading of presets without a family
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
 app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
@@ -30,36 +30,28 @@ app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=Tr
 @app.command("list", cls=Command, epilog="sira presets list")
 def list_presets() -> None:
     """List every preset by family, yours and the shipped ones."""
+    from sira_cli.cli.terminal.output import new_list, table_console
     from sira_cli.models import presets
 
-    families: dict[str, dict[str, Preset]] = {}
-    for name, path in sorted(presets.available().items()):
+    found: list[Preset] = []
+    for _, path in sorted(presets.available().items()):
         try:
-            preset = presets.read(path)
+            found.append(presets.read(path).model_copy(update={"name": path.stem}))
         except SettingsError as error:
             say(str(error))
-        else:
-            families.setdefault(preset.family or OTHERS, {})[name] = preset
-    from sira_cli.cli.terminal.output import new_list, table_console
-
-    table = new_list("preset", "K", "download", "memory", "model", "", edge=False)
-    out = table_console()
-    for family in sorted(families, key=lambda family: (family == OTHERS, family.lower())):
-        table.add_row(family, style="bold")
-        for name, preset in families[family].items():
-            row = ["  " + name, shown_k(preset), *shown_sizes(preset), preset.model, preset.description]
-            table.add_row(*row)
+    table, out = new_list("preset", "K", "download", "memory", "model", "", edge=False), table_console()
+    rows = sorted(found, key=lambda each: (not each.family, each.family.lower(), each.family))
+    for family, members in itertools.groupby(rows, key=lambda each: each.family):
+        table.add_row(family or "others", style="bold")
+        for each in members:
+            fraction = each.sira.k_fraction or 0.5
+            k = str(each.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
+            table.add_row("  " + each.name, k, *shown_sizes(each), each.model, each.description)
     del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
     for column in table.columns:
         column.no_wrap = True
     out.print(table)
     note("memory: weights, caches, one photograph; `sira doctor` shows what fits")
-
-
-def shown_k(preset: Preset) -> str:
-    """Return K, or its share of the layers L."""
-    fraction = preset.sira.k_fraction or 0.5
-    return str(preset.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
 
 
 def shown_sizes(preset: Preset) -> tuple[str, str]:
@@ -110,26 +102,15 @@ def check(
     reference: full passes with masks and without caches. Exit codes: 0 exact, 1 not exact or not proven, 2 refused.
     """
     set_verbosity(False, 0)
-    if model.model is not None or model.preset is not None:
-        if file is not None:
-            raise SettingsError("give a preset file, or --model or --preset, not both")
-        if not _is_exact(model, as_json):
-            raise typer.Exit(1)
+    if model.model is None and model.preset is None:
+        if file is None:
+            raise SettingsError("give a preset file, --model or --preset")
+        if as_json:
+            raise SettingsError("--json is for a model: give --model or --preset")
+        _check_file(file)
         return
-    if file is None:
-        raise SettingsError("give a preset file, --model or --preset")
-    if as_json:
-        raise SettingsError("--json is for a model: give --model or --preset")
-    from sira_cli.models import presets
-
-    preset = presets.read(Path(file))
-    _check_structure(file, preset)
-    fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
-    print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
-
-
-def _is_exact(model: ResearchModelOptions, as_json: bool) -> bool:
-    """Print the proof on a model."""
+    if file is not None:
+        raise SettingsError("give a preset file, or --model or --preset, not both")
     preset = choose_preset(model)
     if preset.load.trust_remote_code:
         raise SettingsError("code of a checkpoint cannot be proven: leave out `trust_remote_code=`")
@@ -140,25 +121,30 @@ def _is_exact(model: ResearchModelOptions, as_json: bool) -> bool:
 
         proof = prove(lvlm, render(make_scene(SCENE))[0])
     show_report(proof, as_json)
-    return proof.verdict == "exact"
+    if proof.verdict != "exact":
+        raise typer.Exit(1)
 
 
-def _check_structure(file: str, preset: Preset) -> None:
-    """Check K against the layers of a model whose config.json is on this machine."""
+def _check_file(file: str) -> None:
+    """Check a preset file, also against a model whose config.json is on this machine."""
     from sira_cli.models import presets
     from sira_cli.models.hub import find_config
 
+    preset = presets.read(Path(file))
     name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
         folder = find_config(name, preset.revision, offline=True)
     except ModelNotFoundError:  # the preset may be for another machine
-        return
-    from sira_cli.models.load import check_structure  # imports torch
+        pass
+    else:
+        from sira_cli.models.load import check_structure  # imports torch
 
-    try:
-        check_structure(folder, preset.with_settings(trust_remote_code=True))  # nothing runs: such are not checked
-    except SettingsError as error:
-        raise SettingsError(f"{file}: {error}") from error
+        try:
+            check_structure(folder, preset.with_settings(trust_remote_code=True))  # nothing runs: such are not checked
+        except SettingsError as error:
+            raise SettingsError(f"{file}: {error}") from error
+    fork = f"k = {preset.sira.k}" if preset.sira.k else f"k = {preset.sira.k_fraction or 0.5:g} L"
+    print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
 
 
 @app.command(
@@ -171,13 +157,13 @@ def new(
     """Print a preset for a model: K = L/2, its image tokens, its size."""
     set_verbosity(False, 0)
     from sira_cli.files import from_home
-
-    if from_home(model).is_dir():
-        model = str(from_home(model).resolve())  # so that the preset works from anywhere
     from sira_cli.models import presets
     from sira_cli.models.load import inspect_model
     from sira_cli.models.preset import Preset, SiraSettings
 
+    is_folder = from_home(model).is_dir()
+    if is_folder:
+        model = str(from_home(model).resolve())  # so that the preset works from anywhere
     model, revision = with_revision(model)
     facts = inspect_model(model, revision=revision or "main", offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
@@ -186,10 +172,9 @@ def new(
         description=f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
         model=model,
         revision=revision or "main",
-        download_gb=None if Path(model).is_dir() else round(facts.gigabytes, 1) or None,
+        download_gb=None if is_folder else round(facts.gigabytes, 1) or None,
         sira=SiraSettings(k=facts.k),
     )
     print(presets.to_yaml(preset), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
-    place = presets.home() / "presets" / f"{name}.yaml"
-    note(f"not saved: to use it as --preset {name}, save it as {place}")
+    note(f"not saved: to use it as --preset {name}, save it as {presets.home() / 'presets' / f'{name}.yaml'}")

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import HfApi, ModelInfo, constants, get_session, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, get_session, hf_hub_download, snapshot_download
+from huggingface_hub import errors as hub_errors
+from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
@@ -75,31 +69,28 @@ def find_checkpoint(
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
     """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched."""
-    folder = _as_folder(model)
-    if folder is not None:
-        lacking = what_is_lacking(folder)
-        if lacking:
+    if (folder := _as_folder(model)) is not None:
+        if lacking := what_is_lacking(folder):
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
         return Checkpoint(folder)
 
     patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
-    with contextlib.suppress(LocalEntryNotFoundError):
-        cached = Path(snapshot_download(model, revision=revision, local_files_only=True, **patterns))
+    # By the requested name: only then is a download found in the cache the next time.
+    download = functools.partial(snapshot_download, model, revision=revision, **patterns)
+    with contextlib.suppress(hub_errors.LocalEntryNotFoundError):
+        cached = Path(download(local_files_only=True))
         if what_is_lacking(cached) is None:
             _check_folder(cached, model)
             return Checkpoint(cached, cached.name)
-    size = f" (about {expected_gb:g} GB)" if expected_gb else ""
-    with _hub_errors(model, revision, size, offline):
-        found = _listed(model, revision).siblings or []
-        wanted = list(filter_repo_objects(found, key=lambda file: file.rfilename, **patterns))
+    with _hub_errors(model, revision, f" (about {expected_gb:g} GB)" if expected_gb else "", offline):
+        wanted = list(filter_repo_objects(_listed(model, revision), key=lambda file: file.rfilename, **patterns))
         if not any(is_weights(file.rfilename) for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
         judge(Path(hf_hub_download(model, "config.json", revision=revision)).parent)
         if on_download is not None:
             total = sum(file.size or 0 for file in wanted) / 1e9
             on_download(Download(model, revision, total, constants.HF_HUB_CACHE))
-        # By the requested name: only then is it found in the cache the next time.
-        fetched = Path(snapshot_download(model, revision=revision, **patterns))
+        fetched = Path(download())
     return Checkpoint(fetched, fetched.name)
 
 
@@ -110,17 +101,15 @@ def hub_state() -> str:
     try:
         answer = get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except (httpx2.HTTPError, OSError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        return f"{constants.ENDPOINT} cannot be reached ({reason[0]})"
+        return f"{constants.ENDPOINT} cannot be reached ({first_line(error)})"
     return REACHABLE if answer.status_code < 500 else f"{constants.ENDPOINT} answers with {answer.status_code}"
 
 
 def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
     """Return a folder with at least the model's config.json."""
-    folder = _as_folder(model)
-    if folder is not None:
+    if (folder := _as_folder(model)) is not None:
         return folder
-    with contextlib.suppress(LocalEntryNotFoundError):
+    with contextlib.suppress(hub_errors.LocalEntryNotFoundError):
         cached = Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
         _check_folder(cached, model)
         return cached
@@ -141,7 +130,7 @@ def _as_folder(model: str) -> Path | None:
         raise ModelNotFoundError(f"model folder {model} does not exist")
     try:
         validate_repo_id(model)
-    except HFValidationError:
+    except hub_errors.HFValidationError:
         raise ModelNotFoundError(f"{model!r} is neither a folder nor a model id like owner/name") from None
     return None
 
@@ -150,12 +139,12 @@ def _check_folder(folder: Path, model: str) -> None:
     check_usable(model, [path.name for path in folder.iterdir()], lambda name: folder / name)
 
 
-def _listed(model: str, revision: str) -> ModelInfo:
-    """Return the hub's facts about a repository, and refuse an unusable one."""
-    info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT)
-    names = [file.rfilename for file in info.siblings or []]
+def _listed(model: str, revision: str) -> list[RepoSibling]:
+    """Return the files of a repository, and refuse an unusable one."""
+    files = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT).siblings or []
+    names = [file.rfilename for file in files]
     check_usable(model, names, lambda name: hf_hub_download(model, name, revision=revision))
-    return info
+    return files
 
 
 @contextlib.contextmanager
@@ -169,22 +158,22 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
         raise ModelNotFoundError(f"{model}{size} is not in the cache and offline mode is on. {ways_out}")
     try:
         yield
-    except GatedRepoError:
-        raise ModelNotFoundError(
-            f"{model} is gated: accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN (or `hf auth login`)"
-        ) from None
-    except RevisionNotFoundError:
+    except hub_errors.GatedRepoError:
+        way = f"accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN (or `hf auth login`)"
+        raise ModelNotFoundError(f"{model} is gated: {way}") from None
+    except hub_errors.RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision!r}") from None
-    except RepositoryNotFoundError:
-        raise ModelNotFoundError(
-            f"{model} does not exist on {constants.ENDPOINT}, or it is private: check the name, or set HF_TOKEN"
-        ) from None
-    except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelNotFoundError(
-            f"{model}{size} is not in the cache and cannot be fetched from {constants.ENDPOINT} ({reason[0]}). "
-            f"{ways_out}"
-        ) from error
+    except hub_errors.RepositoryNotFoundError:
+        way = "or it is private: check the name, or set HF_TOKEN"
+        raise ModelNotFoundError(f"{model} does not exist on {constants.ENDPOINT}, {way}") from None
+    except (hub_errors.HfHubHTTPError, httpx2.HTTPError, hub_errors.LocalEntryNotFoundError, OSError) as error:
+        problem = f"is not in the cache and cannot be fetched from {constants.ENDPOINT} ({first_line(error)})"
+        raise ModelNotFoundError(f"{model}{size} {problem}. {ways_out}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or else its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def what_is_lacking(folder: Path) -> str | None:
@@ -195,8 +184,7 @@ def what_is_lacking(folder: Path) -> str | None:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{index.name} is damaged"
-        absent = sorted(shard for shard in shards if not (folder / shard).is_file())
-        if absent:
+        if absent := sorted(shard for shard in shards if not (folder / shard).is_file()):
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
     elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
@@ -207,8 +195,7 @@ def what_is_lacking(folder: Path) -> str | None:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return a fingerprint of a folder: names and sizes of its files, small files whole, 64 KiB of every 8 MiB
-    of weights. New weights or settings change it, without reading gigabytes."""
+    """Return a fingerprint of a folder's content, which does not read gigabytes: 64 KiB of every 8 MiB of weights."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES + CODE)):
         size = path.stat().st_size
@@ -248,13 +235,10 @@ def check_usable(model: str, files: Collection[str], path_of: Callable[[str], st
                 "`merge_and_unload()`, save the result and the processor to a folder, and give that folder"
             )
         if any(name.endswith(".gguf") for name in files):
-            raise UnsupportedModelError(
-                f"{model} is a GGUF conversion, for llama.cpp: take the original model, with safetensors weights"
-            )
+            way = "take the original model, with safetensors weights"
+            raise UnsupportedModelError(f"{model} is a GGUF conversion, for llama.cpp: {way}")
     config = read("config.json")
-    reason = MODEL_TYPES.get(str(config.get("model_type")))
-    if config.get("mm_vision_tower"):
-        reason = AUTHORS_LLAVA
+    reason = AUTHORS_LLAVA if config.get("mm_vision_tower") else MODEL_TYPES.get(str(config.get("model_type")))
     quantized = config.get("quantization_config")
     if config.get("quantization") and not (isinstance(quantized, dict) and quantized.get("quant_method")):
         reason = "it is an MLX conversion, for Apple's MLX: take the original model"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -29,7 +29,7 @@ from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.chat import check_thinking
-from sira_cli.models.hub import Download, find_checkpoint, find_config
+from sira_cli.models.hub import Download, find_checkpoint, find_config, first_line
 from sira_cli.models.packed import PackedConfig, can_pack, packed_bytes
 from sira_cli.models.placement import HALVES, check_quantization, on_processor, pick_device, place, quantization_config
 from sira_cli.models.preset import Preset
@@ -42,6 +42,7 @@ LOAD_ERRORS = (
     SafetensorError,
     StrictDataclassError,
 )
+MOST_LAYERS = 1_000  # building more would take hours
 _LOCK = threading.RLock()  # two simultaneous loads would reset each other's limit
 
 
@@ -49,8 +50,7 @@ _LOCK = threading.RLock()  # two simultaneous loads would reset each other's lim
 def reading(folder: Path) -> Iterator[None]:
     """Read a checkpoint inside the block.
 
-    If a part of a checkpoint has its own code, and the caller does not set whether to run it, transformers asks on
-    stdin. Nested parts are always loaded that way. A time limit of 0 for the answer makes them fail.
+    Transformers asks on stdin whether to run the code of a nested part; a time limit of 0 makes it fail instead.
     """
     with _LOCK:
         seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
@@ -61,14 +61,10 @@ def reading(folder: Path) -> Iterator[None]:
             raise
         except LOAD_ERRORS as error:
             # The message of a config's own check is in the error's cause.
-            said = error.__cause__ or error if isinstance(error, StrictDataclassError) else error
-            reason = str(said).strip().splitlines() or [type(error).__name__]
-            raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason[0]}") from error
+            reason = first_line(error.__cause__ or error if isinstance(error, StrictDataclassError) else error)
+            raise ModelNotFoundError(f"the model in {folder} cannot be loaded: {reason}") from error
         finally:
             dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds
-
-
-MOST_LAYERS = 1_000
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -83,10 +79,9 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
     for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config"))):
-        layers = getattr(part, "num_hidden_layers", None) or 0
-        if layers > MOST_LAYERS:  # building them would take hours
-            place = folder / "config.json"
-            raise UnsupportedModelError(f"{place}: {layers:,} layers; expected at most {MOST_LAYERS:,}")
+        if (layers := getattr(part, "num_hidden_layers", None) or 0) > MOST_LAYERS:
+            expected = f"expected at most {MOST_LAYERS:,}"
+            raise UnsupportedModelError(f"{folder / 'config.json'}: {layers:,} layers; {expected}")
     return config
 
 
@@ -97,10 +92,7 @@ def own_dtype(config: Any) -> torch.dtype | None:
 
 
 def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = None, **options: Any) -> Any:
-    """Load the model in a checkpoint folder, with all tensors from the files.
-
-    On a CPU, the matrices of a checkpoint in 16 bits stay in 16 bits where arithmetic is in float32.
-    """
+    """Load the model in a checkpoint folder; on a CPU, 16-bit matrices stay so where arithmetic is in float32."""
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if options["device_map"] == "cpu" and options["quantization_config"] is None:
         own = own_dtype(config)
@@ -112,34 +104,20 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
         if packed is not None and options["dtype"] in ("float32", torch.float32):
             options["quantization_config"] = PackedConfig()
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
-    with without_progress_bar():
-        model, report = loader.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            **options,
-        )
+    options |= {"config": config, "trust_remote_code": trust_remote_code, "output_loading_info": True}
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model, report = loader.from_pretrained(folder, local_files_only=True, use_safetensors=True, **options)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
     if "max_memory" in options and not {*model.hf_device_map.values()} <= {*options["max_memory"]}:
         raise SettingsError("the GPUs are too small for the model: give `quantization=` 4bit, or another `device=`")
     if report["missing_keys"]:  # transformers would go on with random numbers in their place
         missing = sorted(report["missing_keys"])
         raise ModelNotFoundError(f"the weights in {folder} lack {len(missing)} tensors, among them {missing[0]}")
     return model
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Hide transformers' progress bars inside the block."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -156,16 +134,14 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     """Build the model without weights, and return its facts."""
     folder = find_config(model, revision, offline=offline)
     lvlm = _without_weights(folder)
-    fork = Fork(lvlm, SiraConfig())
-    bytes_each = lvlm.dtype.itemsize
-    image_token, *_ = SiraConfig().image_tokens.resolve(lvlm.config).ids
-    return ModelFacts(fork.layers, fork.k, image_token, _stored_weights(lvlm, folder) * bytes_each / 1e9)
+    fork, gigabytes = Fork(lvlm, SiraConfig()), _stored_weights(lvlm, folder) * lvlm.dtype.itemsize / 1e9
+    return ModelFacts(fork.layers, fork.k, SiraConfig().image_tokens.resolve(lvlm.config).ids[0], gigabytes)
 
 
 def check_structure(folder: Path, preset: Preset) -> Any:
-    """Check that SIRA can follow a model, by its config.json: first the file itself, then the model without weights.
+    """Check that SIRA can follow a model, by its config.json, and return it without weights.
 
-    If the checkpoint's own code builds the model, nothing is checked: it may need the weights.
+    If the checkpoint's own code builds the model, nothing is checked, as it may need the weights.
     """
     with reading(folder):
         if preset.load.trust_remote_code and "auto_map" in read_settings(folder, "config.json"):
@@ -176,16 +152,12 @@ def check_structure(folder: Path, preset: Preset) -> Any:
 
 
 def _stored_weights(lvlm: Any, folder: Path) -> int:
-    """Return the number of weights in the files. They include the output matrix unless config.json ties it.
-
-    The model is not reliable here: without a value in config.json, transformers treats InternVL's matrix as tied, but
-    the files contain it.
-    """
-    text = lvlm.config.get_text_config(decoder=True)
-    default = getattr(text, "tie_word_embeddings", False)
+    """Return the number of weights in the files. They include the output matrix unless config.json ties it; without a
+    value there, transformers treats InternVL's matrix as tied, but the files contain it."""
+    default = getattr(lvlm.config.get_text_config(decoder=True), "tie_word_embeddings", False)
     tied = read_settings(folder, "config.json").get("tie_word_embeddings", default)
     head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
-    stored = {id(weight): int(weight.numel()) for weight in lvlm.parameters() if weight is not head}
+    stored = {id(weight): int(weight.numel()) for weight in (*lvlm.parameters(), embeddings) if weight is not head}
     stored[id(embeddings)] = int(embeddings.numel())
     return sum(stored.values()) + (0 if tied else int(head.numel()))
 
@@ -218,16 +190,6 @@ def check_transformers() -> None:
         kept.touch()
 
 
-class Loaded(NamedTuple):
-    """What a loaded model is made of (`sira_cli.load`)."""
-
-    model: Any
-    processor: Any
-    preset: Preset
-    method: Method
-    revision: str
-
-
 def read_model(
     source: str | os.PathLike[str] | Preset,
     *,
@@ -236,12 +198,11 @@ def read_model(
     offline: bool,
     on_download: Callable[[Download], None] | None,
     **settings: Any,
-) -> Loaded:
-    """Find, check and read a model; the arguments are those of `sira_cli.load`."""
+) -> tuple[Any, Any, Preset, Method, str]:
+    """Return model, processor, preset, method and revision; the arguments are those of `sira_cli.load`."""
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     method = preset.method(method)
-    own = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
-    method = method.with_settings(**own)
+    method = method.with_settings(**{name: settings.pop(name) for name in tuple(settings) if method.owns(name)})
     preset = preset.with_settings(**settings)
     if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
@@ -249,20 +210,17 @@ def read_model(
     check_quantization(quantization)
     check_transformers()
     picked = pick_device(device)
-    model_name = preset.model
-    if model_name == presets.BUNDLED:
-        model_name = str(presets.BUNDLED_FOLDER)
 
     def judge(folder: Path) -> dict[str, Any]:
         model = check_structure(folder, preset)
         quantized = None if quantization is None else quantization_config(quantization, model, picked)
         dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
-        where = place(device, model, dtype, quantization)
         packed = None if model is None else packed_bytes(model)
+        where = place(device, model, dtype, quantization)
         return {"quantization_config": quantized, "packed": packed, **where}
 
     checkpoint = find_checkpoint(
-        model_name,
+        str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model,
         preset.revision,
         offline=offline,
         code=trusted,
@@ -271,16 +229,10 @@ def read_model(
         on_download=on_download,
     )
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    how = judge(checkpoint.folder)
+    how = judge(checkpoint.folder) | {"dtype": preset.load.dtype, "attn_implementation": preset.load.attention}
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trusted)
         if preset.generation.think:
             check_thinking(processor, preset.prompts.system)  # before the weights are read
-        model = load_model(
-            checkpoint.folder,
-            trust_remote_code=trusted,
-            dtype=preset.load.dtype,
-            attn_implementation=preset.load.attention,
-            **how,
-        )
-    return Loaded(model, processor, preset, method, checkpoint.revision)
+        model = load_model(checkpoint.folder, trust_remote_code=trusted, **how)
+    return model, processor, preset, method, checkpoint.revision

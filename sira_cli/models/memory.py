@@ -36,12 +36,10 @@ def peak_memory(*devices: torch.device) -> Iterator[Peak]:
     """Measure the block's peak memory: torch's allocations on GPUs, else the memory of the process."""
     peak = Peak()
     if devices[0].type == "cuda":
-        for device in devices:
-            torch.cuda.synchronize(device)
-        before = _restart_count(devices)
+        _wait_for(devices)
+        before = restart_peak(devices) or 0
         yield peak
-        for device in devices:
-            torch.cuda.synchronize(device)
+        _wait_for(devices)
         peak.bytes = _counted(devices) - before
         return
     ended, process = threading.Event(), psutil.Process()
@@ -62,13 +60,12 @@ def peak_memory(*devices: torch.device) -> Iterator[Peak]:
 
 
 def restart_peak(devices: Sequence[torch.device]) -> int | None:
-    """Restart the count of `peak_since`. Return the bytes that torch has allocated so far, on GPUs.
-
-    No thread reads the memory in between, so timing is not disturbed. On Linux this also resets the process's own
-    peak (`peak_of_process`).
-    """
+    """Restart the count of `peak_since`, without a thread that disturbs timing; on Linux also `peak_of_process`.
+    Return the bytes that torch has allocated so far, on GPUs."""
     if devices[0].type == "cuda":
-        return _restart_count(devices)
+        for device in devices:
+            torch.cuda.reset_peak_memory_stats(device)
+        return sum(map(torch.cuda.memory_allocated, devices))
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak becomes the current use
     return None
@@ -86,11 +83,9 @@ def peak_since(devices: Sequence[torch.device]) -> int | None:
 def peak_of_process() -> dict[str, int]:
     """Return peaks in bytes: `host`, of this process, and `cuda`, torch's on its GPUs, if any."""
     peak = {}
-    try:
+    with contextlib.suppress(ImportError):  # Windows
         import resource
-    except ImportError:  # Windows
-        pass
-    else:
+
         unit = 1 if sys.platform == "darwin" else 1024
         peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     if torch.cuda.is_available():
@@ -98,11 +93,9 @@ def peak_of_process() -> dict[str, int]:
     return peak
 
 
-def _restart_count(devices: Sequence[torch.device]) -> int:
-    """Restart torch's count, and return the allocated bytes."""
+def _wait_for(devices: Sequence[torch.device]) -> None:
     for device in devices:
-        torch.cuda.reset_peak_memory_stats(device)
-    return sum(map(torch.cuda.memory_allocated, devices))
+        torch.cuda.synchronize(device)
 
 
 def _counted(devices: Sequence[torch.device]) -> int:
@@ -110,17 +103,13 @@ def _counted(devices: Sequence[torch.device]) -> int:
 
 
 LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
-# Share of free memory, and the largest batch: on GPUs, and elsewhere. A full GPU raises an error, and the batch is
-# halved; a process on a CPU is killed, and other programs use the same memory. A larger batch is hardly faster, and
-# many pictures would be read ahead for it.
+# Share of free memory, and the largest batch: on GPUs, where a full one raises an error and the batch is halved; and
+# elsewhere, where a full machine kills the process. A larger batch is hardly faster, with many pictures read ahead.
 CUDA, OTHERS = (0.9, 256), (0.5, 16)
 
 
 def cache_bytes(cache: Any) -> tuple[int, int]:
-    """Return the bytes of keys, values and states in all layers and streams of a cache, and those of one more column.
-
-    Sliding windows count as if they went on growing.
-    """
+    """Return the bytes of a cache, all layers and streams, and those of one more column; sliding windows grow too."""
     now = more = 0
     for layer in cache.layers:
         own = layer.states if isinstance(layer, LateStateLayer) else layer  # both streams'
@@ -138,15 +127,10 @@ def cache_bytes(cache: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PictureMemory:
-    """Memory of a picture in a batch, in bytes.
+    """Memory of a picture in a batch, in bytes."""
 
-    Attributes:
-        prefill: peak while its prompt runs: pixels, image features, activations, logits, and its caches so far.
-        text: its caches at the maximum length of its text, and the logits of a step.
-    """
-
-    prefill: int
-    text: int
+    prefill: int  # peak while its prompt runs: pixels, image features, activations, logits, and its caches so far
+    text: int  # its caches at the maximum length of its text, and the logits of a step
 
     def largest_batch(self, free: int, most: int) -> int:
         """Return the number of pictures that fit into `free` bytes, from 1 to `most`: all prompts, then all texts."""
@@ -170,10 +154,7 @@ def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> Pi
 
 
 def free_memory(*devices: torch.device) -> int:
-    """Return the bytes for a batch: a share of the free memory, of the device with the least.
-
-    With several devices each holds only a part of a batch, so this errs on the side of small batches.
-    """
+    """Return the bytes for a batch: a share of the free memory, of the device with the least."""
     if devices[0].type != "cuda":
         return int(OTHERS[0] * psutil.virtual_memory().available)
     unused = [torch.cuda.memory_reserved(each) - torch.cuda.memory_allocated(each) for each in devices]

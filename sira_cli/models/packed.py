@@ -15,6 +15,8 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from sira_cli.models.placement import matrices, weight_bytes
+
 LARGEST = torch.finfo(torch.float16).max
 ITEMSIZE = torch.float16.itemsize  # bytes of a packed number
 
@@ -24,13 +26,7 @@ class HalfLinear(nn.Module):
 
     A bfloat16 matrix loses nothing: float16 has more digits, down to 2^-14; below, the error is at most 2^-25. MKL's
     product with two rows takes twice the time of one, as it reads the matrix twice. FBGEMM's reads it once, and half
-    the bytes.
-
-    Attributes:
-        weight: the matrix, until it is packed. Then a tensor of its shape and precision, in which every number is the
-            same NaN and takes no memory, for code that looks at these; an output matrix that is also the embedding
-            stays.
-        bias: as of the original layer.
+    the bytes. `weight` is the matrix until it is packed; then a tensor of its shape and precision without memory.
     """
 
     def __init__(self, original: nn.Linear) -> None:
@@ -60,11 +56,16 @@ class HalfLinear(nn.Module):
         return found if self.bias is None else found.add_(self.bias)
 
 
-class Packing:
-    """Packs layers in threads, one per core, while more are read. A packing is single-threaded in torch."""
+class Packing(ConversionOps):
+    """Replaces a model's linear layers by packed ones, in threads, one per core, while more are read."""
 
-    def __init__(self) -> None:
-        cores = psutil.cpu_count(logical=False) or 1
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        for path, part in list(model.named_modules()):
+            if type(part) is nn.Linear:  # the forward of a subclass may differ
+                parent, _, name = path.rpartition(".")
+                setattr(model.get_submodule(parent), name, HalfLinear(part))
+        cores = psutil.cpu_count(logical=False) or 1  # a packing is single-threaded in torch
         self._threads = ThreadPoolExecutor(cores, "sira-pack")
         self._places = Semaphore(cores + 1)  # matrices that wait take memory
         self._begun: dict[HalfLinear, Future[None]] = {}
@@ -72,44 +73,30 @@ class Packing:
     def add(self, layer: HalfLinear, weight: Tensor) -> None:
         """Begin to pack a layer; wait first if all threads have work."""
         self._places.acquire()
+        self._begun[layer] = self._threads.submit(layer.pack, weight)
+        self._begun[layer].add_done_callback(lambda _: self._places.release())
 
-        def pack() -> None:
-            try:
-                layer.pack(weight)
-            finally:
-                self._places.release()
-
-        self._begun[layer] = self._threads.submit(pack)
-
-    def __contains__(self, layer: HalfLinear) -> bool:
-        """Return whether the layer was added."""
-        return layer in self._begun
+    def convert(self, input_dict: dict[str, Any], *args: Any, **options: Any) -> dict[str, Any]:
+        """Begin to pack matrices that `from_pretrained` has read."""
+        for name, read in input_dict.items():
+            weight: Tensor = read[0] if isinstance(read, list) else read
+            layer = self._model.get_submodule(name.rpartition(".")[0])
+            if weight.shape != layer.weight.shape:
+                raise ValueError(f"{name} has shape {list(weight.shape)}; expected {list(layer.weight.shape)}")
+            layer.drop_weight()
+            self.add(layer, weight)
+            options["missing_keys"].discard(name)
+        return {}
 
     def finish(self) -> None:
-        """Wait until all layers are packed."""
+        """Pack the remaining matrices, such as a tied output matrix, and wait for all."""
+        embeddings = self._model.get_input_embeddings().weight
+        for layer in self._model.modules():
+            if isinstance(layer, HalfLinear) and layer not in self._begun:
+                self.add(layer, layer.weight.data if layer.weight is embeddings else layer.drop_weight())
         self._threads.shutdown()
         for each in self._begun.values():
             each.result()
-
-
-def put_packed(model: nn.Module) -> None:
-    """Replace linear layers by packed ones, still without matrices.
-
-    Subclasses of a linear layer stay: their forward may differ.
-    """
-    for path, part in list(model.named_modules()):
-        if type(part) is nn.Linear:
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, HalfLinear(part))
-
-
-def pack_rest(model: Any, packing: Packing) -> None:
-    """Pack the remaining matrices: all layers of a model that was not read, else a tied output matrix."""
-    embeddings = model.get_input_embeddings().weight
-    for layer in model.modules():
-        if isinstance(layer, HalfLinear) and layer not in packing:
-            packing.add(layer, layer.weight.data if layer.weight is embeddings else layer.drop_weight())
-    packing.finish()
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -119,11 +106,9 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 def packed_bytes(model: Any) -> int:
     """Return the size of a model's weights with packed matrices, the others in float32."""
-    matrices = {id(part.weight) for part in model.modules() if type(part) is nn.Linear}
-    size = sum(weight.numel() * (ITEMSIZE if id(weight) in matrices else 4) for weight in model.parameters())
-    embeddings: Tensor = model.get_input_embeddings().weight
-    tied = id(embeddings) in matrices  # as matrix and as table
-    return int(size + 4 * embeddings.numel() * tied)
+    packed, embeddings = matrices(model), model.get_input_embeddings().weight
+    tied = any(part.weight is embeddings for part in packed)  # as matrix and as table
+    return weight_bytes(model, torch.float32, packed, ITEMSIZE) + 4 * int(embeddings.numel()) * tied
 
 
 def stored_bytes(model: nn.Module) -> int:
@@ -148,18 +133,12 @@ class PackedConfig(QuantizationConfigMixin):
 class PackedReader(HfQuantizer):
     """Packs each matrix as soon as it is read, so that no second copy of all weights is in memory."""
 
-    def __init__(self, quantization_config: PackedConfig, **options: Any) -> None:
-        super().__init__(quantization_config, **options)
-        self._packing: Packing | None = None
-
     def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
-        self._packing = Packing()
-        put_packed(model)
+        self._packing = Packing(model)
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
-        assert self._packing is not None
-        pack_rest(model, self._packing)
-        self._packing = None  # threads cannot be copied with the model
+        self._packing.finish()
+        del self._packing  # threads cannot be copied with the model
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
@@ -169,8 +148,7 @@ class PackedReader(HfQuantizer):
 
     def get_quantize_ops(self) -> ConversionOps:
         """Return the operation on each matrix."""
-        assert self._packing is not None
-        return _Pack(self._packing)
+        return self._packing
 
     def is_serializable(self) -> bool:
         """Return whether the model can be saved."""
@@ -180,20 +158,3 @@ class PackedReader(HfQuantizer):
     def is_trainable(self) -> bool:
         """Whether it can be trained."""
         return False
-
-
-class _Pack(ConversionOps):
-    def __init__(self, packing: Packing) -> None:
-        self._packing = packing
-
-    def convert(self, input_dict: dict[str, Any], *args: Any, **options: Any) -> dict[str, Any]:
-        model, missing = options["model"], options["missing_keys"]
-        for name, read in input_dict.items():
-            weight: Tensor = read[0] if isinstance(read, list) else read
-            layer = model.get_submodule(name.rpartition(".")[0])
-            if weight.shape != layer.weight.shape:
-                raise ValueError(f"{name} has shape {list(weight.shape)}; expected {list(layer.weight.shape)}")
-            layer.drop_weight()
-            self._packing.add(layer, weight)
-            missing.discard(name)
-        return {}

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,9 @@ from sira_cli.errors import SettingsError, install
 from sira_cli.models.sizes import BYTES, LEAST_SHARE
 
 SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
+INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandbytes packs it for AVX512-BF16
+HALVES = (torch.bfloat16, torch.float16)
+_log = logging.getLogger(__name__)
 
 
 def devices_of(model: Any) -> list[torch.device]:
@@ -48,19 +50,16 @@ def pick_device(name: str) -> str:
 
 
 def place(device: str, model: Any, dtype: torch.dtype | None, quantization: str | None) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that place a model."""
+    """Return the options of `from_pretrained` that place a model: on several GPUs where the first is too small."""
     one = pick_device(device)
     unknown = model is None or getattr(model.config, "quantization_config", None) is not None
     if device != "auto" or unknown or one != "cuda:0" or torch.cuda.device_count() == 1:
         return {"device_map": one}
     free = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
-    return share_out(weight_bytes(model, dtype, quantization), free)
-
-
-def share_out(needed: int, free: Sequence[int]) -> dict[str, Any]:
-    """Return the options of `from_pretrained` for a model of `needed` bytes on GPUs with `free` bytes."""
+    fewer = matrices(text_stack(model).layers) if quantization is not None else []
+    needed = weight_bytes(model, dtype, fewer, BYTES.get(quantization or "", 0))
     if needed <= SHARE * free[0]:
-        return {"device_map": "cuda:0"}
+        return {"device_map": one}
     if needed > SHARE * sum(free):
         raise SettingsError(
             f"the weights take {needed / 1e9:.1f} GB, more than {SHARE:.0%} of the {sum(free) / 1e9:.1f} GB that are "
@@ -69,21 +68,16 @@ def share_out(needed: int, free: Sequence[int]) -> dict[str, Any]:
     return {"device_map": "auto", "max_memory": dict(enumerate(free))}  # the CPU is not among them
 
 
-def weight_bytes(model: Any, dtype: torch.dtype | None, quantization: str | None) -> int:
-    """Return the size of a model's weights in memory; arguments as for `place`."""
-    fewer: dict[int, float] = {}
-    if quantization is not None:
-        for part in text_stack(model).layers.modules():
-            if type(part) is nn.Linear:
-                fewer[id(part.weight)] = BYTES[quantization]
-
-    def each(weight: nn.Parameter) -> float:
-        return fewer.get(id(weight), (dtype or weight.dtype).itemsize)
-
-    return int(sum(weight.numel() * each(weight) for weight in model.parameters()))
+def matrices(part: nn.Module) -> list[nn.Linear]:
+    """Return the plain linear layers; the forward of a subclass may differ."""
+    return [module for module in part.modules() if type(module) is nn.Linear]
 
 
-INPUTS, OUTPUTS = 64, 32  # a 4-bit matrix has multiples of these where bitsandbytes packs it for AVX512-BF16
+def weight_bytes(model: Any, dtype: torch.dtype | None, others: list[nn.Linear], bytes_each: float) -> int:
+    """Return the size of a model's weights in memory; some matrices take other bytes per number."""
+    fewer = {id(part.weight) for part in others}
+    each = ((id(weight) in fewer, weight) for weight in model.parameters())
+    return int(sum(w.numel() * (bytes_each if other else (dtype or w.dtype).itemsize) for other, w in each))
 
 
 def check_quantization(name: str | None) -> None:
@@ -102,16 +96,20 @@ def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfi
     if getattr(model.config, "quantization_config", None) is not None:
         raise SettingsError("the weights in this checkpoint are quantized: leave out `quantization=`")
     layers = text_stack(model).layers
-    matrices = [part for part in layers.modules() if type(part) is nn.Linear]
-    reached = sum(part.weight.numel() for part in matrices)
-    weights = sum(weight.numel() for weight in layers.parameters())
-    if reached < LEAST_SHARE * weights:
+    reached = sum(part.weight.numel() for part in matrices(layers)) / sum(each.numel() for each in layers.parameters())
+    if reached < LEAST_SHARE:
         raise SettingsError(
-            f"quantization reaches {reached / weights:.0%} of the weights of {type(model).__name__}: the others are "
+            f"quantization reaches {reached:.0%} of the weights of {type(model).__name__}: the others are "
             "experts, which are not quantized. Leave out `quantization=`, or use a smaller model"
         )
-    if name == "4bit" and device == "cpu":
-        _check_packing(matrices)
+    odd = [part for part in matrices(layers) if part.in_features % INPUTS or part.out_features % OUTPUTS]
+    on_cpu = name == "4bit" and device == "cpu"
+    if odd and on_cpu and importlib.import_module("bitsandbytes.functional").has_avx512bf16():
+        raise SettingsError(
+            f"on this processor bitsandbytes multiplies 4-bit matrices with multiples of {INPUTS} inputs and {OUTPUTS} "
+            f"outputs; this model has one with {odd[0].in_features} and {odd[0].out_features}: give `quantization=` "
+            "8bit, or leave it out"
+        )
     return BitsAndBytesConfig(
         load_in_4bit=name == "4bit",
         load_in_8bit=name == "8bit",
@@ -122,18 +120,6 @@ def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfi
     )
 
 
-def _check_packing(matrices: list[nn.Linear]) -> None:
-    """Refuse matrices that bitsandbytes quantizes, but fails to multiply on a CPU with AVX512-BF16."""
-    native: Any = importlib.import_module("bitsandbytes.functional")  # without types
-    odd = [part for part in matrices if part.in_features % INPUTS or part.out_features % OUTPUTS]
-    if odd and native.has_avx512bf16():
-        raise SettingsError(
-            f"on this processor bitsandbytes multiplies 4-bit matrices with multiples of {INPUTS} inputs and {OUTPUTS} "
-            f"outputs; this model has one with {odd[0].in_features} and {odd[0].out_features}: give `quantization=` "
-            "8bit, or leave it out"
-        )
-
-
 def _beside_layers(module: nn.Module, layers: nn.Module, name: str = "") -> list[str]:
     """Return the names of the largest parts with matrices that contain no decoder layers."""
     if module is layers:
@@ -142,11 +128,6 @@ def _beside_layers(module: nn.Module, layers: nn.Module, name: str = "") -> list
         return [name] if any(isinstance(part, nn.Linear) for part in module.modules()) else []
     children = module.named_children()
     return [found for own, part in children for found in _beside_layers(part, layers, f"{name}.{own}".lstrip("."))]
-
-
-HALVES = (torch.bfloat16, torch.float16)
-
-_log = logging.getLogger(__name__)
 
 
 def computes_in(dtype: torch.dtype) -> bool:
@@ -164,17 +145,15 @@ def computes_in(dtype: torch.dtype) -> bool:
 
 
 def on_processor(own: torch.dtype | None, folder: Path, packed: int | None = None) -> torch.dtype | str:
-    """Return the precision of `auto` for a model on the CPU."""
+    """Return the precision of `auto` for a model on the CPU; `packed`: its bytes if matrices can be packed."""
     if own not in HALVES or computes_in(own):
         return "auto"
     name = str(own).removeprefix("torch.")
     needed = packed or 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     free = psutil.virtual_memory().available
     if needed > free:
-        _log.info(
-            "%s, though this processor has no arithmetic for it: float32 would take %.1f GB, and %.1f GB are free",
-            *(name, needed / 1e9, free / 1e9),
-        )
+        too_large = f"float32 would take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        _log.info("%s, though this processor has no arithmetic for it: %s", name, too_large)
         return "auto"
     _log.info("float32 instead of the checkpoint's %s, for which this processor has no arithmetic", name)
     return torch.float32
@@ -185,10 +164,7 @@ SMALL = 50_000_000  # weights; with fewer, threads wait for each other longer th
 
 
 def threads_for(model: Any) -> int:
-    """Return the number of threads for a model on the CPU.
-
-    One for a small model; else torch's own number, but at most one per physical core. A user's choice wins.
-    """
+    """Return the number of threads for a model on the CPU, at most one per physical core; a user's choice wins."""
     own = torch.get_num_threads()
     if any(os.environ.get(name) for name in CHOSEN):
         return own

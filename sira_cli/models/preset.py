@@ -7,11 +7,11 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
@@ -22,13 +22,22 @@ from sira_cli.methods.settings import Setting
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.names import is_utf8
 
-MOST_CAPTIONS = 50  # of one picture, to find its objects
-
 
 class Strict(BaseModel):
     """A part of a preset: unknown keys and other types are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _must(message: str, fits: Callable[[Any], bool]) -> AfterValidator:
+    """Return a check of a value for a field."""
+
+    def check(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 class SiraSettings(Strict):
@@ -46,18 +55,14 @@ class SiraSettings(Strict):
 
 
 class Prompts(Strict):
-    """Prompts for the model; `ask` contains `{question}`.
-
-    Attributes:
-        verify: asks whether an object is in the picture; contains `{thing}`, with the English article, or `{name}`,
-            without one.
-        system: system message, instead of the chat template's own; empty: the template's own, if it has one.
-    """
+    """Prompts for the model."""
 
     caption: str = Field(default="Please describe this image in detail.", min_length=1)
-    ask: str = "{question}"
-    verify: str = "Is there {thing} in the image?"
-    system: str = ""
+    ask: Annotated[str, _must("must contain {question}", lambda text: "{question}" in text)] = "{question}"
+    verify: Annotated[  # {thing} stands for an object with its English article, {name} for one without
+        str, _must("must contain {thing}, or {name} without an article", lambda t: "{thing}" in t or "{name}" in t)
+    ] = "Is there {thing} in the image?"
+    system: str = ""  # the system message instead of the chat template's own; empty: the template's own, if it has one
 
     def asking(self, question: str) -> str:
         """Return the prompt for a question."""
@@ -66,67 +71,31 @@ class Prompts(Strict):
         check_text("the question", question)
         return self.ask.replace("{question}", question)
 
-    @field_validator("ask")
-    @classmethod
-    def _has_question(cls, value: str) -> str:
-        if "{question}" not in value:
-            raise ValueError("must contain {question}")
-        return value
-
-    @field_validator("verify")
-    @classmethod
-    def _has_thing(cls, value: str) -> str:
-        if "{thing}" not in value and "{name}" not in value:
-            raise ValueError("must contain {thing}, or {name} without an article")
-        return value
-
 
 class Generation(Strict):
-    """Decoding settings; temperature 0 is greedy.
-
-    Attributes:
-        top_k, min_p: further cut-offs of sampling, as in transformers; 0 is off.
-        repetition_penalty, no_repeat_ngram_size: as in transformers, on the method's logits; 1 and 0 are off.
-        think: ask the model to reason before it answers; for chat templates with a switch.
-    """
+    """Decoding settings, as in transformers, on the method's logits; temperature 0 is greedy."""
 
     max_new_tokens: int = Field(default=512, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
+    top_k: int = Field(default=0, ge=0)  # 0 is off, and so it is for the next
     min_p: float = Field(default=0.0, ge=0, le=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     num_beams: int = Field(default=1, ge=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    no_repeat_ngram_size: int = Field(default=0, ge=0)
-    think: bool = False
+    no_repeat_ngram_size: Annotated[int, _must("must be 0 (off) or at least 2", (1).__ne__)] = Field(default=0, ge=0)
+    think: bool = False  # ask the model to reason before it answers; for chat templates with a switch
 
-    @field_validator("no_repeat_ngram_size")
-    @classmethod
-    def _is_no_single_token(cls, value: int) -> int:
-        if value == 1:
-            raise ValueError("must be 0 (off) or at least 2")
-        return value
+
+_Words = Annotated[str, _must("expected words between commas", lambda text: all(map(str.strip, text.split(","))))]
 
 
 class VerifySettings(Strict):
-    """The second look at the objects that a text names.
+    """The second look at the objects that a text names: the least support, and the words of the two answers."""
 
-    Attributes:
-        min_support: below it an object is not supported. 0.5 (yes and no equally likely) is a choice, not measured.
-        yes, no: spellings of the two answers, divided by commas; with a question in another language, its words.
-    """
-
-    min_support: float = Field(default=0.5, ge=0, le=1)
-    yes: str = "Yes, yes, YES"
-    no: str = "No, no, NO, Not, not"
-
-    @field_validator("yes", "no")
-    @classmethod
-    def _has_words(cls, value: str) -> str:
-        if not all(part.strip() for part in value.split(",")):
-            raise ValueError("expected words between commas")
-        return value
+    min_support: float = Field(default=0.5, ge=0, le=1)  # yes and no equally likely: a choice, not measured
+    yes: _Words = "Yes, yes, YES"
+    no: _Words = "No, no, NO, Not, not"
 
     @property
     def answers(self) -> tuple[list[str], list[str]]:
@@ -136,59 +105,38 @@ class VerifySettings(Strict):
 
 
 class GuideSettings(Strict):
-    """Captions that are decoded after the second look at what they may name.
+    """Captions that are decoded after the second look at what they may name."""
 
-    Attributes:
-        captions: number of captions of a picture in which its objects are looked for: the method's own, and samples.
-        heat: temperature of the samples.
-        threshold: like `verify.min_support`, which it replaces if it is set.
-        cut_off: `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
-    """
-
-    captions: int = Field(default=5, ge=1, le=MOST_CAPTIONS)
-    heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)
-    threshold: float | None = Field(default=None, ge=0, le=1)
+    captions: int = Field(default=5, ge=1, le=50)  # in which objects are looked for: the method's own, and samples
+    heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)  # temperature of the samples
+    threshold: float | None = Field(default=None, ge=0, le=1)  # instead of `verify.min_support`
+    # `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
     cut_off: float = Field(default=0.2, gt=0, le=1)
 
 
 class Load(Strict):
-    """How weights are loaded.
-
-    Attributes:
-        attn_implementation: `auto` is sdpa if the model has it, else eager.
-        quantization: bits of the decoder layers' weights, by bitsandbytes.
-        trust_remote_code: run the checkpoint's own Python code, without asking; otherwise none of it runs.
-    """
+    """How weights are loaded."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
-    quantization: Literal["8bit", "4bit"] | None = None
-    trust_remote_code: bool = False
+    quantization: Literal["8bit", "4bit"] | None = None  # of the decoder layers, by bitsandbytes
+    trust_remote_code: bool = False  # run the checkpoint's own Python code, without asking; otherwise none of it runs
 
     @property
     def attention(self) -> str | None:
-        """The attention for transformers; None: transformers chooses."""
+        """The attention for transformers; None: sdpa if the model has it, else eager."""
         return None if self.attn_implementation == "auto" else self.attn_implementation
 
 
 class ImageSettings(Strict):
-    """How pictures are resized for the model; settings that are None keep the checkpoint's value.
+    """How pictures are resized for the model; settings that are None keep the checkpoint's value."""
 
-    Attributes:
-        max_pixels, min_pixels: limits of the resized picture; its size decides the number of image tokens (Qwen-VL).
-        max_tiles: maximum number of tiles of a picture (InternVL).
-        longest_edge: longest edge of the resized picture in pixels (SmolVLM, Idefics3, Pixtral).
-        pan_and_scan: whether crops of wide and tall pictures are also shown (Gemma 3).
-        pad_to_square: whether pictures are padded to squares with the processor's mean colour, so that nothing is
-            cropped (LLaVA-1.5).
-    """
-
-    max_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)  # of the resized picture, which decides its tokens (Qwen-VL)
     min_pixels: int | None = Field(default=None, ge=1)
-    max_tiles: int | None = Field(default=None, ge=1)
-    longest_edge: int | None = Field(default=None, ge=1)
-    pan_and_scan: bool | None = None
-    pad_to_square: bool | None = None
+    max_tiles: int | None = Field(default=None, ge=1)  # of a picture (InternVL)
+    longest_edge: int | None = Field(default=None, ge=1)  # in pixels (SmolVLM, Idefics3, Pixtral)
+    pan_and_scan: bool | None = None  # also show crops of wide and tall pictures (Gemma 3)
+    pad_to_square: bool | None = None  # with the processor's mean colour, so that nothing is cropped (LLaVA-1.5)
 
     def given(self) -> dict[str, Any]:
         """Return the settings that are not None."""
@@ -202,18 +150,25 @@ def check_text(what: str, text: str) -> None:
 
 
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
-_LATER_GENERATION = ("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think")
+_LATER = {"top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think"}
 ONLY_IF_SET = (
     "system",
     "json_schema",
     *(f"image.{name}" for name in ImageSettings.model_fields if name != "max_pixels"),
-    *(f"generation.{name}" for name in _LATER_GENERATION),
+    *(f"generation.{name}" for name in _LATER),
     *(f"text.{name}" for name in TextSettings.model_fields),
     *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no", "captions", "heat")),
 )
 
-_DESCRIBE = ("name", "description", "family", "model", "download_gb", "methods")  # keys that no run changes
-_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+def _check_methods(given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+    for name, settings in given.items():
+        method = find_method(name)
+        for key in settings:
+            if key in method.from_preset:
+                raise SettingsError(f"{key} of method {name} belongs in `sira`")
+        method.with_values(**settings)
+    return given
 
 
 class Preset(Strict):
@@ -233,7 +188,7 @@ class Preset(Strict):
     revision: str = "main"
     download_gb: float | None = Field(default=None, gt=0)
     sira: SiraSettings = SiraSettings()
-    methods: dict[str, dict[str, JsonValue]] = {}
+    methods: Annotated[dict[str, dict[str, JsonValue]], AfterValidator(_check_methods)] = {}
     image_tokens: ImageTokens = ImageTokens()
     prompts: Prompts = Prompts()
     generation: Generation = Generation()
@@ -242,17 +197,6 @@ class Preset(Strict):
     text: TextSettings = TextSettings()
     verify: VerifySettings = VerifySettings()
     guide: GuideSettings = GuideSettings()
-
-    @field_validator("methods")
-    @classmethod
-    def _check_methods(cls, given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
-        for name, settings in given.items():
-            method = find_method(name)
-            for key in settings:
-                if key in method.from_preset:
-                    raise SettingsError(f"{key} of method {name} belongs in `sira`")
-            method.with_values(**settings)
-        return given
 
     def method(self, name: str | Method) -> Method:
         """Return a method with this preset's settings for it; one that is given with its settings stays.
@@ -268,26 +212,19 @@ class Preset(Strict):
         return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the settings that decide a text under SIRA, besides the prompt, as JSON values."""
-        left_out = {"name", "description", "family", "download_gb", "prompts", "methods"}
-        left_out |= {"text", "verify", "output", "guide"}
-        values = self.model_dump(mode="json", exclude=left_out)
+        """Return the settings that decide a text under SIRA, besides the prompt and the quantization, as JSON."""
         later = self.later()
-        for name in _LATER_GENERATION:
-            if name not in later:
-                del values["generation"][name]
-        del values["load"]["quantization"]  # keys and reports name it themselves
-        del values["load"]["trust_remote_code"]
-        values["image"] = {"max_pixels": None} | self.image.given()
+        parts: Any = dict.fromkeys(("model", "revision", "sira", "image_tokens"), True)
+        parts["generation"] = {name for name in Generation.model_fields if name in later or name not in _LATER}
+        parts["load"] = {"dtype", "attn_implementation"}
+        values = self.model_dump(mode="json", include=parts) | {"image": {"max_pixels": None} | self.image.given()}
         if "system" in later:
             values["system"] = later["system"]
-        if text := self.text.given():
-            values["text"] = text
-        return values
+        return values | ({"text": text} if (text := self.text.given()) else {})
 
     def later(self) -> dict[str, Any]:
         """Return the settings that records contain only if they are set, by their names in records."""
-        values = self.generation.model_dump(mode="json", include={*_LATER_GENERATION}, exclude_defaults=True)
+        values = self.generation.model_dump(mode="json", include=_LATER, exclude_defaults=True)
         return values | ({"system": self.prompts.system} if self.prompts.system else {})
 
     @property
@@ -312,32 +249,43 @@ class Preset(Strict):
 
     def with_values(self, /, **settings: Any) -> Preset:
         """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
-        values = self.model_dump(mode="json")
-        given, names = {}, {}
-        for name, value in settings.items():
-            given[key := full_key(name)] = value
+        values, names = self.model_dump(mode="json"), {full_key(name): name for name in settings}
+        for key, name in names.items():
+            value = settings[name]
             if isinstance(value, str):
                 check_text(name, value)
             section, _, last = key.rpartition(".")
             (values[section] if section else values)[last] = value
-            names[key] = name
-        for one, other in (("k", "k_fraction"), ("k_fraction", "k")):
-            if given.get(f"sira.{one}") is not None and f"sira.{other}" not in given:
+            other = {"sira.k": "k_fraction", "sira.k_fraction": "k"}.get(key)
+            if other and value is not None and f"sira.{other}" not in names:
                 values["sira"][other] = None
         return validate(values, "settings", names)
 
 
 @functools.cache
-def keys() -> dict[str, Any]:
-    """Return the keys of a preset that change a run, as `generation.top_p`, with the types of their values."""
-    found: dict[str, Any] = {}
-    for name, kind in get_type_hints(Preset).items():
-        if name in _DESCRIBE or name not in Preset.model_fields:
-            continue
-        if kind is ImageTokens or issubclass(kind, BaseModel):
-            found |= {f"{name}.{part}": hint for part, hint in get_type_hints(kind).items() if part != "model_config"}
-        else:
-            found[name] = kind
+def _schema() -> dict[str, Any]:
+    return Preset.model_json_schema()
+
+
+def _schema_at(place: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the part of the schema of presets for a key, or for what contains keys."""
+    node: dict[str, Any] = _schema()
+    for part in place:
+        node = node.get("items") or node.get("properties", {}).get(part, {})
+        references = (option["$ref"] for option in (node, *node.get("anyOf", ())) if "$ref" in option)
+        if reference := next(references, None):
+            node = _schema()["$defs"][reference.rsplit("/", 1)[1]]
+    return node
+
+
+@functools.cache
+def keys() -> Mapping[str, Mapping[str, Any]]:
+    """Return the keys of a preset that change a run, as `generation.top_p`, with their parts of its schema."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, node in _schema()["properties"].items():
+        if name not in ("name", "description", "family", "model", "download_gb", "methods"):  # no run changes these
+            parts = _schema_at([name]).get("properties")
+            found |= {name: node} if parts is None else {f"{name}.{part}": each for part, each in parts.items()}
     return found
 
 
@@ -355,14 +303,18 @@ def full_key(name: str) -> str:
     return found[0]
 
 
+_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
 def read_value(key: str, text: str) -> Any:
     """Parse the value of a key, written as on a command line or in YAML; `Preset.with_values` checks it."""
-    kind = keys()[key]
-    if kind is str:
+    node = keys()[key]
+    kinds = {each.get("type") for each in node.get("anyOf", (node,))}
+    if kinds == {"string"} and "enum" not in node:
         return text
-    if text == "none" and type(None) in get_args(kind):
+    if text == "none" and "null" in kinds:
         return None
-    if bool in (kind, *get_args(kind)) and text in _TRUTH:
+    if text in _TRUTH and "boolean" in kinds:
         return _TRUTH[text]
     try:
         return json.loads(text)
@@ -386,7 +338,7 @@ def validate(values: dict[str, Any], source: str, names: Mapping[str, str] = Map
 
 
 def _explain(problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
+    key = ".".join(map(str, problem["loc"]))
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         *parents, name = problem["loc"]
         return f"unknown key `{key}`{nearest(str(name), _schema_at(parents).get('properties', {}))}"
@@ -399,37 +351,24 @@ def _explain(problem: Any) -> str:
 def _expected(problem: Any) -> str:
     if problem["type"] == "value_error":  # one of ours
         return str(problem["ctx"]["error"])
-    return f"expected {_values_in_words(_schema_at(problem['loc']))}"
+    return f"expected {_in_words(_schema_at(problem['loc']))}"
 
 
 def values_of(key: str) -> str:
     """Return the valid values of a key in words: `a number from 0`."""
-    return _values_in_words(_schema_at(key.split(".")))
+    return _in_words(keys()[key])
 
 
-def _values_in_words(node: Mapping[str, Any]) -> str:
+def _in_words(node: Mapping[str, Any]) -> str:
     if some := node.get("anyOf"):
-        return ", or ".join(_values_in_words(each) for each in some)
+        return ", or ".join(map(_in_words, some))
     kind, above = node.get("type", "object"), node.get("exclusiveMinimum")
     if kind not in ("integer", "number"):
         others = {"boolean": "true or false", "array": "a list", "null": "none", "object": "keys with values"}
         return others.get(kind) or Setting(str, "", choices=tuple(node.get("enum", ()))).values
-    low, high = node.get("minimum", above), node.get("maximum", node.get("exclusiveMaximum"))
-    limits = {"low": low, "high": None if high is None or high >= 1e9 else high}
-    given = {name: limit for name, limit in limits.items() if limit is not None}
+    limits = {"low": node.get("minimum", above), "high": node.get("maximum", node.get("exclusiveMaximum", 1e9))}
+    given = {name: limit for name, limit in limits.items() if limit is not None and limit < 1e9}
     return Setting(int if kind == "integer" else float, "", above_low=above is not None, **given).values
-
-
-def _schema_at(place: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the part of the schema of presets for a key, or for what contains keys."""
-    node = schema = Preset.model_json_schema()
-    for part in place:
-        node = node.get("items") or node.get("properties", {}).get(part, {})
-        options = [node, *node.get("anyOf", []), *node.get("allOf", [])]
-        reference = next((option["$ref"] for option in options if "$ref" in option), None)
-        if reference:
-            node = schema["$defs"][reference.rsplit("/", 1)[1]]
-    return node
 
 
 def nearest(name: str, known: Any) -> str:

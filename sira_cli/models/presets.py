@@ -5,6 +5,7 @@ Errors name the file, the key and the nearest valid name."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,36 +32,33 @@ class _UniqueKeys(yaml.SafeLoader):
     """YAML in which a duplicate key is an error; plain YAML would use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Called by PyYAML for each mapping."""
+        """Called by PyYAML for each mapping; the keys `yes` and `no` are no truth values."""
+        for key, _ in node.value:
+            key.tag = "tag:yaml.org,2002:str" if key.tag == "tag:yaml.org,2002:bool" else key.tag
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for index, key in enumerate(keys):
             if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"`{key}` is given twice", node.value[index][0].start_mark
-                )
+                mark = node.value[index][0].start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"`{key}` is given twice", mark)
         return super().construct_mapping(node, deep)
 
 
 def for_model(model: str) -> Preset:
-    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config.
-
-    Picture sizes, the system prompt and the settings of the second look come from the shipped preset
-    of the same id (`shipped_for`), if it exists.
-    """
-    shipped = shipped_for(model)
-    if shipped is None:
-        return Preset(model=model)
-    prompts = Prompts(system=shipped.prompts.system)
-    return Preset(model=model, image=shipped.image, prompts=prompts, verify=shipped.verify)
+    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config; picture sizes,
+    the system prompt and the second look from the shipped preset of the same id, if it exists."""
+    like = shipped_for(model) or Preset(model=model)
+    prompts = Prompts(system=like.prompts.system)
+    return Preset(model=model, image=like.image, prompts=prompts, verify=like.verify)
 
 
 def shipped_for(model: str) -> Preset | None:
     """Return the shipped preset of a model id, or the one with the shortest name of several: others are variants."""
-    for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: len(path.stem)):
-        preset = read(path)
-        if preset.model == model:
-            return preset
-    return None
+    return next((preset for preset in shipped() if preset.model == model), None)
+
+
+def shipped() -> Iterator[Preset]:
+    """Yield the shipped presets, those with short names first."""
+    return map(read, sorted(SHIPPED.glob("*.yaml"), key=lambda path: (len(path.stem), path.stem)))
 
 
 def read(path: Path) -> Preset:
@@ -110,12 +108,8 @@ def resolve(source: str) -> Preset:
 
 def available() -> dict[str, Path]:
     """Return every preset file by name; the user's own replace shipped ones of the same name."""
-    return {
-        path.stem: path
-        for folder in (SHIPPED, home() / "presets")
-        for pattern in ("*.yaml", "*.yml")
-        for path in sorted(folder.glob(pattern))
-    }
+    folders, patterns = (SHIPPED, home() / "presets"), ("*.yaml", "*.yml")
+    return {path.stem: path for each in folders for pattern in patterns for path in sorted(each.glob(pattern))}
 
 
 def home() -> Path:
@@ -141,10 +135,9 @@ def calibration_path(kind: str, model: str, revision: str) -> Path:
 
 def find_calibration(kind: str, revision: str) -> Path | None:
     """Return a model's calibration, even if its folder has moved; the user's own comes before a shipped one."""
-    for folder in (home() / "calibrations", SHIPPED_CALIBRATIONS):
-        for path in sorted((folder / kind).glob(f"*@{_short(revision)}.safetensors")):
-            return path
-    return None
+    folders = (home() / "calibrations", SHIPPED_CALIBRATIONS)
+    paths = (path for each in folders for path in sorted((each / kind).glob(f"*@{_short(revision)}.safetensors")))
+    return next(paths, None)
 
 
 def calibrated(method: Method, model: str, revision: str) -> Method:
@@ -153,8 +146,7 @@ def calibrated(method: Method, model: str, revision: str) -> Method:
         return method
     how = f"sira calibrate {method.name} -m {model}"
     if method.calibration is None:
-        path = find_calibration(method.name, revision)
-        if path is None:
+        if (path := find_calibration(method.name, revision)) is None:
             raise NotCalibratedError(
                 f"method {method.name} needs a calibration of {model}, which is made once: see `{how} -h`"
             )

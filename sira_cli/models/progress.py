@@ -23,32 +23,19 @@ from sira_cli.models.reasoning import Parsing, ReasoningParser
 
 @dataclass(frozen=True)
 class Start:
-    """The beginning of B texts.
+    """The beginning of B texts."""
 
-    Attributes:
-        tokens: the first tokens of each text, which then continues.
-        in_inputs: number of them that are already in the inputs of `generate`, after the prompts.
-        cache: keys and values of all but the last column of the inputs of `generate`; None: empty.
-        processors, stopping: logits processors and stopping criteria, besides the settings.
-        new_tokens: maximum tokens of a text, the first ones included; None: from the settings.
-    """
-
-    tokens: Sequence[Sequence[int]]
-    in_inputs: int = 0
-    cache: DynamicCache | None = None
-    processors: Sequence[LogitsProcessor] = ()
-    stopping: Sequence[StoppingCriteria] = ()
-    new_tokens: int | None = None
+    tokens: Sequence[Sequence[int]]  # the first tokens of each text, which then continues
+    in_inputs: int = 0  # number of them that are already in the inputs of `generate`, after the prompts
+    cache: DynamicCache | None = None  # of all but the last column of the inputs of `generate`; None: empty
+    processors: Sequence[LogitsProcessor] = ()  # besides the settings'
+    stopping: Sequence[StoppingCriteria] = ()  # besides the settings'
+    new_tokens: int | None = None  # maximum of a text, the first ones included; None: from the settings
 
 
 class Trail:
-    """A method's computations for prompts and their texts, to go back to.
-
-    Attributes:
-        cache: reusable keys and values, or None.
-        rows: the rows of the batch's prompts that it contains.
-        texts: the decoded tokens of each.
-    """
+    """A method's computations for prompts and their texts, to go back to: a cache of some rows of a batch, and the
+    decoded tokens of each."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         """Begin an empty trail of some rows."""
@@ -72,9 +59,8 @@ class Trail:
     def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
         """Return inputs and a start that continue texts after given tokens; None if the cache does not have them."""
         places = [self.rows.index(row) for row in rows]
-        if self.cache is None or any(
-            self.texts[place][: len(kept)] != list(kept) for place, kept in zip(places, tokens, strict=True)
-        ):
+        kept = [self.texts[place][: len(start)] for place, start in zip(places, tokens, strict=True)]
+        if self.cache is None or kept != list(map(list, tokens)):
             return None
         shortest = min(map(len, tokens))
         ids: Tensor = inputs["input_ids"]
@@ -85,7 +71,7 @@ class Trail:
         for module, name, value in self._positions:
             setattr(module, name, value[index] if isinstance(value, Tensor) else value)
         own = {name: value[list(rows)] for name, value in inputs.items() if value.shape == ids.shape}
-        return followed(self._model, own, [kept[:shortest] for kept in tokens]), Start(tokens, shortest, cache)
+        return followed(self._model, own, [start[:shortest] for start in tokens]), Start(tokens, shortest, cache)
 
 
 class NewTokens(BaseStreamer):
@@ -133,16 +119,13 @@ class WordScores:
     """The words of B running texts, with two scores each.
 
     `delta` is the sum of z_full - z_cf over a word's tokens: how much late access to the image raises its logits.
-    `grounding` is the probability of the word under the contrast, the product over its tokens: how likely it stays
-    once the language prior is discounted. A low value means that the model is not sure that the picture shows this
-    word rather than another; it is evidence, not proof, and synonyms also lower it.
+    `grounding` is the probability of the word under the contrast, the product over its tokens. A low value is
+    evidence, not proof, that the picture does not show this word; synonyms also lower it.
     """
 
     def __init__(self, parser: ReasoningParser, alpha: float, *, at_once: bool = False) -> None:
         self._parser, self._alpha, self._at_once = parser, alpha, at_once
-        self._tokens: list[list[int]] = []  # a list of B for each step
-        self._deltas: list[list[float]] = []
-        self._logprobs: list[list[float]] = []
+        self._steps: list[list[tuple[int, float, float]]] = []  # token, delta and logprob of B texts
 
     def add(self, tokens: Sequence[int], step: Step) -> None:
         """Take the next token of each text, and the logits `[B, V]` from which it was picked."""
@@ -150,21 +133,19 @@ class WordScores:
         z_cd = contrast(step.full, step.cf, self._alpha)  # for any method that picked the token
         delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
         logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
-        self._tokens.append(list(tokens))
-        self._deltas.append(delta[:, 0].tolist())
-        self._logprobs.append(logprob[:, 0].tolist())
+        self._steps.append(list(zip(tokens, delta[:, 0].tolist(), logprob[:, 0].tolist(), strict=True)))
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
         """Return the words of one text of `length` tokens, without its reasoning."""
-        found = self._parser.words([tokens[row] for tokens in self._tokens[:length]], at_once=self._at_once)
+        steps = [step[row] for step in self._steps[:length]]
         return [
             {
                 "word": word.text,
                 "start": word.start,
                 "end": word.end,
                 "steps": [word.first, word.last],
-                "delta": sum(deltas[row] for deltas in self._deltas[word.first : word.last]),
-                "grounding": math.exp(sum(logprobs[row] for logprobs in self._logprobs[word.first : word.last])),
+                "delta": sum(delta for _, delta, _ in steps[word.first : word.last]),
+                "grounding": math.exp(sum(logprob for *_, logprob in steps[word.first : word.last])),
             }
-            for word in found
+            for word in self._parser.words([token for token, *_ in steps], at_once=self._at_once)
         ]

@@ -1,8 +1,6 @@
 """The memory that a model takes, from its shape alone: weights, caches, and the activations of a prompt.
 
-`sizes.yaml`, made by `python -m tools.sizes`, has the shapes of the shipped presets' models, so that nothing has to be
-fetched to tell whether a model fits.
-"""
+`sizes.yaml`, made by `python -m tools.sizes`, has the shapes of the shipped presets' models: nothing is fetched."""
 
 from __future__ import annotations
 
@@ -28,58 +26,32 @@ TEXT_TOKENS = 40  # of a prompt: the template, and a short question
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The numbers that decide a model's memory. One number is a weight, or an element of a cache.
+    """The numbers that decide a model's memory. One number is a weight, or an element of a cache."""
 
-    Attributes:
-        weights: all weights.
-        in_layers: those of the decoder layers.
-        layers: those in the matrices of the decoder layers, which a quantization reaches.
-        column: keys and values of one token, in all layers.
-        state: states of recurrent layers, of one text.
-        image_tokens: of a photograph of 12 megapixels, under the preset's limits.
-        patches: rows of that photograph in the tower.
-        widest: numbers per token in the widest decoder layer while it runs.
-        widest_tower: numbers per patch in the widest layer of the tower.
-        vocabulary: number of entries.
-        k_share: K / L.
-    """
-
-    weights: int
-    in_layers: int
-    layers: int
-    column: int
-    state: int
-    image_tokens: int
-    patches: int
-    widest: int
-    widest_tower: int
-    vocabulary: int
-    k_share: float
-
-    @property
-    def prompt(self) -> int:
-        """Tokens of a prompt with one photograph."""
-        return self.image_tokens + TEXT_TOKENS
-
-    def weight_bytes(self, bytes_each: float, bytes_in_layers: float | None = None) -> int:
-        """Return the bytes of the weights."""
-        layers = self.layers * (bytes_each if bytes_in_layers is None else bytes_in_layers)
-        return int((self.weights - self.layers) * bytes_each + layers)
+    weights: int  # all weights
+    in_layers: int  # those of the decoder layers
+    layers: int  # those in the matrices of the decoder layers, which a quantization reaches
+    column: int  # keys and values of one token, in all layers
+    state: int  # states of recurrent layers, of one text
+    image_tokens: int  # of a photograph of 12 megapixels, under the preset's limits
+    patches: int  # rows of that photograph in the tower
+    widest: int  # numbers per token in the widest decoder layer while it runs
+    widest_tower: int  # numbers per patch in the widest layer of the tower
+    vocabulary: int  # number of entries
+    k_share: float  # K / L
 
     def cache_bytes(self, new_tokens: int, bytes_each: int) -> int:
         """Return the bytes of both streams' caches at the end of a text under SIRA, for one picture."""
-        columns = self.prompt + new_tokens + self.k_share * (TEXT_TOKENS + new_tokens)
+        text = TEXT_TOKENS + new_tokens
+        columns = self.image_tokens + text + self.k_share * text
         return int((self.column * columns + self.state * (1 + self.k_share)) * bytes_each)
 
-    def activation_bytes(self, bytes_each: int) -> int:
-        """Return the bytes that the prompt of one photograph takes while it runs, besides the caches."""
-        rows = max(self.patches * self.widest_tower, self.prompt * self.widest)
-        return int(rows * bytes_each) + LOGITS * 4 * self.vocabulary
-
     def needed(self, new_tokens: int, bytes_each: int, bytes_in_layers: float | None = None) -> int:
-        """Return the bytes of a process that captions one picture at a time; arguments as above."""
-        parts = (self.cache_bytes(new_tokens, bytes_each), self.activation_bytes(bytes_each))
-        return PROCESS + self.weight_bytes(bytes_each, bytes_in_layers) + sum(parts)
+        """Return the bytes of a process that captions one picture at a time."""
+        in_layers = bytes_each if bytes_in_layers is None else bytes_in_layers
+        weights = int((self.weights - self.layers) * bytes_each + self.layers * in_layers)
+        prompt = max(self.patches * self.widest_tower, (self.image_tokens + TEXT_TOKENS) * self.widest) * bytes_each
+        return PROCESS + weights + self.cache_bytes(new_tokens, bytes_each) + prompt + LOGITS * 4 * self.vocabulary
 
 
 @functools.cache
@@ -110,10 +82,7 @@ class Memory:
 
 
 def memory_for_models(device: str) -> Memory:
-    """Return the memory of a device (`pick_device`): of all GPUs that `auto` may use, else the machine's.
-
-    A Mac's GPU takes the machine's memory.
-    """
+    """Return the memory of a device (`pick_device`): of all GPUs, else the machine's, which a Mac's GPU takes too."""
     if device.startswith("cuda"):
         import torch
 
@@ -133,15 +102,11 @@ def needed(preset: Preset) -> int | None:
     return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
 
 
-def _presets() -> list[Preset]:
-    return [presets.read(path) for path in presets.SHIPPED.glob("*.yaml")]
-
-
 def downwards(preset: Preset) -> Iterator[Preset]:
     """Yield the preset, then smaller shipped ones of its family, the largest first."""
     yield preset
     own = size_of(preset)
-    sizes = [(size.weights, each.name, each) for each in _presets() if (size := size_of(each)) is not None]
+    sizes = [(size.weights, each.name, each) for each in presets.shipped() if (size := size_of(each)) is not None]
     for weights, _, each in sorted(sizes, key=lambda row: row[:2], reverse=True):
         if each.family == preset.family and own is not None and weights < own.weights:
             yield each
@@ -149,7 +114,7 @@ def downwards(preset: Preset) -> Iterator[Preset]:
 
 def smallest_that_fits(memory: Memory) -> tuple[str, int] | None:
     """Return the name and the bytes of the shipped preset that takes the least memory; None: it does not fit."""
-    size, name = min((size, preset.name) for preset in _presets() if (size := needed(preset)) is not None)
+    size, name = min((size, preset.name) for preset in presets.shipped() if (size := needed(preset)) is not None)
     return (name, size) if size <= memory.usable else None
 
 
@@ -162,9 +127,8 @@ def check_default_fits(preset: Preset, device: str) -> None:
     instead = "no other one fits either; `preset=` demo needs no download, but knows drawn scenes only"
     if (least := smallest_that_fits(memory)) is not None:
         instead = f"the smallest that fits is `preset=` {least[0]}, {least[1] / 1e9:.1f} GB"
-    given = f"`preset=` {preset.name}"
-    if preset.load.quantization is not None:
-        given += f" `quantization=` {preset.load.quantization}"
+    quantization = preset.load.quantization
+    given = f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
     raise SettingsError(
         f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
         f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {given}; "

@@ -16,14 +16,10 @@ _CHARACTERS = {character: byte for byte, character in bytes_to_unicode().items()
 
 
 class Vocabulary:
-    """A tokenizer, seen token by token.
-
-    Attributes:
-        lock: must be held to use the tokenizer; padding and decoding at once is an error in `tokenizers`.
-    """
+    """A tokenizer, seen token by token."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # held to use the tokenizer: padding and decoding at once is an error in it
         self._tokenizer = tokenizer
         self._special = {int(token) for token in tokenizer.all_special_ids}
         self._added = {int(token): str(added) for token, added in tokenizer.added_tokens_decoder.items()}
@@ -55,11 +51,10 @@ class Vocabulary:
 
     def pieces(self) -> list[bytes]:
         """Return the bytes that each token adds to a text, by its number; none for special tokens."""
-        tokenizer = self._tokenizer
-        special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special} | self._special
-        return [
-            b"" if token in special else self.data(token) for token in range(max(tokenizer.get_vocab().values()) + 1)
-        ]
+        added = self._tokenizer.added_tokens_decoder.items()
+        special = {token for token, each in added if each.special} | self._special
+        tokens = range(max(self._tokenizer.get_vocab().values()) + 1)
+        return [b"" if token in special else self.data(token) for token in tokens]
 
     def token(self, text: str) -> int | None:
         """Return the token for exactly this text, such as a marker, or None."""
@@ -143,18 +138,13 @@ class Detokenizer:
 
 @dataclass(frozen=True)
 class Word:
-    """A word, delimited by white space.
-
-    Attributes:
-        start, end: characters of the stripped text.
-        first, last: its tokens, `last` exclusive.
-    """
+    """A word, delimited by white space: its characters of the stripped text, and its tokens."""
 
     text: str
     start: int
     end: int
     first: int
-    last: int
+    last: int  # exclusive
 
 
 def _moved(place: int, start: int, end: int) -> int:
@@ -164,12 +154,7 @@ def _moved(place: int, start: int, end: int) -> int:
 
 @dataclass(frozen=True)
 class EndTokens:
-    """A checkpoint's settings for the end of texts.
-
-    Attributes:
-        ids: tokens that end a text; may be empty.
-        padding: the token that pads shorter texts; None if the checkpoint has none.
-    """
+    """A checkpoint's settings for the end of texts: the tokens that end one, and the token that pads shorter ones."""
 
     ids: tuple[int, ...]
     padding: int | None
@@ -177,11 +162,10 @@ class EndTokens:
     @classmethod
     def of(cls, model: Any, tokenizer: Any) -> EndTokens:
         """Read the tokens from the checkpoint's generation config, else from its tokenizer."""
-        end = model.generation_config.eos_token_id
-        if end is None:
-            end = tokenizer.eos_token_id
+        own = model.generation_config
+        end = tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id
         ends = () if end is None else (end,) if isinstance(end, int) else tuple(end)
-        pads = (tokenizer.pad_token_id, model.generation_config.pad_token_id, *ends)
+        pads = (tokenizer.pad_token_id, own.pad_token_id, *ends)
         return cls(ends, next((pad for pad in pads if pad is not None), None))
 
     def finish_reason(self, tokens: list[int]) -> Literal["stop", "length"]:

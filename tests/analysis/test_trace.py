@@ -18,7 +18,7 @@ from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located, open_picture
-from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.traces import SCHEMA
 from tests.support.traces import failed as failed_trace
 

@@ -17,7 +17,7 @@ from sira_cli.look.guiding import GivenTokens
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.models.progress import Start, Trail
-from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.checkpoints import REPRESENTATIVES
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 CHELSEA = Image.fromarray(data.chelsea())

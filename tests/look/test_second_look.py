@@ -22,8 +22,8 @@ from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.look.words import Asked, WordList
 from sira_cli.models import presets
 from sira_cli.models.vocabulary import Vocabulary
-from tests.support import checkpoints, checkpoints_other
-from tests.support.checkpoints_all import ALL, REPRESENTATIVES
+from tests.support import checkpoints
+from tests.support.checkpoints import ALL, REPRESENTATIVES
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -72,9 +72,8 @@ def test_states_and_shared_keys_say_yes_and_no(family, tmp_path, monkeypatch):
 
     Random weights write no words: what the caption names is put in.
     """
-    for module in (checkpoints, checkpoints_other):
-        monkeypatch.setattr(module, "WORDS", f"{module.WORDS} Yes No yes no Not not\n")
-    monkeypatch.setattr(checkpoints_other, "_learned", checkpoints_other._learned.__wrapped__)  # not from other tests
+    monkeypatch.setattr(checkpoints, "WORDS", f"{checkpoints.WORDS} Yes No yes no Not not\n")
+    monkeypatch.setattr(checkpoints, "_learned", checkpoints._learned.__wrapped__)  # not from other tests
     lvlm = load(ALL[family](tmp_path / "checkpoint"), dtype="float32", max_new_tokens=4)
     alone = lvlm.check(CHELSEA, "A dog and a cat.").objects
     assert [claim.thing for claim in alone] == ["dog", "cat"]

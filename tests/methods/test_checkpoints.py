@@ -10,7 +10,7 @@ from skimage import data
 
 from sira_cli import load
 from sira_cli.models.model import BRANCH
-from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.helpers import mostly_slow
 
 # PaliGemma's processor hands torch tensors to numpy's array().

@@ -24,7 +24,7 @@ from sira_cli.models import presets
 from sira_cli.models.model import BRANCH
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints import WRITERS
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share

@@ -1,4 +1,4 @@
-"""Finding a checkpoint: a folder, the cache, or a hub.
+"""Finding a checkpoint: a folder, the cache, or a hub; and models that cannot work, told early, with a way out.
 
 No hub can be reached here, so one is played by a small HTTP server on this machine: the real client
 talks to it through HF_ENDPOINT, in processes of their own because it reads that at import.
@@ -14,15 +14,22 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from sira_cli.errors import ModelNotFoundError
+from sira_cli import UnsupportedModelError, attach, load
+from sira_cli.core import families
+from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UntestedModelWarning
 from sira_cli.models.hub import find_checkpoint, find_config
 
 COMMIT = "c0ffee" * 6 + "c0ff"
+NOBODY = "http://127.0.0.1:9"  # nobody listens there
 SCRIPT = """
 import sys
 from sira_cli.errors import ModelNotFoundError
@@ -56,46 +63,40 @@ def hub(tmp_path):
     (files / "consolidated.safetensors").write_bytes(b"the weights once more, in another format")
     requests: list[str] = []
 
+    def answer(path: str) -> tuple[int, dict[str, str], bytes]:
+        if "owner/gated" in path:
+            return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}, b"{}"
+        if path == "/api/models/owner/model/revision/nowhere":
+            return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
+        if path.startswith("/api/models/owner/model"):
+            found = {file.name: file.stat().st_size for file in sorted(files.iterdir())}
+            siblings = [{"rfilename": name, "size": size} for name, size in found.items()]
+            listing: Any = {"id": "owner/model", "modelId": "owner/model", "sha": COMMIT, "siblings": siblings}
+            if "/tree/" in path:
+                listing = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in found.items()]
+            return 200, {"Content-Type": "application/json"}, json.dumps(listing).encode()
+        if not path.startswith("/owner/model/resolve/"):
+            return 401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"}, b"{}"
+        file = files / path.rsplit("/", 1)[1]
+        if not file.is_file():
+            return 404, {"X-Error-Code": "EntryNotFound"}, b""
+        content = file.read_bytes()
+        return 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}, content
+
     class Hub(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self):
-            self.answer(body=False)
-
         def do_GET(self):
-            self.answer(body=True)
-
-        def answer(self, body):
             requests.append(f"{self.command} {self.path}")
-            path = self.path.split("?")[0]
-            if "owner/gated" in path:
-                return self.send(403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}, b"{}", body)
-            if path == "/api/models/owner/model/revision/nowhere":
-                return self.send(404, {"X-Error-Code": "RevisionNotFound"}, b"{}", body)
-            if path.startswith("/api/models/owner/model"):
-                siblings = [{"rfilename": p.name, "size": p.stat().st_size} for p in sorted(files.iterdir())]
-                listing = {"id": "owner/model", "modelId": "owner/model", "sha": COMMIT, "siblings": siblings}
-                if "/tree/" in path:
-                    listing = [
-                        {"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "0"} for p in files.iterdir()
-                    ]
-                return self.send(200, {"Content-Type": "application/json"}, json.dumps(listing).encode(), body)
-            if path.startswith("/owner/model/resolve/"):
-                file = files / path.rsplit("/", 1)[1]
-                if file.is_file():
-                    content = file.read_bytes()
-                    etag = hashlib.sha256(content).hexdigest()
-                    return self.send(200, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}, content, body)
-                return self.send(404, {"X-Error-Code": "EntryNotFound"}, b"", body)
-            return self.send(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"}, b"{}", body)
-
-        def send(self, status, headers, content, body):
+            status, headers, content = answer(self.path.split("?")[0])
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            if body:
+            if self.command == "GET":
                 self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 # as the server calls it
 
         def log_message(self, *args):
             pass
@@ -107,58 +108,38 @@ def hub(tmp_path):
     server.server_close()
 
 
-def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", **environment):
-    process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, what, model, revision],
-        env={
-            **os.environ,
-            "HF_ENDPOINT": endpoint,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_OFFLINE": "0",
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", **variables):
+    environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0", **variables}
+    command = [sys.executable, "-c", SCRIPT, what, model, revision]
+    environment = {**os.environ, **environment}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return process.stdout.strip()
 
 
-def test_a_download_is_announced_then_found_in_the_cache_without_asking(hub, tmp_path):
+def test_a_download_is_announced_completed_and_then_found_in_the_cache_without_asking(hub, tmp_path):
     endpoint, requests = hub
-    announced, found = ask(tmp_path, endpoint, "owner/model").splitlines()
-    assert "Download(model='owner/model', revision='main', gigabytes=1.3e-08," in announced
-    folder, revision = found.split()
-    assert revision == COMMIT
-    names = {path.name for path in Path(folder).iterdir()}  # neither pickle nor copy
-    assert names == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
-    requests.clear()
-    assert ask(tmp_path, endpoint, "owner/model") == found
-    assert ask(tmp_path, endpoint, "owner/model", COMMIT) == found
-    assert not requests
-
-
-def test_a_torn_download_is_completed(hub, tmp_path):
-    endpoint, _ = hub
     folder = Path(ask(tmp_path, endpoint, "owner/model", what="config"))
     assert [path.name for path in folder.iterdir()] == ["config.json"]
-    folder = Path(ask(tmp_path, endpoint, "owner/model").splitlines()[-1].split()[0])
-    (folder / "model.safetensors").unlink()
+    announced, found = ask(tmp_path, endpoint, "owner/model").splitlines()
+    assert "Download(model='owner/model', revision='main', gigabytes=1.3e-08," in announced
+    assert found.split() == [str(folder), COMMIT]
+    names = {path.name for path in folder.iterdir()}  # neither pickle nor copy
+    assert names == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
+    requests.clear()
+    assert ask(tmp_path, endpoint, "owner/model") == ask(tmp_path, endpoint, "owner/model", COMMIT) == found
+    assert not requests
+    (folder / "model.safetensors").unlink()  # a torn download
     assert "fetching" in ask(tmp_path, endpoint, "owner/model")
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
-REFUSED = [
+FOREIGN = {"AutoConfig": "evil.Config"}
+REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     ({"model_type": "mllama"}, [], "MllamaForConditionalGeneration is not supported: it reads the image through"),
     ({"model_type": "llava"}, ["--k", "33"], "k = 33"),  # of 32 layers, which are there on the meta device only
     ({"model_type": "qwen2"}, [], "'qwen2' model, not one for pictures and text"),
-    ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}, [], "own Python code"),
-    (
-        {"model_type": "molmo", "auto_map": {"AutoConfig": "a.B"}},
-        ["--set", "trust_remote_code=yes"],
-        "owner/model cannot be",
-    ),
+    ({"model_type": "evil", "auto_map": FOREIGN}, [], "own Python code"),
+    ({"model_type": "molmo", "auto_map": FOREIGN}, ["--set", "trust_remote_code=yes"], "owner/model cannot be"),
 ]
 
 
@@ -184,14 +165,9 @@ for case in map(json.loads, cases):
     picture = Path(__file__).parents[2] / "examples" / "scene-2900000.png"
     cases = [json.dumps({"config": config, "options": options}) for config, options, _ in REFUSED]
     config, home = tmp_path / "served" / "config.json", tmp_path / "hf"
-    process = subprocess.run(
-        [sys.executable, "-c", script, config, home / "hub", picture, *cases],
-        env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = [sys.executable, "-c", script, config, home / "hub", picture, *cases]
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     for line, (_, _, message) in zip(process.stdout.splitlines(), REFUSED, strict=True):
         code, out, err = json.loads(line)
         assert (code, out) == (2, ""), err
@@ -215,20 +191,24 @@ def test_what_a_hub_may_refuse(hub, tmp_path, model, revision, message):
     assert message in ask(tmp_path, hub[0], model, revision)
 
 
-def test_no_network_is_known_at_once_and_names_two_ways_out(tmp_path):
+def test_without_a_network_or_in_offline_mode_two_ways_out_are_named(tmp_path):
     started = time.monotonic()
-    message = ask(tmp_path, "http://127.0.0.1:9", "owner/model")  # nobody listens there
+    message = ask(tmp_path, NOBODY, "owner/model")
+    assert time.monotonic() - started < 30  # not a speed test: retries alone would take longer
     assert message.startswith("error: owner/model (about 7.5 GB) is not in the cache and cannot be fetched from http:")
     assert "hf download owner/model" in message
     assert "`preset=` demo" in message  # which the command line shows as --preset demo
-    assert time.monotonic() - started < 30  # not a speed test: retries alone would take longer
-
-
-def test_offline_mode(tmp_path):
-    message = ask(tmp_path, "http://127.0.0.1:9", "owner/model", HF_HUB_OFFLINE="1")
-    assert "offline mode is on" in message
+    assert "offline mode is on" in ask(tmp_path, NOBODY, "owner/model", HF_HUB_OFFLINE="1")
     with pytest.raises(ModelNotFoundError, match="offline mode is on"):
         find_checkpoint("owner/model-that-is-not-cached", offline=True)
+
+
+def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
+    endpoint, requests = hub
+    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
+    assert ask(tmp_path, endpoint, "", what="state", HF_HUB_OFFLINE="1") == "offline mode"
+    assert requests == ["HEAD /"]
+    assert ask(tmp_path, NOBODY, "", what="state").startswith(f"{NOBODY} cannot be reached (")
 
 
 def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
@@ -275,11 +255,107 @@ def test_a_missing_folder(model):
         find_checkpoint(model)
 
 
-def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
-    endpoint, requests = hub
-    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
-    assert requests == ["HEAD /"]
-    assert ask(tmp_path, endpoint, "", what="state", HF_HUB_OFFLINE="1") == "offline mode"
-    assert requests == ["HEAD /"]
-    nobody = "http://127.0.0.1:9"
-    assert ask(tmp_path, nobody, "", what="state").startswith(f"{nobody} cannot be reached (")
+ADAPTER = {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "peft_type": "LORA", "r": 8}
+QUANTIZED = {"group_size": 64, "bits": 4}
+MLX = {"model_type": "qwen2_5_vl", "quantization": QUANTIZED, "quantization_config": QUANTIZED}
+INTERNVL = {"auto_map": {"AutoModel": "modeling.InternVLChatModel"}, "model_type": "internvl_chat"}
+LLAVA = {"model_type": "llava", "mm_vision_tower": "openai/clip"}
+LORA = "adapter (LoRA) of Qwen/Qwen2.5-VL-7B-Instruct"
+# By name of the folder: its other files, its config.json, and what the message has to say.
+FOLDERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "adapter": ({"adapter_config.json": ADAPTER, "adapter_model.safetensors": 1}, {}, [LORA, "`merge_and_unload()`"]),
+    "adapter with the config of its base": (  # as LLaMA-Factory and unsloth may save it
+        {"adapter_config.json": ADAPTER, "adapter_model.safetensors": 1},
+        {"model_type": "qwen2_5_vl"},
+        [LORA],
+    ),
+    "gguf": ({"Qwen2.5-VL-7B-Q4_K_M.gguf": 1, "mmproj-F16.gguf": 1}, {}, ["GGUF", "the original model"]),
+    "mlx": ({"model.safetensors": 1}, MLX, ["MLX", "the original model"]),
+    "InternVL3-8B": ({"model.safetensors": 1}, INTERNVL, ["InternVL3-8B-hf"]),
+    "MiniCPM-V-2_6": ({"model.safetensors": 1}, {"model_type": "minicpmv"}, ["own Python code"]),
+    "Molmo-7B-D-0924": ({"model.safetensors": 1}, {"model_type": "molmo"}, ["own Python code"]),
+    "Phi-3.5-vision": ({"model.safetensors": 1}, {"model_type": "phi3_v"}, ["own Python code"]),
+    "llava-v1.5-7b": ({"pytorch_model-1-of-2.bin": 1}, LLAVA, ["https://hf.co/llava-hf"]),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_form_that_is_not_for_us(tmp_path, sira, photos, name):
+    files, config, said = FOLDERS[name]
+    folder = tmp_path / name
+    folder.mkdir()
+    for file, content in {**files, **({"config.json": config} if config else {})}.items():
+        if file.endswith(".safetensors"):
+            save_file({"x": torch.zeros(1)}, folder / file)
+        else:
+            (folder / file).write_text(json.dumps(content))
+    for trusted in ([], ["--set", "trust_remote_code=yes"]):
+        code, out, err = sira("caption", photos["coffee"], "-m", folder, *trusted)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert all(part in err for part in (str(folder), *said))
+    code, out, err = sira("presets", "new", folder)
+    assert (code, out, said[0] in err) == (2, "", True)
+
+
+@pytest.fixture
+def folder(tmp_path, llava_folder):
+    """A copy of a checkpoint that works."""
+    shutil.copytree(llava_folder, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_an_adapter_is_no_weights_and_another_quantization_not_mlx(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"quantization": {"bits": 4}, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert find_checkpoint(str(folder)).folder == folder
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")  # beside the files of a model
+    with pytest.raises(SiraError, match="no safetensors weights"):
+        find_checkpoint(str(folder))
+
+
+def test_the_structure_is_judged_before_weights_are_read(folder):
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(SettingsError, match="k = 8"):
+        load(folder, k=8)  # of 8: at most 7
+    with pytest.raises(SiraError, match="cannot be loaded"):
+        load(folder, k=7)
+    (folder / "config.json").write_text(json.dumps({"model_type": "mllama"}))
+    with pytest.raises(UnsupportedModelError, match="cross-attention"):
+        load(folder)
+
+
+def test_the_model_inside_peft_s_is_the_one_to_attach(llava):
+    class PeftModel(torch.nn.Module):
+        """As peft wraps a model: whatever it has not itself, it has from the model inside."""
+
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.base_model = model
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self.base_model, name)
+
+        def get_base_model(self) -> torch.nn.Module:
+            return self.base_model
+
+    wrapped = PeftModel(llava.model)
+    with pytest.raises(UnsupportedModelError, match=r"attach `model\.get_base_model\(\)`"), attach(wrapped):
+        pass
+    with attach(wrapped.get_base_model()):
+        pass
+
+
+def test_a_family_that_was_not_tested_is_said_once(monkeypatch, sira, llava_folder, photos):
+    monkeypatch.setattr(families, "TESTED", families.TESTED - {"llava"})
+    with warnings.catch_warnings():
+        code, _, err = sira("caption", photos["coffee"], photos["chelsea"], "-m", llava_folder, "--max-new-tokens", 2)
+    assert (code, err.count("not among the")) == (0, 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = load(llava_folder, max_new_tokens=2)
+        model.caption(photos["coffee"])
+    assert [warning.category for warning in caught].count(UntestedModelWarning) == 1

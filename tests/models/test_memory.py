@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,51 +19,34 @@ from sira_cli.core.cache import ROOM
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
 from sira_cli.run.lvlm import Lvlm
+from tests.support.helpers import mostly_slow
 
 STEPS = 70  # more than a cache's room
 IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
 
 
-def stored(cache: Any) -> int:
-    """Bytes of the memory behind a cache's keys, values and states, each once, with room that is not in use yet."""
-    storages = {}
-    layers = [stream for layer in cache.layers for stream in (layer, getattr(layer, "cf", None))]
-    tensors = [getattr(stream, name, None) for stream in layers if stream is not None for name in ("keys", "values")]
-    for layer in cache.layers:
+def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
+    """Bytes behind all caches of so many pictures when their texts have so many tokens, each storage once, with room
+    that is not in use yet; and columns of the shortest cache."""
+    cache = DynamicCache(config=lvlm.model.config.get_text_config(decoder=True))
+    decodings: list[Any] = []
+    limits = {"do_sample": False, "num_beams": lvlm.preset.generation.num_beams, "min_new_tokens": tokens}
+    inputs = lvlm.to_device(inputs_of(lvlm, count))
+    lvlm.decode(inputs, tokens, on_attach=decodings.append, **{CACHE: cache}, **limits)
+    caches: list[Any] = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
+    layers = [layer for each in caches for layer in each.layers]
+    streams = [stream for layer in layers for stream in (layer, getattr(layer, "cf", None)) if stream is not None]
+    tensors = [getattr(stream, name, None) for stream in streams for name in ("keys", "values")]
+    for layer in layers:
         states = getattr(layer, "states", layer)  # of both streams
         tensors += [*getattr(states, "conv_states", {}).values(), *getattr(states, "recurrent_states", {}).values()]
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    taken = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return taken, min(each.get_seq_length() for each in caches)
 
 
 def inputs_of(lvlm: Lvlm, count: int) -> Any:
     return lvlm.prepare([IMAGE] * count, ["Is there a cat on the table?"] * count)
-
-
-def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
-    """Bytes of all caches of so many pictures when their texts have so many tokens, and columns of the shortest."""
-    cache = DynamicCache(config=lvlm.model.config.get_text_config(decoder=True))
-    decodings: list[Any] = []
-    inputs = lvlm.to_device(inputs_of(lvlm, count))
-    lvlm.decode(
-        inputs,
-        tokens,
-        on_attach=decodings.append,
-        **{CACHE: cache},
-        do_sample=False,
-        num_beams=lvlm.preset.generation.num_beams,
-        min_new_tokens=tokens,
-    )
-    caches = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
-    return sum(map(stored, caches)), min(each.get_seq_length() for each in caches)
-
-
-def logits(lvlm: Lvlm) -> int:
-    """Bytes of the logits of both streams and of what is made of them, for one text."""
-    return 6 * 4 * lvlm.model.config.get_text_config(decoder=True).vocab_size * lvlm.preset.generation.num_beams
 
 
 @pytest.fixture(scope="module")
@@ -79,30 +63,24 @@ def loaded(checkpoint_of) -> Any:
     return under
 
 
-@pytest.mark.parametrize(
-    ("family", "method", "settings"),
-    [
-        ("LLaVA-1.5", "sira", {}),
-        ("LLaVA-1.5", "greedy", {"num_beams": 3}),
-        ("LLaVA-1.5", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
-        ("Gemma 3", "sira", {}),  # sliding windows
-        ("Qwen3.5", "sira", {}),  # recurrent states
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ("LLaVA-1.5", "sira", {"k": 1}),
-                ("LLaVA-1.5", "greedy", {}),
-                ("LLaVA-1.5", "vcd", {}),
-                ("LLaVA-1.5", "sid", {}),
-                ("Gemma 3", "greedy", {}),
-                ("Qwen3.5", "greedy", {}),
-            )
-        ),
-    ],
-)
+CASES: list[tuple[str, str, dict[str, int]]] = [
+    ("LLaVA-1.5", "sira", {}),
+    ("LLaVA-1.5", "greedy", {"num_beams": 3}),
+    ("LLaVA-1.5", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
+    ("Gemma 3", "sira", {}),  # sliding windows
+    ("Qwen3.5", "sira", {}),  # recurrent states
+]
+SLOW = [("LLaVA-1.5", "sira", {"k": 1}), *(("LLaVA-1.5", name, {}) for name in ("greedy", "vcd", "sid"))]
+SLOW += [("Gemma 3", "greedy", {}), ("Qwen3.5", "greedy", {})]
+
+
+@pytest.mark.parametrize(("family", "method", "settings"), mostly_slow(CASES + SLOW, *CASES))
 def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, loaded):
     lvlm = loaded(family, method, **settings)
-    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1)).text - logits(lvlm))
+    # The logits of both streams and of what is made of them.
+    vocabulary = lvlm.model.config.get_text_config(decoder=True).vocab_size
+    logits = 6 * 4 * vocabulary * lvlm.preset.generation.num_beams
+    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1)).text - logits)
     taken, columns = real(lvlm, 2, STEPS)
     # Room that is not in use yet is counted; the last new token has no keys and values.
     assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
@@ -127,38 +105,36 @@ def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(
 ):
     """No GPU here: torch's counters are stand-ins, in GiB; what is reserved and not in use is free as well."""
     devices, calls = [torch.device("cuda", number) for number in range(len(before))], []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda where: calls.append(("wait", where)))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda where: calls.append(("reset", where)))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda where: before[where.index] << 30)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda where: (before[where.index] + reserved) << 30)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda where: most[where.index] << 30)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda where: (free[where.index] << 30, 80 << 30))
+    counters = {
+        "synchronize": lambda where: calls.append("wait"),
+        "reset_peak_memory_stats": lambda where: calls.append("reset"),
+        "memory_allocated": lambda where: before[where.index] << 30,
+        "memory_reserved": lambda where: (before[where.index] + reserved) << 30,
+        "max_memory_allocated": lambda where: most[where.index] << 30,
+        "mem_get_info": lambda where: (free[where.index] << 30, 80 << 30),
+    }
+    for name, counter in counters.items():
+        monkeypatch.setattr(torch.cuda, name, counter)
     with peak_memory(*devices) as found:
-        calls.append(("work", None))
+        calls.append("work")
     assert found.bytes == peak << 30
-    kinds = [name for name, _ in calls]
-    assert kinds == ["wait"] * len(devices) + ["reset"] * len(devices) + ["work"] + ["wait"] * len(devices)
-    assert free_memory(*devices) == int(0.9 * (left << 30))
-    assert most_pictures(devices[0]) == 256
+    assert calls == ["wait"] * len(devices) + ["reset"] * len(devices) + ["work"] + ["wait"] * len(devices)
+    assert (free_memory(*devices), most_pictures(devices[0])) == (int(0.9 * (left << 30)), 256)
 
 
 def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):
-    class Memory:
-        available = 10 << 30
-
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    assert free_memory(torch.device("cpu")) == 5 << 30
-    assert most_pictures(torch.device("cpu")) == 16
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 << 30))
+    assert (free_memory(torch.device("cpu")), most_pictures(torch.device("cpu"))) == (5 << 30, 16)
 
 
 @pytest.mark.parametrize(
-    ("picture", "free", "expected"),
+    ("prefill", "text", "free", "expected"),
     [
-        (PictureMemory(prefill=100, text=40), 1000, 10),  # all prompts run together
-        (PictureMemory(prefill=40, text=100), 1099, 10),  # all texts become long
-        (PictureMemory(prefill=100, text=40), 99, 1),  # a single picture is tried all the same
-        (PictureMemory(prefill=1, text=1), 1000, 64),
+        (100, 40, 1000, 10),  # all prompts run together
+        (40, 100, 1099, 10),  # all texts become long
+        (100, 40, 99, 1),  # a single picture is tried all the same
+        (1, 1, 1000, 64),
     ],
 )
-def test_the_largest_batch_that_fits(picture, free, expected):
-    assert picture.largest_batch(free, 64) == expected
+def test_the_largest_batch_that_fits(prefill, text, free, expected):
+    assert PictureMemory(prefill, text).largest_batch(free, 64) == expected

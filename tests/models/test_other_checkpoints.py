@@ -27,7 +27,7 @@ from sira_cli.errors import HugePictureError
 from sira_cli.models import presets
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
-from tests.support.checkpoints_other import WRITERS
+from tests.support.checkpoints import WRITERS
 from tests.support.helpers import SlowContrast, mostly_slow
 from tests.support.tiny import Tiny
 

@@ -1,24 +1,28 @@
-"""Presets: what ships, where they are looked up, and messages that name file, key and nearest name."""
+"""Presets: what ships, where they are looked up, messages that name file, key and nearest name; and calibrations."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
-from sira_cli.errors import SettingsError
+from sira_cli.errors import DataError, SettingsError
+from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import presets
 from sira_cli.models.preset import Preset
+from sira_cli.models.presets import calibrated
+from sira_cli.run.task import Caption
 
 SHIPPED = [
-    *("demo", "qwen2.5-vl-7b", "qwen2.5-vl-3b", "llava-1.5-7b", "llava-1.5-13b", "qwen2-vl-7b", "qwen3-vl-8b"),
-    *("llava-next-mistral-7b", "internvl3-8b", "smolvlm2-2.2b", "gemma3-4b", "joycaption-beta-one"),
-    *("qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"),
-    *("gemma4-e2b", "gemma4-e4b", "gemma4-26b-a4b"),
-    *("llava-1.5-7b-original", "gemma4-12b", "gemma4-31b", "qwen3-vl-2b", "qwen3-vl-4b", "glm-4.6v-flash"),
-    *("molmo2-8b", "llava-onevision-7b"),
+    *("demo", "gemma3-4b", "gemma4-12b", "gemma4-26b-a4b", "gemma4-31b", "gemma4-e2b", "gemma4-e4b", "glm-4.6v-flash"),
+    *("internvl3-8b", "joycaption-beta-one", "llava-1.5-13b", "llava-1.5-7b", "llava-1.5-7b-original"),
+    *("llava-next-mistral-7b", "llava-onevision-7b", "molmo2-8b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b"),
+    *("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b"),
+    *("qwen3.6-35b-a3b", "smolvlm2-2.2b"),
 ]
 
 
@@ -29,21 +33,14 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_what_ships():
-    assert sorted(presets.available()) == sorted(SHIPPED)
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_shipped_preset_is_valid_and_named_like_its_file(name: str):
-    preset = presets.find(name)
-    assert preset.name == name
-    assert preset.sira.alpha == 0.5
-    measured = name in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b", "llava-1.5-7b-original")
-    assert measured or "rule of thumb, not measured" in preset.description
-    assert measured or preset.sira.k_fraction == 0.5
-
-
-def test_the_papers_settings():
-    assert presets.find("qwen2.5-vl-7b").sira_config == SiraConfig(k=14, alpha=0.5)
+    assert sorted(presets.available()) == SHIPPED
+    for name in SHIPPED:
+        preset = presets.find(name)
+        assert (preset.name, preset.sira.alpha) == (name, 0.5)
+        if name not in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b", "llava-1.5-7b-original"):
+            assert "rule of thumb, not measured" in preset.description
+            assert preset.sira.k_fraction == 0.5
+    assert presets.find("qwen2.5-vl-7b").sira_config == SiraConfig(k=14, alpha=0.5)  # the paper's
     assert presets.find("llava-1.5-7b").sira_config == SiraConfig(k=16, alpha=0.5)
 
 
@@ -78,8 +75,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
     generation |= {"num_beams": 2, "repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "think": True}
     assert preset.generation.model_dump() == generation
     assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
-    assert write(tmp_path / "again.yaml", presets.to_yaml(preset))
-    assert presets.read(tmp_path / "again.yaml") == preset
+    assert presets.read(write(tmp_path / "again.yaml", presets.to_yaml(preset))) == preset
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,13 @@ def test_everything_that_a_preset_may_say(tmp_path):
         ("modle: x", r"`model` is missing; unknown key `modle`; did you mean `model`\?"),
         ("model: x\nsira: {k: 0}", "`sira.k`: expected a whole number from 1, or none, got 0"),
         ("model: x\ngeneration: {temperature: -1}", r"`generation\.temperature`: expected a number from 0, got -1"),
+        ("model: x\ngeneration: {no_repeat_ngram_size: 1}", r"`.*_size`: must be 0 \(off\) or at least 2, got 1"),
         ("model: x\nprompts: {ask: hi}", r"`prompts\.ask`: must contain \{question\}, got 'hi'"),
+        ("model: x\nprompts: {verify: hi}", r"`prompts\.verify`: must contain \{thing\}, or \{name\} without an art"),
+        ("model: x\nverify: {yes: 'Yes,'}", r"`verify\.yes`: expected words between commas, got 'Yes,'"),
+        ("model: x\nload: {dtype: int8}", "`load.dtype`: expected auto, float32, bfloat16 or float16, got 'int8'"),
+        ("model: x\nimage_tokens: {ids: [a]}", r"`image_tokens\.ids\.0`: expected a whole number, got 'a'"),
+        ("model: x\nmethods: {sira: {k: 3}}", "k of method sira belongs in `sira`"),
         ("model: x\nsira: {k: 3, k: 4}", r"line 2, column 14: not valid YAML: `k` is given twice"),
         ("model: [", r"line 1, column 9: not valid YAML"),
         ("- 1", "a preset is a mapping"),
@@ -104,14 +106,11 @@ def test_mistakes_are_named_with_their_file(tmp_path, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_users_preset_comes_before_a_shipped_one(home):
+def test_where_presets_and_their_models_are_looked_up(home, tmp_path):
     write(home / "presets/llava-1.5-7b.yaml", "model: mine/llava")
     write(home / "presets/other.yml", "model: mine/other")
-    assert presets.find("llava-1.5-7b").model == "mine/llava"
+    assert presets.find("llava-1.5-7b").model == "mine/llava"  # a user's before a shipped one
     assert presets.find("other") == Preset(name="other", model="mine/other")
-
-
-def test_a_relative_model_folder_is_relative_to_the_file(tmp_path):
     path = write(tmp_path / "sub/mine.yaml", "model: ../weights")
     assert presets.read(path).model == str(tmp_path / "weights")
 
@@ -128,11 +127,10 @@ def test_with_settings_replaces_values_and_checks_them():
 
 def test_what_load_accepts(tmp_path, monkeypatch):
     assert presets.resolve("llava-1.5-7b").model == "llava-hf/llava-1.5-7b-hf"
-    assert presets.resolve("owner/name").model == "owner/name"
     (tmp_path / "weights").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert presets.resolve("weights").model == "weights"
-    assert presets.resolve(str(tmp_path)).model == str(tmp_path)
+    for model in ("owner/name", "weights", str(tmp_path)):
+        assert presets.resolve(model).model == model
     for name, message in (
         ("wieghts", "no preset named 'wieghts'"),
         ("llava-1.5-7", r"no preset named 'llava-1\.5-7'; did you mean `llava-1\.5-7b`\?"),
@@ -140,3 +138,64 @@ def test_what_load_accepts(tmp_path, monkeypatch):
     ):
         with pytest.raises(SettingsError, match=message):
             presets.resolve(name)
+
+
+REVISION = "folder-0123456789ab"
+
+
+@dataclass(frozen=True)
+class Needy(Calibrated):
+    """A method for these tests that needs a calibration."""
+
+    name = "needy"
+
+
+def calibration(path: Path, kind: str = "needy", revision: str = REVISION, value: float = 1.0) -> Path:
+    origin = Origin(kind, "/models/tiny", revision, {"pictures": 3}, "0.3.0")
+    Calibration(origin, {"directions": torch.full((2, 3), value)}).write(path)
+    return path
+
+
+def test_a_calibration_is_found_by_the_revision_and_the_users_own_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "SHIPPED_CALIBRATIONS", tmp_path / "shipped")
+    with pytest.raises(SettingsError, match=r"needs a calibration of tiny.*`sira calibrate needy -m tiny -h`"):
+        calibrated(Needy(), "tiny", REVISION)
+    shipped = calibration(tmp_path / "shipped" / "needy" / "tiny@0123456789ab.safetensors", value=2.0)
+    assert calibrated(Needy(), "/elsewhere/renamed", REVISION) == Needy(calibration=str(shipped))
+    own = calibration(presets.calibration_path("needy", "/models/tiny", REVISION))
+    assert calibrated(Needy(), "/elsewhere/renamed", REVISION) == Needy(calibration=str(own))
+    again = Calibration.read(own)
+    assert again.origin == Origin("needy", "/models/tiny", REVISION, {"pictures": 3}, "0.3.0")
+    assert torch.equal(again.tensors["directions"], torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"revision": "folder-ffffffffffff"}, r"made for /models/tiny \(folder-ffffffffffff\), not for tiny"),
+        ({"kind": "ict"}, "a calibration for ict, not for needy"),
+    ],
+)
+def test_that_of_another_model_or_method_is_refused(tmp_path, other, message):
+    path = calibration(tmp_path / "other.safetensors", **other)
+    with pytest.raises(SettingsError, match=message):
+        calibrated(Needy(calibration=str(path)), "tiny", REVISION)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no tensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_what_is_no_calibration_is_named(tmp_path, content):
+    path = tmp_path / "a.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.safetensors"):
+        Calibration.read(path)
+    with pytest.raises(SettingsError, match="set `calibration=` to a file made by `sira calibrate needy`"):
+        Needy().read()
+
+
+def test_keys_follow_the_content_of_a_calibration_and_not_its_place(tmp_path):
+    def key(name: str, value: float) -> str:
+        method = Needy(calibration=str(calibration(tmp_path / name, value=value)))
+        return Caption(presets.find("demo"), method, "").at(REVISION).key("p.jpg", "", "What?")
+
+    assert key("a", 1.0) == key("b", 1.0) != key("c", 2.0)

@@ -24,7 +24,7 @@ from sira_cli.models import processor as loaded
 from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import chat_inputs, check_pictures, load_processor
 from tests.support import layouts
-from tests.support.checkpoints_all import ALL
+from tests.support.checkpoints import ALL
 
 COUNTING = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
 PADDING = ("tokenizer_config.json", "special_tokens_map.json")

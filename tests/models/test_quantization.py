@@ -23,15 +23,10 @@ from tests.support.runs import key_of
 from tests.support.tiny_parts import TinyPrompt
 
 # What sees the picture, by the names in transformers' sources, and the output matrix.
-LLAVA = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}
+LLAVA, QWEN = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}, {"model.visual", "lm_head"}
 LEFT_ALONE = {
-    "llava-1.5-7b": LLAVA,
-    "llava-next-mistral-7b": LLAVA,
-    "joycaption-beta-one": LLAVA,
-    "internvl3-8b": LLAVA,
-    "qwen2-vl-7b": {"model.visual", "lm_head"},
-    "qwen2.5-vl-7b": {"model.visual", "lm_head"},
-    "qwen3-vl-8b": {"model.visual", "lm_head"},
+    **dict.fromkeys(("llava-1.5-7b", "llava-next-mistral-7b", "joycaption-beta-one", "internvl3-8b"), LLAVA),
+    **dict.fromkeys(("qwen2-vl-7b", "qwen2.5-vl-7b", "qwen3-vl-8b"), QWEN),
     "gemma3-4b": {"model.vision_tower", "lm_head"},  # its projector is a plain parameter
     "smolvlm2-2.2b": {"model.vision_model", "model.connector", "lm_head"},
 }
@@ -42,6 +37,7 @@ NF4 = [
     *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 ]
 BLOCK = 64  # weights with one constant, as there
+MISSING = "the extra `quant` is not installed"
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])
@@ -59,22 +55,16 @@ def test_only_matrices_of_the_language_layers_are_quantized(name, bits, tmp_path
     assert quantized == {name for name in matrices if ".language_model.layers." in f".{name}" or ".text_model." in name}
 
 
-def test_experts_which_bitsandbytes_leaves_as_they_are_are_refused():
+def test_what_bitsandbytes_cannot_quantize_or_multiply_is_refused(monkeypatch):
+    """On a CPU with AVX512-BF16, plain `generate` fails at some matrices as well."""
+    model = tiny.FAMILIES["Qwen3.5"]().model  # 4 outputs, one per head
     with pytest.raises(SettingsError, match=r"quantization reaches \d+% of the weights of .* are experts"):
         quantization_config("4bit", tiny.FAMILIES["Qwen3.5 MoE"]().model, "cuda:0")
-    assert quantization_config("4bit", tiny.FAMILIES["Qwen3.5"]().model, "cuda:0").load_in_4bit
-
-
-def test_a_model_of_the_checkpoints_own_code_is_refused():
     with pytest.raises(SettingsError, match="the checkpoint's own code makes this model: leave out"):
         quantization_config("4bit", None, "cuda:0")
-
-
-def test_matrices_that_bitsandbytes_fails_to_multiply_are_refused(monkeypatch):
-    """On a CPU with AVX512-BF16, plain `generate` fails at them as well."""
-    bnb = pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    assert quantization_config("4bit", model, "cuda:0").load_in_4bit
+    bnb = pytest.importorskip("bitsandbytes", reason=MISSING)
     monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: True)
-    model = tiny.FAMILIES["Qwen3.5"]().model  # 4 outputs, one per head
     with pytest.raises(SettingsError, match=r"multiples of 64 inputs and 32 outputs; .* give `quantization=` 8bit"):
         quantization_config("4bit", model, "cpu")
     assert quantization_config("8bit", model, "cpu").load_in_8bit
@@ -104,7 +94,7 @@ def test_a_missing_bitsandbytes_names_the_extra(llava_folder, monkeypatch):
 @pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
 @pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
 def test_a_loaded_model(checkpoint, bits, photos, request):
-    bnb = pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    bnb = pytest.importorskip("bitsandbytes", reason=MISSING)
     kind = {"4bit": bnb.nn.Linear4bit, "8bit": bnb.nn.Linear8bitLt}[bits]
     folder = request.getfixturevalue(checkpoint)
     lvlm, plain = load(folder, quantization=bits, dtype="float32", max_new_tokens=4), load(folder, dtype="float32")
@@ -136,22 +126,12 @@ def _check_nf4(part, weight: torch.Tensor) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-def test_a_model_is_proven_with_its_quantized_weights(llava_folder, photos):
+def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(llava_folder, photos):
     """Not in 8 bits: there a row's numbers depend on the other rows."""
-    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    pytest.importorskip("bitsandbytes", reason=MISSING)
+    lvlm = load(llava_folder, quantization="4bit", dtype="float32", device="cpu", max_new_tokens=4)
     image = open_picture(photos["chelsea"]).image
-    found, plain = (
-        prove(load(llava_folder, quantization=bits, offline=True, device="cpu"), image).real for bits in ("4bit", None)
-    )
-    assert (found.compared.verdict, plain.compared.verdict) == ("exact", "exact")
-    assert found.compared.gap != plain.compared.gap  # other weights
-
-
-@pytest.mark.filterwarnings("ignore")  # as above
-def test_tokens_are_those_of_algorithm_1_by_the_letter(llava_folder, photos):
-    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
-    lvlm = load(llava_folder, quantization="4bit", dtype="float32", max_new_tokens=4)
-    inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
+    inputs = lvlm.prepare([image], ["Is there a cat?"])
     prompt = TinyPrompt(lvlm.model, dict(inputs), image_token=lvlm.model.config.image_token_id)
     slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)
     steps: list[Step] = []
@@ -159,11 +139,14 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(llava_folder, photos):
     assert tokens[0].tolist() == slow.tokens
     assert max(float((step.cf[0] - z).abs().max()) for step, z in zip(steps, slow.cf, strict=True)) < 0.05  # bfloat16
     assert float((slow.full - slow.cf).abs().max()) > 0.1
+    found, plain = (prove(each, image).real.compared for each in (lvlm, load(llava_folder, device="cpu")))
+    assert (found.verdict, plain.verdict) == ("exact", "exact")
+    assert found.gap != plain.gap  # other weights
 
 
 def test_bitsandbytes_says_nothing_unless_asked(llava_folder, photos):
     """It has a line for each layer and step. In a process of its own: pytest takes what is logged."""
-    pytest.importorskip("bitsandbytes", reason="the extra `quant` is not installed")
+    pytest.importorskip("bitsandbytes", reason=MISSING)
     command = [sys.executable, "-m", "sira_cli", "caption", photos["coffee"], "-m", llava_folder]
     options = ["--quantization", "8bit", "--dtype", "bfloat16", "--max-new-tokens", "3"]
     said = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)

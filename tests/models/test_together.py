@@ -16,7 +16,7 @@ from sira_cli.errors import LongPromptError, PictureError, SettingsError
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods import METHODS
 from sira_cli.run.lvlm import Lvlm
-from tests.support.checkpoints_all import ALL
+from tests.support.checkpoints import ALL
 from tests.support.tiny_parts import TinyPrompt
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))

@@ -24,7 +24,7 @@ from sira_cli.run.batch import Item
 from sira_cli.run.events import Halved, Skipped
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.runner import _portions
-from tests.support.checkpoints_all import REPRESENTATIVES
+from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.runs import key_of, local
 
 PROMPT = "Is there a cat on the table?"

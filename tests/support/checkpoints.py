@@ -1,18 +1,27 @@
 """Checkpoints on disk in the files that the real ones have, with tiny random weights.
 
-LLaVA-1.5 is the bundled model before its training. The Qwen families are written here: the same file
-names, keys and classes as in `Qwen/Qwen2.5-VL-7B-Instruct` and its siblings.
+LLaVA-1.5 is the bundled model before its training. The others are in the files of the hub repository that each names:
+keys, classes, special tokens, tensor names, number types, in the spelling of the transformers that wrote them
+(`torch_dtype`, `rope_theta`, `image_token_index`). Sizes are tiny, vocabularies are cut down, and of the chat templates
+remains what one picture and one question need: tests/data/checkpoints.yaml.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+import yaml
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import checkpoint
@@ -24,37 +33,32 @@ grey hat hill holding horse house in is kitchen lake lamp large light man mounta
 pair park person picture plate red river road rock room sand sea shop sits sky small snow stands street sun table
 that the there to train tree two under umbrella wall water white window with woman wooden yellow young
 """
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"]
-SPECIALS += ["<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
-# As in Qwen2.5-VL's chat_template.json, without tools and videos.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n{% else %}"
-    "{% for content in message['content'] %}{% if content['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}{% endif %}"
-    "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+DESCRIPTIONS: dict[str, dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parents[1] / "data/checkpoints.yaml").read_text(encoding="utf-8")
 )
-# The end of Qwen3.5's: without the switch, the answer begins inside a thought.
+# Sizes, the same for all; they take the place of the real ones.
+TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4}
+TEXT["num_key_value_heads"] = 2
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+IMAGE = {"do_normalize": True, "do_rescale": True, "do_resize": True, "rescale_factor": 0.00392156862745098}
+LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+# The end of Qwen3.5's template: without the switch, the answer begins inside a thought. Qwen3-VL-Thinking's has none.
 THINKING = (
     "{% if add_generation_prompt %}{% if enable_thinking is defined and enable_thinking is false %}"
     "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}"
 )
-# The end of that of Qwen3-VL-Thinking, which has no switch.
 ALWAYS_THINKING = "{% if add_generation_prompt %}<think>\n{% endif %}"
-THOUGHTS = ["<think>", "</think>"]  # tokens of Qwen3, which are text to whoever skips special tokens
-PRE_TOKENIZER = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def write_llava(folder: Path) -> Path:
     """LLaVA-1.5, in float32; what it says depends on picture and method."""
     tokenizer = hf.AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
     model = checkpoint.make_model(tokenizer, seed=0)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.data.mul_(8.0)  # so that attention, and with it the contrast, is not flat
+    _scale(model, 8.0)
     spoken = [word for token, word in tokenizer.get_vocab().items() if token[:1] == "\u0120" and token[1:].isalpha()]
     mute = torch.ones(len(tokenizer), dtype=torch.bool).index_fill(0, torch.tensor(spoken), False)
     model.lm_head.weight.data[mute] = 0  # so that the random words are words
@@ -62,137 +66,245 @@ def write_llava(folder: Path) -> Path:
     return folder
 
 
+def _scale(model: Any, factor: float) -> None:
+    """So that attention, and with it the contrast, is not flat."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(factor)
+
+
 def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: int = 16) -> Path:
     """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off."""
     folder.mkdir(parents=True)
-    ids = _write_qwen_tokenizer(folder, THOUGHTS if version.startswith("3") else [])
+    known = DESCRIPTIONS["qwen"]
+    thoughts = ["<think>", "</think>"] * version.startswith("3")  # text to whoever skips special tokens
+    settings = {**known["tokenizer"], "chat_template": known["template"]}
+    ids = write_tokenizer(folder, "qwen", settings, [], thoughts, known["special"].split())
     family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]
     patch = 16 if version.startswith("3") else 14
-    sections = [head // 8, 3 * head // 16, 3 * head // 16]
-    text: dict[str, Any] = {
-        "vocab_size": len(ids),
-        "hidden_size": 4 * head,
-        "intermediate_size": 8 * head,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "bos_token_id": ids["<|endoftext|>"],
-        "eos_token_id": ids["<|im_end|>"],
-        "rope_parameters": {"rope_type": "default", "mrope_section": sections, "rope_theta": 1e6},
-    }
+    text: dict[str, Any] = TEXT | {"hidden_size": 4 * head, "intermediate_size": 8 * head, "vocab_size": len(ids)}
+    text |= {"max_position_embeddings": 4096, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+    rope["mrope_section"] = [head // 8, 3 * head // 16, 3 * head // 16]
     vision: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": patch, "spatial_merge_size": 2}
+    vision |= {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 4 * head}
     if version == "2":
-        vision.update(embed_dim=32, hidden_size=4 * head, mlp_ratio=2)
+        vision |= {"embed_dim": 32, "hidden_size": 4 * head, "mlp_ratio": 2}
+        del vision["intermediate_size"], vision["out_hidden_size"]
     elif version == "2.5":
-        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=4 * head, fullatt_block_indexes=[1])
+        vision |= {"fullatt_block_indexes": [1]}
     else:
-        text.update(head_dim=head, rope_parameters={**text["rope_parameters"], "mrope_interleaved": True})
-        vision.update(hidden_size=32, intermediate_size=64, out_hidden_size=4 * head, num_position_embeddings=256)
-        if version == "3":
-            vision.update(deepstack_visual_indexes=[0, 1])
-        else:
-            text.update(
-                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8
-            )
-            text.update(layer_types=["linear_attention", "linear_attention", "full_attention"] * 2)
-            text["rope_parameters"].update(mrope_section=[2, 1, 1], partial_rotary_factor=0.5)
-    config = getattr(hf, f"{family}Config")(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-    )
+        vision |= {"num_position_embeddings": 256}
+        text |= {"head_dim": head}
+        rope |= {"mrope_interleaved": True}
+    if version == "3":
+        vision |= {"deepstack_visual_indexes": [0, 1]}
+    if version == "3.5":
+        sizes = {"num_key_heads": 2, "num_value_heads": 4, "key_head_dim": 8, "value_head_dim": 8}
+        text |= {f"linear_{name}": size for name, size in sizes.items()}
+        text |= {"layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2}
+        rope |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+    text["rope_parameters"] = rope
+    config = getattr(hf, f"{family}Config")(text_config=text, vision_config=vision, **_with_ids(known["tokens"], ids))
     torch.manual_seed(0)
     model = getattr(hf, f"{family}ForConditionalGeneration")(config)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.data.mul_(4.0)
+    _scale(model, 4.0)
     model.save_pretrained(folder)
     # What the real one holds; `sira` takes the token ids from it and nothing else.
-    _write(
-        folder / "generation_config.json",
-        {
-            "bos_token_id": ids["<|endoftext|>"],
-            "do_sample": True,
-            "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-            "pad_token_id": ids["<|endoftext|>"],
-            "repetition_penalty": 1.05,
-            "temperature": 0.1,
-            "top_k": 1,
-        },
-    )
-    _write(
-        folder / "preprocessor_config.json",
-        {
-            "min_pixels": 3136,
-            "max_pixels": 50176,
-            "patch_size": patch,
-            "temporal_patch_size": 2,
-            "merge_size": 2,
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
-            "image_std": [0.26862954, 0.26130258, 0.27577711],
-            "image_processor_type": "Qwen2VLImageProcessor",
-            "processor_class": f"{family}Processor" if version != "3.5" else "Qwen3VLProcessor",
-        },
-    )
+    _write(folder / "generation_config.json", _with_ids(known["generation"], ids))
+    processor = {"patch_size": patch, "processor_class": f"{'Qwen3VL' if version == '3.5' else family}Processor"}
+    _write(folder / "preprocessor_config.json", known["image_processor"] | processor)
     if version == "3.5":
-        (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE + (thinking or THINKING), encoding="utf-8")
+        template = known["template"] + (thinking or THINKING)
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     else:
-        _write(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE + thinking})
+        _write(folder / "chat_template.json", {"chat_template": known["template"] + thinking})
     return folder
 
 
-def _write_qwen_tokenizer(folder: Path, thoughts: list[str]) -> dict[str, int]:
-    """tokenizer.json, vocab.json, merges.txt, tokenizer_config.json; returns the vocabulary."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(PRE_TOKENIZER), "isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator([f" {word}" for word in WORDS.split()], trainer)
-    tokenizer.model.save(str(folder))  # vocab.json, merges.txt
-    tokenizer.add_special_tokens(SPECIALS)
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in thoughts])
-    tokenizer.save(str(folder / "tokenizer.json"))
+def writer_of(key: str) -> Callable[[Path], Path]:
+    """Return what writes the checkpoint that tests/data/checkpoints.yaml describes under a key."""
+
+    def write(folder: Path) -> Path:
+        return write_checkpoint(folder, **DESCRIPTIONS[key])
+
+    write.__name__ = f"write_{key}"
+    return write
+
+
+def write_checkpoint(
+    folder: Path,
+    *,
+    kind: str,
+    tokenizer: dict[str, Any],
+    config: dict[str, Any],
+    generation: dict[str, Any],
+    name: str | None = None,
+    first: str = "",
+    plain: str = "",
+    last: str = "",
+    image_processor: dict[str, Any] | None = None,
+    processor: dict[str, Any] | None = None,
+    template: str | None = None,
+    template_file: str = "chat_template.json",
+    tied: bool = False,
+) -> Path:
+    """Write all files. In the settings `"@<image>"` means the id of `<image>`, `"@size"` the vocabulary's."""
+    folder.mkdir(parents=True)
+    ids = write_tokenizer(folder, kind, tokenizer, first.split(), plain.split(), last.split())
+    values = _with_ids(config, ids)
+    values["text_config"] = {**TEXT, **values["text_config"]}
+    values["vision_config"] = {**VISION, **values["vision_config"]}
+    _write_model(folder, values, ids, tied)
+    version = values["transformers_version"]
+    generated = {"_from_model_config": True, **_with_ids(generation, ids), "transformers_version": version}
+    _write(folder / "generation_config.json", generated)
+    if image_processor is not None:
+        _write(folder / "preprocessor_config.json", {**IMAGE, **image_processor})
+    if processor is not None:
+        _write(folder / "processor_config.json", processor)
+    if template is not None and template_file.endswith(".jinja"):
+        (folder / template_file).write_text(template, encoding="utf-8")
+    elif template is not None:
+        _write(folder / template_file, {"chat_template": template})
+    return folder
+
+
+def _with_ids(value: Any, ids: dict[str, int]) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_ids(part, ids) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_ids(part, ids) for part in value]
+    if value == "@size":
+        return -(-len(ids) // 64) * 64  # more rows than tokens, as in most real ones
+    return ids[value[1:]] if isinstance(value, str) and value.startswith("@") else value
+
+
+def write_tokenizer(
+    folder: Path,
+    kind: str,
+    settings: dict[str, Any],
+    first: list[str],
+    plain: list[str],
+    last: list[str],
+    places: dict[str, int] | None = None,
+) -> dict[str, int]:
+    """tokenizer.json, tokenizer_config.json, special_tokens_map.json; returns the vocabulary.
+
+    `llama` and `gemma` have SentencePiece's pieces with byte fallback, the other kinds byte-level BPE. Ids of tokens
+    are counted up, but for those that have `places`.
+    """
+    pieces = kind in ("llama", "gemma")
+    words, merges = _learned(pieces)
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)] if pieces else []
+    vocabulary = dict(places or {})
+    free = (index for index in itertools.count() if index not in (places or {}).values())
+    for token in [*first, *fallback, *words]:
+        if token not in vocabulary:
+            vocabulary[token] = next(free)
+    unknown = "<unk>" if pieces else None
+    model = models.BPE(vocabulary, list(merges), unk_token=unknown, fuse_unk=pieces, byte_fallback=pieces)
+    tokenizer = Tokenizer(model)
+    if pieces:
+        space = normalizers.Replace(" ", "▁")
+        decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        if kind == "llama":
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), space])
+            decoder.append(decoders.Strip(" ", 1, 0))
+        else:
+            tokenizer.normalizer = space
+            tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        tokenizer.decoder = decoders.Sequence(decoder)
+    else:
+        if kind == "gpt2":
+            split: Any = pre_tokenizers.Digits(individual_digits=True)
+        else:
+            split = pre_tokenizers.Split(Regex(QWEN_SPLIT if kind == "qwen" else LLAMA3_SPLIT), "isolated")
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        tokenizer.decoder = decoders.ByteLevel()
+        if kind == "qwen":
+            tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in first])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in plain])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in last])
     ids = tokenizer.get_vocab()
-    _write(
-        folder / "tokenizer_config.json",
-        {
-            "add_bos_token": False,
-            "add_prefix_space": False,
-            "added_tokens_decoder": {
-                str(ids[token]): {
-                    "content": token,
-                    "lstrip": False,
-                    "normalized": False,
-                    "rstrip": False,
-                    "single_word": False,
-                    "special": token in SPECIALS,
-                }
-                for token in [*SPECIALS, *thoughts]
-            },
-            "additional_special_tokens": SPECIALS[1:],
-            "bos_token": None,
-            "clean_up_tokenization_spaces": False,
-            "eos_token": "<|im_end|>",
-            "errors": "replace",
-            "model_max_length": 131072,
-            "pad_token": "<|endoftext|>",
-            "split_special_tokens": False,
-            "tokenizer_class": "Qwen2Tokenizer",
-            "unk_token": None,
-            "chat_template": CHAT_TEMPLATE,
-        },
-    )
+    if kind not in ("gpt2", "qwen"):
+        begin = settings["bos_token"]
+        whole = {"single": f"{begin} $A", "special_tokens": [(begin, ids[begin])]}
+        tokenizer.post_processor = processors.TemplateProcessing(**whole)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    added = {
+        str(ids[token]): {"content": token, **flags, "special": token not in plain} for token in [*first, *plain, *last]
+    }
+    named = settings.get("extra_special_tokens", {})
+    found = {"added_tokens_decoder": added, "clean_up_tokenization_spaces": False, **settings, **named}
+    _write(folder / "tokenizer_config.json", found)
+    roles = ("bos_token", "eos_token", "pad_token", "unk_token", "additional_special_tokens")
+    used = {role: settings[role] for role in roles if settings.get(role)}
+    _write(folder / "special_tokens_map.json", {**used, **named})
     return ids
 
 
+@functools.cache
+def _learned(pieces: bool) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tokens and merges of a BPE model that has a token for each of `WORDS`."""
+    tokenizer = Tokenizer(models.BPE())
+    if pieces:
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        alphabet = ["▁", "\n", *(chr(code) for code in range(33, 127))]
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=1000, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([f" {word}" for word in WORDS.split()], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    vocabulary: dict[str, int] = model["vocab"]
+    return sorted(vocabulary, key=lambda token: vocabulary[token]), [(left, right) for left, right in model["merges"]]
+
+
+def _write_model(folder: Path, config: dict[str, Any], ids: dict[str, int], tied: bool) -> None:
+    """config.json, and in model.safetensors the weights of a model that it describes."""
+    _write(folder / "config.json", config)
+    full = hf.AutoConfig.from_pretrained(folder)
+    full.tie_word_embeddings = tied  # some real ones are silent about it, and hold an output matrix of their own
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = hf.AutoModelForImageTextToText.from_config(full, dtype=getattr(torch, config["torch_dtype"]))
+    _scale(model, 4.0)
+    output = model.get_output_embeddings().weight.data
+    output[silent(ids, len(output), tied)] = 0
+    model.save_pretrained(folder)
+    _write(folder / "config.json", config)
+    if config["vision_config"]["model_type"] in ("clip_vision_model", "siglip_vision_model"):
+        # transformers 5 saves all names as the hub has them, but for these.
+        weights = load_file(folder / "model.safetensors")
+        renamed = {re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name): weights[name] for name in weights}
+        save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def silent(ids: dict[str, int], size: int, tied: bool) -> torch.Tensor:
+    """Return which rows of an output matrix are to be 0, so that there is a text, and no end token comes before it."""
+    spoken = {f"{space}{word}" for word in WORDS.split() for space in "▁Ġ"}
+    if tied:
+        spoken = {*_learned(True)[0]} - {"▁", "\n"}
+    rows = torch.ones(size, dtype=torch.bool)
+    rows[[index for token, index in ids.items() if token in spoken]] = False
+    return rows
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+WRITERS = {description["name"]: writer_of(key) for key, description in DESCRIPTIONS.items() if "name" in description}
+ALL: dict[str, Callable[[Path], Path]] = {
+    "LLaVA-1.5": write_llava,
+    **{f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ("2", "2.5", "3")},
+    "Qwen3.5": partial(write_qwen, version="3.5"),
+    "Gemma 4 E": writer_of("gemma4"),
+    **WRITERS,
+}
+# A plain stack, positions in three axes, windows, a prompt that sees all of itself, and states instead of columns.
+REPRESENTATIVES = ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "PaliGemma", "Qwen3.5"]

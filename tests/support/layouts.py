@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.models import presets
-from tests.support.checkpoints_other import silent, write_tokenizer
+from tests.support.checkpoints import silent, write_tokenizer
 
 FILES = Path(__file__).parents[1] / "data" / "layouts"
 SIZES: dict[str, Any] = yaml.safe_load((FILES.parent / "sizes.yaml").read_text(encoding="utf-8"))

@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from sira_cli import SiraConfig, attach
 from sira_cli.models.presets import BUNDLED_FOLDER
-from tests.support.checkpoints import write_qwen
-from tests.support.checkpoints_other import DESCRIPTIONS, write_checkpoint
+from tests.support.checkpoints import DESCRIPTIONS, write_checkpoint, write_qwen
 from tools import checkpoint
 
 HEAD = 32

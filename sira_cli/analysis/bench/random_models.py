@@ -22,7 +22,7 @@ from sira_cli.analysis.bench.measure import RANDOM
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
-from sira_cli.models.packed import HalfLinear, Packing, can_pack, pack_rest, put_packed
+from sira_cli.models.packed import HalfLinear, Packing, can_pack
 from sira_cli.models.placement import pick_device
 from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import load_processor
@@ -62,9 +62,7 @@ def random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device
     model.tie_weights()  # a part of the initialisation that was left out
     generator = torch.Generator(device).manual_seed(0)
     numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(torch.bfloat16).to(dtype)
-    packing = Packing()
-    if can_pack(dtype, device):
-        put_packed(model)
+    packing = Packing(model) if can_pack(dtype, device) else None
     embeddings = model.get_input_embeddings().weight
     for part in model.modules():
         for name, parameter in part.named_parameters(recurse=False):
@@ -73,9 +71,10 @@ def random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device
                 continue
             for piece in parameter.data.view(-1).split(len(numbers)):  # a minute faster than drawing billions
                 piece.copy_(numbers[: len(piece)])
-        if isinstance(part, HalfLinear) and part.weight is not embeddings:
+        if packing and isinstance(part, HalfLinear) and part.weight is not embeddings:
             packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
-    pack_rest(model, packing)
+    if packing:
+        packing.finish()
     return model.eval()
 
 
