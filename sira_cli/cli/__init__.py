@@ -60,9 +60,8 @@ for group, modules in COMMANDS.items():
         registered = app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=line, rich_help_panel=group)
         registered(getattr(module, name))
 app.command("eval", cls=Variadic, epilog=evaluation.EXAMPLES, rich_help_panel=RESEARCH)(evaluation.evaluate)
-app.add_typer(
-    calibrate.app, name="calibrate", rich_help_panel=RESEARCH, short_help="Fit a method's settings to a model."
-)
+fit = "Fit a method's settings to a model."
+app.add_typer(calibrate.app, name="calibrate", rich_help_panel=RESEARCH, short_help=fit)
 app.add_typer(presets.app, name="presets", rich_help_panel=CAPTIONS)
 
 
@@ -119,24 +118,20 @@ def _run() -> int | str | None:
     except SiraError as error:
         _report(error, str(error))
         return error.exit_code
-    except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:  # from `print`: files have our own errors
-            _report_full(error)
-            return 1
-        _report_unexpected(error)
-        return 1
     except Exception as error:
-        _report_unexpected(error)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            _report_full(error)  # from `print`: files have our own errors
+        else:
+            _report_unexpected(error)
         return 1
 
 
 def _report_unexpected(error: Exception) -> None:
-    if interrupts.happened():
-        return
+    message = f"unexpected {type(error).__name__}: {error} (-vv shows where)"
     if "operator torchvision::" in str(error):  # importing it, and thus transformers, fails
-        _report(error, "the installed torchvision does not fit this torch: uninstall it, or reinstall both together")
-        return
-    _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
+        message = "the installed torchvision does not fit this torch: uninstall it, or reinstall both together"
+    if not interrupts.happened():
+        _report(error, message)
 
 
 def _flushed() -> bool:

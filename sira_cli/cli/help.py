@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from sira_cli.cli.options.groups import MAY_BE_PATHS, check_path
 from sira_cli.cli.options.setting import OPTIONS, spelled
 from sira_cli.errors import SettingsError
 from sira_cli.methods.settings import FORK_SETTINGS, Setting
 
+# Options and arguments that are texts and may name files.
+MAY_BE_PATHS = ("answers", "file", "files_from", "model", "name", "objects", "paths", "preset")
+_SUFFIX = "-" * 20  # room for names of files next to it, such as `.records.jsonl`
 VALUES = {"int": "N", "int range": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 COLUMN = 25  # width of the names of options; longer ones have a line of their own
 NOTES = {  # below the titles of groups
@@ -77,6 +81,23 @@ def _expected(parameter: Any, problem: Any) -> str:
     return f"expected {Setting(float if real else int, '', **limits).values}"
 
 
+def _check_path(ctx: Any, parameter: Any, value: str | Path) -> None:
+    """Check that a path can be looked up; whether it exists is checked when it is opened."""
+    from sira_cli.files import from_home, too_long
+
+    text = str(value)
+    if "://" in text:
+        return
+    fails = functools.partial(typer.BadParameter, ctx=ctx, param=parameter)
+    is_new = parameter.name != "paths" and not os.path.lexists(text)
+    if too_long(Path(text)) or (is_new and too_long(Path(text + _SUFFIX))):
+        raise fails(f"{text[:40]}...: is too long for a file's name ({len(os.fsencode(text))} bytes)")
+    try:
+        from_home(text)
+    except SettingsError as error:
+        raise fails(str(error)) from None
+
+
 class Command(TyperCommand):
     """A command whose epilog is a list of examples, one per line."""
 
@@ -90,15 +111,11 @@ class Command(TyperCommand):
             if takes and (instead := spelled(name)):
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise
-        parameters: list[Any] = [] if ctx.resilient_parsing else self.params
-        for parameter in parameters:
-            name, given = parameter.name, ctx.params.get(parameter.name)
+        for parameter in [] if ctx.resilient_parsing else self.params:
+            given = ctx.params.get(parameter.name)
             for value in given if isinstance(given, list | tuple) else [given]:
-                if isinstance(value, Path) or (isinstance(value, str) and name in MAY_BE_PATHS):
-                    try:
-                        check_path(name, value)
-                    except typer.BadParameter as error:
-                        raise typer.BadParameter(error.message, ctx, parameter) from None
+                if isinstance(value, Path) or (isinstance(value, str) and parameter.name in MAY_BE_PATHS):
+                    _check_path(ctx, parameter, value)
         return rest
 
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
@@ -113,10 +130,8 @@ class Command(TyperCommand):
             group = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
             name = _CHOICES.sub(r"\1", _TYPE.sub(lambda found: VALUES.get(found[1], ""), row[0]))
             groups.setdefault(group, []).append((name.strip(), row[1]))
-        if (
-            groups.keys() - {"Arguments", "Options"} and len(groups.get("Options", ())) == 1
-        ):  # --help alone: no section of its own
-            alone = groups.pop("Options")
+        if groups.keys() - {"Arguments", "Options"} and len(groups.get("Options", ())) == 1:
+            alone = groups.pop("Options")  # --help: no section of its own
             groups[next(reversed(groups))] += alone
         return groups
 

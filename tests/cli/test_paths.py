@@ -13,7 +13,7 @@ import typer
 
 from sira_cli import load
 from sira_cli.cli import app
-from sira_cli.cli.options.groups import MAY_BE_PATHS
+from sira_cli.cli.help import MAY_BE_PATHS
 from sira_cli.errors import SettingsError
 
 ODD = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,7 @@ LOADING = ("dtype", "quantization", "max_pixels")  # options that are settings o
 
 def method_names(text: str) -> list[str]:
     """Split names of methods with commas between them; `all` stands for every method."""
-    if text.strip() != ALL:
-        return [name.strip() for name in text.split(",")]
-    return list(METHODS)
+    return list(METHODS) if text.strip() == ALL else [name.strip() for name in text.split(",")]
 
 
 def able(
@@ -69,8 +66,7 @@ def choose_each(
                     raise SettingsError(f"--{name} and --set {name}: give one of them")
                 given[method.name][name] = value
     preset = _preset(model)
-    options = {field.name: getattr(decoding, field.name) for field in fields(decoding)}
-    options = {name: value for name, value in options.items() if name not in ("method", "k", "alpha")} | settings
+    options = {name: value for name, value in vars(decoding).items() if name not in ("method", "k", "alpha")} | settings
     chosen = {}
     for method in methods:
         own = {name: value for name, value in given[method.name].items() if method.owns(name)}

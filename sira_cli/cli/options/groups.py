@@ -1,4 +1,4 @@
-"""Options of commands: one spelling everywhere, in groups, which are dataclasses of annotated fields.
+"""Options of commands: one spelling everywhere, in groups, which are dataclasses of options.
 
 `@with_options()` gives a command the fields of its groups as options, under the group's title in the help, and hands it
 one object per group instead of twenty arguments.
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import typer
 
@@ -39,16 +39,14 @@ def with_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(command, eval_str=True)
-        every = own.parameters.items()
-        groups: dict[str, Any] = {name: each.annotation for name, each in every if is_dataclass(each.annotation)}
-        parameters = [parameter for name, parameter in every if name not in groups]
+        groups = {name: each.annotation for name, each in own.parameters.items() if is_dataclass(each.annotation)}
+        parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
         parameters += [option for group in groups.values() for option in _options(group, without)]
 
         @functools.wraps(command)
         def run(**values: Any) -> Any:
-            for name, group in groups.items():
-                values[name] = _filled(group, values, without)
-            return command(**values)
+            filled = {name: _filled(group, values, without) for name, group in groups.items()}
+            return command(**values, **filled)
 
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -57,44 +55,36 @@ def with_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
-def _options(group: type[Any], without: Sequence[str]) -> Iterator[inspect.Parameter]:
+def _options(group: Any, without: Sequence[str]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for each in fields(group):
-        hint = hints[each.name]
+        hint: Any = hints[each.name]
         if is_dataclass(hint):
-            yield from () if each.name in without else _options(cast(type, hint), without)
+            yield from () if each.name in without else _options(hint, without)
             continue
-        titled, kind = _titled(hint, group.title), inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(each.name, kind, default=each.default, annotation=titled)
+        kind, shared = (hint, each.metadata["option"]) if each.metadata else get_args(hint)
+        option = copy.copy(shared)
+        option.rich_help_panel = option.rich_help_panel or group.title
+        named = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(each.name, named, default=each.default, annotation=Annotated[kind, option])
 
 
-def _filled(group: type[Any], values: dict[str, Any], without: Sequence[str]) -> Any:
+def _filled(group: Any, values: dict[str, Any], without: Sequence[str]) -> Any:
     """Return a group with its values, which are taken out of `values`."""
-    hints = get_type_hints(group)
-    return group(
-        **{
-            each.name: _filled(hints[each.name], values, without)
-            if is_dataclass(hints[each.name])
-            else values.pop(each.name)
-            for each in fields(group)
-            if each.name not in without
-        }
-    )
+    hints, own = get_type_hints(group), {}
+    for name in (each.name for each in fields(group) if each.name not in without):
+        own[name] = _filled(hints[name], values, without) if is_dataclass(hints[name]) else values.pop(name)
+    return group(**own)
 
 
-def _titled(hint: Any, title: str) -> Any:
-    """Return an annotated option under a title in the help, unless it names its own."""
-    kind, option = get_args(hint)
-    option = copy.copy(option)
-    option.rich_help_panel = getattr(option, "rich_help_panel", None) or title
-    return Annotated[kind, option]
+def option(default: Any, about: str, *names: str, **how: Any) -> Any:
+    """Return a field of a group: an option with its default and its help."""
+    return field(default=default, metadata={"option": typer.Option(*names, help=about, **how)})
 
 
-# --- values
+# --- options of their own
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
-
-
 Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
 
 
@@ -110,27 +100,6 @@ def complete_method(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
-# Options and arguments that are texts and may name files.
-MAY_BE_PATHS = ("answers", "file", "files_from", "model", "name", "objects", "paths", "preset")
-_ROOM = "-" * 20  # for suffixes of files next to it, such as `.records.jsonl`
-
-
-def check_path(name: str, value: str | Path) -> None:
-    """Check that a path can be looked up; whether it exists is checked when it is opened."""
-    from sira_cli.errors import SettingsError
-    from sira_cli.files import from_home, too_long
-
-    text = str(value)
-    if "://" in text:
-        return
-    if too_long(Path(text)) or (name != "paths" and not os.path.lexists(text) and too_long(Path(text + _ROOM))):
-        raise typer.BadParameter(f"{text[:40]}...: is too long for a file's name ({len(os.fsencode(text))} bytes)")
-    try:
-        from_home(text)
-    except SettingsError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def read_batch_size(text: str) -> int | str:
     """Read `auto`, or a number >= 1."""
     if text == "auto":
@@ -142,9 +111,8 @@ def read_batch_size(text: str) -> int | str:
 
 def batch_size_option(description: str) -> Any:
     """Return the option --batch-size of a command; its value is a `BatchSize` (`run/batch.py`)."""
-    return typer.Option(
-        "-b", "--batch-size", metavar="N|auto", parser=read_batch_size, show_default=False, help=description
-    )
+    shown: dict[str, Any] = {"metavar": "N|auto", "show_default": False, "help": description}
+    return typer.Option("-b", "--batch-size", parser=read_batch_size, **shown)
 
 
 Verbose = Annotated[
@@ -158,7 +126,6 @@ BatchSizeOption = Annotated[Any, batch_size_option("Pictures at once (default: a
 Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
 Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
 Together = Annotated[bool, typer.Option("--together", help="One text about all pictures.")]
-Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include subfolders.")]
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
 QuestionScenes = Annotated[
     bool, typer.Option("--scenes", help="Ask about drawn scenes (default with the bundled model).")
@@ -211,29 +178,18 @@ class ResearchModelOptions:
 
     title: ClassVar[str] = "Model"
 
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "-p",
-            "--preset",
-            metavar="NAME",
-            autocompletion=complete_preset,
-            help="Preset or file (default: qwen2.5-vl-7b).",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", metavar="MODEL", help="Hugging Face id, ID@REVISION, or folder.")
-    ] = None
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            autocompletion=complete,
-            help="Any key of the preset, any setting of the method.",
-        ),
-    ] = None
+    preset: str | None = option(
+        *(None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset"),
+        metavar="NAME",
+        autocompletion=complete_preset,
+    )
+    model: str | None = option(None, "Hugging Face id, ID@REVISION, or folder.", "-m", "--model", metavar="MODEL")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", metavar="DEVICE")
+    settings: list[str] | None = option(
+        *(None, "Any key of the preset, any setting of the method.", "--set"),
+        metavar="KEY=VALUE",
+        autocompletion=complete,
+    )
     offline: Offline = False
 
     @property
@@ -246,16 +202,11 @@ class ResearchModelOptions:
 class ModelOptions(ResearchModelOptions):
     """Which model, where it runs, and how it is loaded."""
 
-    dtype: Annotated[
-        Dtype | None, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_choices=False)
-    ] = None
-    quantization: Annotated[
-        Quantization | None,
-        typer.Option(metavar="BITS", help="Language layers in 8bit or 4bit, by bitsandbytes.", show_choices=False),
-    ] = None
-    max_pixels: Annotated[
-        int | None, typer.Option(metavar="N", help="Shrink larger pictures to N pixels (Qwen-VL).")
-    ] = None
+    dtype: Dtype | None = option(None, "auto, float32, bfloat16 or float16.", metavar="TYPE", show_choices=False)
+    quantization: Quantization | None = option(
+        None, "Language layers in 8bit or 4bit, by bitsandbytes.", metavar="BITS", show_choices=False
+    )
+    max_pixels: int | None = option(None, "Shrink larger pictures to N pixels (Qwen-VL).", metavar="N")
 
 
 @dataclass(frozen=True)
@@ -264,8 +215,8 @@ class FewOptions:
 
     title: ClassVar[str] = "Pictures"
 
-    recursive: Recursive = False
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take only the first N pictures.")] = None
+    recursive: bool = option(False, "Include subfolders.", "-r", "--recursive")
+    limit: int | None = option(None, "Take only the first N pictures.", metavar="N", min=1)
 
     def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
         """Return the pictures that paths and these options name, or a file of questions."""
@@ -285,22 +236,16 @@ class FewOptions:
 class PathOptions(FewOptions):
     """More paths, and the part of the pictures to take."""
 
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders of this name.")
-    ] = None
-    files_from: Annotated[
-        str | None, typer.Option("--files-from", metavar="FILE", help="More paths, one per line; - is stdin.")
-    ] = None
-    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Part I of N, for N machines.")] = None
+    exclude: list[str] | None = option(None, "Leave out files and folders of this name.", metavar="GLOB")
+    files_from: str | None = option(None, "More paths, one per line; - is stdin.", "--files-from", metavar="FILE")
+    shard: str | None = option(None, "Part I of N, for N machines.", metavar="I/N")
 
 
 @dataclass(frozen=True)
 class GroupOptions(PathOptions):
     """Options for choosing pictures, and whether they are shown together."""
 
-    image_column: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Column or .tar extension with the pictures.")
-    ] = None
+    image_column: str | None = option(None, "Column or .tar extension with the pictures.", metavar="NAME,...")
     together: Together = False
 
 
@@ -318,15 +263,13 @@ class OutputOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write a text file next to each picture.")] = False
-    caption_extension: Annotated[str, typer.Option(metavar=".EXT", help="Extension of the text files.")] = ".txt"
-    output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", metavar="DIR", help="Write these text files into a folder.")
-    ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace records and texts.")] = False
+    sidecar: bool = option(False, "Write a text file next to each picture.", "--sidecar")
+    caption_extension: str = option(".txt", "Extension of the text files.", metavar=".EXT")
+    output_dir: Path | None = option(None, "Write these text files into a folder.", "--output-dir", metavar="DIR")
+    overwrite: bool = option(False, "Start again: replace records and texts.", "--overwrite")
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON record per picture.")] = False
+    json: bool = option(False, "Print one JSON record per picture.", "--json")
     quiet: Quiet = False
     verbose: Verbose = 0
 
@@ -345,12 +288,9 @@ class EngineOptions:
     title: ClassVar[str] = "Speed"
 
     batch_size: BatchSizeOption = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="local|ray[:N]|vllm", help="Decode here, with N workers on Ray, or in vLLM (docs/vllm.md)."
-        ),
-    ] = "local"
+    engine: str = option(
+        "local", "Decode here, with N workers on Ray, or in vLLM (docs/vllm.md).", metavar="local|ray[:N]|vllm"
+    )
 
     def __post_init__(self) -> None:
         name, _, workers = self.engine.partition(":")
@@ -376,6 +316,7 @@ class EngineOptions:
 
 # --- what decides a text
 
+NAMES = ", ".join(METHODS)
 TRACED = [name for name, method in METHODS.items() if Ability.TRACES in method.abilities]
 
 
@@ -385,33 +326,29 @@ class DecodingOptions:
 
     title: ClassVar[str] = "Decoding"
 
-    method: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=complete_method, help=f"{', '.join(METHODS)}.")
-    ] = "sira"
-    k: Annotated[int | None, typer.Option(help="Number of layers after the fork, K.")] = None
-    alpha: Annotated[float | None, typer.Option(help="Strength of the contrast.")] = None
-    max_new_tokens: Annotated[int | None, typer.Option(rich_help_panel="Text", help="Longest text, in tokens.")] = None
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 takes the best token.")] = None
-    top_p: Annotated[float | None, typer.Option(help="Sample from this share of the probability.")] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed for sampling.")] = None
-    system: Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel="Text", help="System prompt.")] = None
-    think: Annotated[bool | None, typer.Option("--think/--no-think", help="Let the model reason first.")] = None
+    method: str = option("sira", f"{NAMES}.", metavar="NAME", autocompletion=complete_method)
+    k: int | None = option(None, "Number of layers after the fork, K.")
+    alpha: float | None = option(None, "Strength of the contrast.")
+    max_new_tokens: int | None = option(None, "Longest text, in tokens.", rich_help_panel="Text")
+    temperature: float | None = option(None, "Sampling temperature; 0 takes the best token.")
+    top_p: float | None = option(None, "Sample from this share of the probability.")
+    seed: int | None = option(None, "Random seed for sampling.")
+    system: str | None = option(None, "System prompt.", metavar="TEXT", rich_help_panel="Text")
+    think: bool | None = option(None, "Let the model reason first.", "--think/--no-think")
 
 
 @dataclass(frozen=True)
 class MethodsOptions(DecodingOptions):
     """How the next token is picked, by one method or several."""
 
-    method: Annotated[
-        str, typer.Option(metavar="NAME,...", autocompletion=complete_method, help=f"{', '.join(METHODS)}; all.")
-    ] = "sira"
+    method: str = option("sira", f"{NAMES}; all.", metavar="NAME,...", autocompletion=complete_method)
 
 
 @dataclass(frozen=True)
 class TraceDecodingOptions(DecodingOptions):
     """How the next token is picked, by a method that can be traced."""
 
-    method: Annotated[str, typer.Option(metavar="NAME", help=f"{' or '.join(TRACED)}.")] = "sira"
+    method: str = option("sira", f"{' or '.join(TRACED)}.", metavar="NAME")
 
 
 @dataclass(frozen=True)
@@ -420,9 +357,7 @@ class TextOptions:
 
     title: ClassVar[str] = "Text"
 
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before each text, such as a trigger word.")
-    ] = None
+    prefix: str | None = option(None, "Put before each text, such as a trigger word.", metavar="TEXT")
 
 
 MinSupport = Annotated[
@@ -439,10 +374,9 @@ class VerifyOptions:
 
     title: ClassVar[str] = "Second look"
 
-    verify: Annotated[
-        Literal["flag", "guide"] | None,
-        typer.Option(metavar="MODE", help="Mark unseen objects (flag), or name only seen ones (guide)."),
-    ] = None
+    verify: Literal["flag", "guide"] | None = option(
+        None, "Mark unseen objects (flag), or name only seen ones (guide).", metavar="MODE"
+    )
     min_support: MinSupport = None
     objects: Objects = None
 
@@ -463,7 +397,7 @@ class VerifyOptions:
 class FlagOptions(VerifyOptions):
     """A second look that does not change texts."""
 
-    verify: Annotated[Literal["flag"] | None, typer.Option(help="Mark objects that the model does not see.")] = None
+    verify: Literal["flag"] | None = option(None, "Mark objects that the model does not see.")
 
 
 @dataclass(frozen=True)
@@ -472,10 +406,8 @@ class SchemaOptions:
 
     title: ClassVar[str] = "Text"
 
-    schema: Annotated[
-        str | None, typer.Option(metavar="FILE|NAME[:N]", help="JSON: FILE, or NAME: tags, labels, caption+tags, ...")
-    ] = None
-    tags: Annotated[bool, typer.Option("--tags", help="Tags instead of sentences: red car, dog, grass.")] = False
+    schema: str | None = option(None, "JSON: FILE, or NAME: tags, labels, caption+tags, ...", metavar="FILE|NAME[:N]")
+    tags: bool = option(False, "Tags instead of sentences: red car, dog, grass.", "--tags")
 
     def read(self) -> Schema | None:
         """Return the schema that the options ask for; None without one."""

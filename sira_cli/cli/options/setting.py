@@ -21,10 +21,7 @@ OPTIONS = {
 
 
 def read(settings: Sequence[str] | None, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
-    """Return the settings that --set gives each method, by its name: the method's own, and full keys of its preset.
-
-    A setting goes to every method that has it; `METHOD.NAME=VALUE` to that method only, and a key of the preset to all.
-    """
+    """Return the values of --set by method: settings of all methods that have them, and keys of presets."""
     found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
     for given in settings or ():
         target, equals, text = given.partition("=")
@@ -42,10 +39,8 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Ma
     only, _, name = target.rpartition(".")
     chosen = [method for method in methods if only in ("", method.name)]
     if having := [method for method in chosen if name in method.all_settings()]:
-        return {
-            method.name: method.parse_settings({name: text})
-            for method in _heeding(having, methods, name, f"--set {given}")
-        }
+        _check_heeded(having, methods, name, f"--set {given}")
+        return {method.name: method.parse_settings({name: text}) for method in having}
     if chosen and only:
         chosen[0].parse_settings({name: text})  # raises: it has no such setting
     from sira_cli.models.preset import full_key, read_value
@@ -61,12 +56,10 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Ma
     return {method.name: {key: read_value(key, text)} for method in methods}
 
 
-def _heeding(having: Sequence[Method], methods: Sequence[Method], name: str, given: str) -> Sequence[Method]:
-    """Return the methods that have a setting; at least one must use it."""
-    # Greedy accepts K, but only for commands that show both streams.
+def _check_heeded(having: Sequence[Method], methods: Sequence[Method], name: str, given: str) -> None:
+    """Check that one of several methods uses a setting: greedy has K only for commands that show both streams."""
     if len(methods) > 1 and not any(name in each.deciding or name in each.own_settings() for each in having):
         raise SettingsError(f"{given}: {_lacking(name, methods)}")
-    return having
 
 
 def of_option(name: str, methods: Sequence[Method]) -> Sequence[Method]:
@@ -74,7 +67,8 @@ def of_option(name: str, methods: Sequence[Method]) -> Sequence[Method]:
     having = [method for method in methods if name in method.all_settings()]
     if not having:
         raise SettingsError(f"--{name}: {_lacking(name, methods)}")
-    return _heeding(having, methods, name, f"--{name}")
+    _check_heeded(having, methods, name, f"--{name}")
+    return having
 
 
 def _lacking(name: str, methods: Sequence[Method]) -> str:
@@ -106,21 +100,16 @@ def keys() -> list[str]:
 
 def values(preset: Preset) -> dict[str, str]:
     """Return everything that --set takes, with the values under a preset, as they are typed."""
-    found: dict[str, Any] = {}
-    dumped = preset.model_dump(mode="json")
+    found, dumped = {}, preset.model_dump(mode="json")
     for key in keys():
         section, _, name = key.rpartition(".")
         if section in METHODS and name in METHODS[section].own_settings():
-            found[key] = getattr(preset.method(section), name)
+            value = getattr(preset.method(section), name)
         else:
-            found[key] = (dumped[section] if section else dumped)[name]
-    return {key: _typed(value) for key, value in found.items()}
-
-
-def _typed(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ("none" if value is None else "")
-    return json.dumps(value, ensure_ascii=False)
+            value = (dumped[section] if section else dumped)[name]
+        plain = "none" if value is None else value
+        found[key] = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return found
 
 
 def is_set(name: str) -> bool:
@@ -137,7 +126,7 @@ def complete(incomplete: str) -> list[str]:
 
 def spelled(option: str) -> str | None:
     """Return the --set for an unknown option, such as `num-beams`; None if --set does not take it either."""
-    names = [option.lstrip("-"), option.lstrip("-").removeprefix("no-")]
-    names = [name.replace("-", "_") for name in names]
+    name = option.lstrip("-").replace("-", "_")
+    names = (name, name.removeprefix("no_"))
     found = [key for name in names for key in keys() if key.rpartition(".")[2] == name]
     return f"--set {found[0]}=VALUE" if found else None

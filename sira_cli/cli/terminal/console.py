@@ -53,7 +53,7 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
     warnings.simplefilter("ignore")
     if not quiet:
         warnings.simplefilter("once", UntestedModelWarning)  # not at every picture
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *args, **kwargs: say(f"warning: {message}")
 
 
 def say(message: str) -> None:
@@ -70,15 +70,15 @@ def spell(options: Mapping[str, str]) -> None:
 
 def with_options_named(text: str) -> str:
     """Return a text of the library with its parameters, `name=`, as options: --name, --set name=, or --option name=."""
-    return re.sub(r"`([\w.]+)=`( (?!is )|)", _named, text)
 
+    def named(match: re.Match[str]) -> str:
+        from sira_cli.cli.options.setting import is_set
 
-def _named(found: re.Match[str]) -> str:
-    name, space = found[1], found[2]
-    from sira_cli.cli.options.setting import is_set
+        name, space = match[1], match[2]
+        by = _spelled.get(name) or ("--set" if is_set(name) else "")
+        return f"{by} {name}" + "=" * bool(space) if by else "--" + name.replace("_", "-") + space
 
-    by = _spelled.get(name) or ("--set" if is_set(name) else "")
-    return f"{by} {name}" + "=" * bool(space) if by else "--" + name.replace("_", "-") + space
+    return re.sub(r"`([\w.]+)=`( (?!is )|)", named, text)
 
 
 def note(message: str) -> None:
@@ -142,21 +142,16 @@ class _LogToStderr(logging.Handler):
         say(record.getMessage())
 
 
-def _show_warning(message: Any, *args: Any, **kwargs: Any) -> None:
-    say(f"warning: {message}")
-
-
 class Progress:
     """Counts finished work, and shows it unless silent. `Progress.shown` makes one that fits the terminal."""
 
     def __init__(self, what: str, total: int, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = 0
         self.rate = 0.0  # pieces of work per second
-        self._what, self._total, self._bar = what, total, bar
+        self._what, self._total, self._bar, self._silent = what, total, bar, silent
         self._task = None if bar is None else bar.add_task(what, total=total, errors="", rate="")
         self._began = self._said = time.monotonic()
         self._worked = 0
-        self._silent = silent
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
         """Count more as done; not `worked`: done by an earlier run, and not part of the speed."""
@@ -191,17 +186,11 @@ class Progress:
             yield cls(what, total)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("[red]{task.fields[errors]}"),
-            TimeRemainingColumn(),
-        )
+        texts = "{task.fields[rate]}", "[red]{task.fields[errors]}"
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn())
         with Bar(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
             yield cls(what, total, bar)
 
@@ -215,10 +204,8 @@ def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[Pict
             note_halved(event)
         elif not isinstance(event, Started):
             yield event
-            if isinstance(event, Skipped):
-                progress.advance(error=event.failed, worked=False)
-            else:
-                progress.advance(error=isinstance(event, Failed))
+            failed = event.failed if isinstance(event, Skipped) else isinstance(event, Failed)
+            progress.advance(error=failed, worked=not isinstance(event, Skipped))
 
 
 def run_records(
@@ -246,11 +233,7 @@ def in_words(seconds: float) -> str:
 
 
 def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
-    """Consume the events of work in stages, or of a benchmark's parts: a bar per stage, each failure once.
-
-    At the end, the number of pictures that could not be measured is printed, if there are several `pictures`, and
-    returned.
-    """
+    """Show the events of stages or parts: a bar each, each failure once; return how many pictures were not measured."""
     from sira_cli.eval.evaluation import PartStarted
     from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
 

@@ -97,15 +97,16 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
     """Check that a file can be written, before a model is loaded."""
     from sira_cli.files import check_folder, check_unprotected
 
-    if file is not None and file.is_dir():
+    if file is None:
+        return
+    if file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")
-    if file is not None and not file.parent.is_dir():
+    if not file.parent.is_dir():
         raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
-    if file is not None and file.exists() and not overwrite:
+    if file.exists() and not overwrite:
         raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
-    if file is not None:
-        check_unprotected(file)
-        check_folder(file.parent, f"give another {option}")
+    check_unprotected(file)
+    check_folder(file.parent, f"give another {option}")
 
 
 def check_plot(path: Path | None, overwrite: bool) -> None:
@@ -130,11 +131,8 @@ def save_preset(preset: Preset, path: Path, description: str, holds: str) -> Non
     from sira_cli.models import presets
 
     folder = from_home(preset.model)
-    changes = {
-        "name": path.stem,
-        "description": description,
-        "model": str(folder.resolve()) if folder.is_dir() else preset.model,
-    }
+    model = str(folder.resolve()) if folder.is_dir() else preset.model
+    changes = {"name": path.stem, "description": description, "model": model}
     write_whole(path, presets.to_yaml(preset.model_copy(update=changes)).encode())
     note(f"{path}: {holds}; use it with --preset {path}")
 
