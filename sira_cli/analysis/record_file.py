@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sira_cli.errors import DataError
-from sira_cli.pictures.stores import is_uri
+from sira_cli.pictures.names import is_uri
 from sira_cli.run.records import REQUIRED
 
 Record = dict[str, Any]

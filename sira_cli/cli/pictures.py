@@ -21,7 +21,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.pictures.picture import Picture
-    from sira_cli.run.events import Event, Failed, Finished, PictureEvent
+    from sira_cli.run.events import Event, Failed, Finished
     from sira_cli.run.output import Output
     from sira_cli.run.records import Result
 
@@ -89,129 +89,113 @@ def run_pictures(
         raise typer.Exit(3)
 
 
-NAMED = 3  # pictures with warnings that are named at the end of a run
+_NAMED = 3  # pictures with warnings that are named at the end of a run
 
 
 class _Terminal:
     """Shows a run: texts or records on stdout, progress and errors on stderr."""
 
     def __init__(self, written: Output, output: OutputOptions, total: int, method: str = "") -> None:
-        self._written, self._output, self._total = written, output, total
-        self._named = total > 1  # whether texts need their picture's name
+        self._written, self._json, self._overwrite, self._total = written, output.json, output.overwrite, total
         self._method = method  # if there are several
-        self._shown = False  # whether a part of the current text is on the terminal
-        self._suspicious = 0  # pictures with warnings
-        self._warned: list[str] = []  # the first of them
-        self._unsupported = 0  # pictures that do not support an object in their texts
-        self._changed = 0
-        self._legend_shown = False
+        self._texts = not written.any and not output.json  # whether texts are shown
+        self._named = total > 1  # whether they need their picture's name
+        self._begun = self._legend_shown = False  # a part of the current text is on the terminal; the colours' legend
+        self._warned: list[str] = []  # the first pictures with warnings
+        self._suspicious = self._changed = self._unsupported = 0
 
     @property
     def on_text(self) -> Callable[[Picture, str], None] | None:
         """The function that shows a text while it is decoded, if it goes to a terminal."""
-        shown = not self._written.any and sys.stdout.isatty() and not self._output.json
-        return self._show if shown else None
+        return self._show if self._texts and sys.stdout.isatty() else None
 
     def listen(self, events: Generator[Event, None, None]) -> None:
         """Run to the end, and show it."""
+        from sira_cli.run.events import Skipped
+
         what = f"pictures, {self._method}" if self._method else "pictures"
         silent = nullcontext(Progress("", self._total, silent=True))
         with closing(events):
             next(events)  # the model is ready
             with (
-                resumable(self._written.any, self._output.overwrite),
+                resumable(self._written.any, self._overwrite),
                 Progress.shown(what, self._total) if self._written.any else silent as progress,
             ):
                 for event in picture_events(events, progress):
-                    self._take(event)
+                    if not isinstance(event, Skipped):
+                        self._print(event)
+                    elif self._json:
+                        print(json.dumps(self._written.before(event), ensure_ascii=False))
         self._sum_up(progress.rate)
 
-    def _take(self, event: PictureEvent) -> None:
-        from sira_cli.run.events import Skipped
-
-        if not isinstance(event, Skipped):
-            self._print(event)
-        elif self._output.json:
-            print(json.dumps(self._written.before(event), ensure_ascii=False))
-
     def _print(self, event: Finished | Failed) -> None:
-        record = event.record
-        failed = record.status == "error"
-        if self._shown:
+        record, shown = event.record, event.picture.shown
+        if self._begun:
             print()
-            self._shown = False
-        elif not self._written.any and not self._output.json and not failed:
+            self._begun = False
+        elif self._texts and record.status != "error":
             self._print_name(event.picture)
             self._print_text(record)
             if record.objects is not None:
-                note(f"{event.picture.shown}: {verdict(record)}" if self._named else verdict(record))
-        if self._output.json:
+                note(f"{shown}: {verdict(record)}" if self._named else verdict(record))
+        if self._json:
             print(record.to_json(), flush=True)
-        if failed:
+        if record.status == "error":
             say(record.error)
-        self._suspicious += bool(record.warnings)
-        if record.warnings and len(self._warned) < NAMED:
-            self._warned.append(f"{event.picture.shown}: {'; '.join(record.warnings)}")
+        if record.warnings:
+            warned = f"{shown}: {'; '.join(record.warnings)}"
+            self._suspicious += 1
+            self._warned = [*self._warned, warned][:_NAMED]
+            if self._texts:
+                note(warned)
         self._unsupported += bool(unsupported(record))
         self._changed += record.draft is not None
-        if record.warnings and not self._written.any and not self._output.json:
-            note(f"{event.picture.shown}: {'; '.join(record.warnings)}")
 
     def _print_text(self, result: Result) -> None:
+        from sira_cli.cli.terminal.strip import print_marked, print_words
+
         if result.choices:
             chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
             share = chosen["probability"]
             print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
-            from sira_cli.cli.terminal.strip import print_words
-
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
         elif result.objects:
-            from sira_cli.cli.terminal.strip import print_marked
-
             print_marked(result)
         else:
             print(result.text, flush=True)
 
     def _show(self, picture: Picture, piece: str) -> None:
-        if not self._shown:
+        if not self._begun:
             self._print_name(picture)
-        print(piece if self._shown else piece.lstrip(), end="", flush=True)
-        self._shown = True
+        print(piece if self._begun else piece.lstrip(), end="", flush=True)
+        self._begun = True
 
     def _print_name(self, picture: Picture) -> None:
-        names = [picture.shown] if self._named else []
-        if names or self._method:
-            print(", ".join([*names, self._method] if self._method else names), end=": ")
+        if names := [picture.shown] * self._named + [self._method] * bool(self._method):
+            print(", ".join(names), end=": ")
 
     def _sum_up(self, rate: float) -> None:
-        counts = self._written.counts
-        if not self._written.any:
+        written, counts = self._written, self._written.counts
+        if not written.any:
             if counts.error and counts.total > 1:
                 say(f"{counts.error} of {counts.total} pictures failed")
             return
-        parts = []
+        for warned in self._warned:
+            note(warned)
+        before = "have a text file already (--overwrite replaces it)" if written.ledger is None else "were done before"
+        again = " (--retry-errors tries them again)" if written.path is not None else ""
+        counted = {
+            f"{counts.ok_before} of {counts.total} pictures {before}": counts.ok_before,
+            f"{self._suspicious} with warnings in their records": self._suspicious,
+            f"{self._changed} changed by the second look": self._changed,
+            f"{self._unsupported} with objects that the picture does not support": self._unsupported,
+            f"{counts.failed} failed{again}": counts.failed,
+        }
+        parts = [part for part, count in counted.items() if count] + written.remarks()
         if counts.worked or not counts.total:
-            speed = f" in {in_words(self._written.seconds)} ({rate:.2f}/s)"
-            parts.append(f"{counts.ok} of {counts.total} pictures done{speed}")
-        if counts.ok_before:
-            before = f"{counts.ok_before} of {counts.total} pictures"
-            if self._written.ledger is None:  # text files do not say how they were made
-                parts.append(f"{before} have a text file already (--overwrite replaces it)")
-            else:
-                parts.append(f"{before} were done before")
-        if self._suspicious:
-            parts.append(f"{self._suspicious} with warnings in their records")
-            for warned in self._warned:
-                note(warned)
-        if self._changed:
-            parts.append(f"{self._changed} changed by the second look")
-        if self._unsupported:
-            parts.append(f"{self._unsupported} with objects that the picture does not support")
-        if counts.failed:
-            again = " (--retry-errors tries them again)" if self._written.path is not None else ""
-            parts.append(f"{counts.failed} failed{again}")
-        parts += self._written.remarks()
+            speed = f"{in_words(written.seconds)} ({rate:.2f}/s)"
+            parts.insert(0, f"{counts.ok} of {counts.total} pictures done in {speed}")
         method = f"under {self._method}: " if self._method else ""
-        note(method + ", ".join(parts) + (f": {self._written.path}" if self._written.path is not None else ""))
+        note(method + ", ".join(parts) + (f": {written.path}" if written.path is not None else ""))

@@ -1,10 +1,4 @@
-"""Existing captions, each with its picture, from all supported places.
-
-photos/             a text file next to each picture; without any, metadata.jsonl or metadata.csv
-shard-000.tar       also .parquet and .arrow: a member or a column with the text
-captions.jsonl      also .json, .csv and .tsv: a column that names the picture, and one with the text
-records of sira     of `sira caption` and `sira ask`; failed records are left out
-"""
+"""Existing captions, each with its picture: in text files, files of captions, data sets, and records of sira."""
 
 from __future__ import annotations
 
@@ -16,39 +10,30 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import text_in
-from sira_cli.pictures import stores
 from sira_cli.pictures.datasets import is_data_file
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
-from sira_cli.pictures.names import joined, one_line
+from sira_cli.pictures.names import is_uri, joined, one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import name_of, read_rows, some, text_of, usual_column
 from sira_cli.pictures.selection import SEVERAL, names_in
 from sira_cli.pictures.sources import STDIN, recorded
 
-ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
+_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
 # Usual names of the columns of captions; the first that a file has counts.
-IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
-TEXT_COLUMNS = ("text", "caption", "description", "answer")
+_IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
+_TEXT_COLUMNS = ("text", "caption", "description", "answer")
 
 
 @dataclass
 class Captions:
-    """Captions with their pictures, in order.
+    """Captions with their pictures, in order."""
 
-    Attributes:
-        pictures: each with a caption.
-        without: number of pictures without a caption.
-        failed: number of records of failed pictures, without a caption.
-        files: paths of the files of captions that were read.
-        unread: numbers of pictures in unsupported formats, by ending (`Pictures.left_out`).
-    """
-
-    pictures: list[Picture] = field(default_factory=list)
-    without: int = 0
-    failed: int = 0
-    files: list[Path] = field(default_factory=list)
-    unread: dict[str, int] = field(default_factory=dict)
+    pictures: list[Picture] = field(default_factory=list)  # each with a caption
+    without: int = 0  # pictures without a caption
+    failed: int = 0  # records of failed pictures, without a caption
+    files: list[Path] = field(default_factory=list)  # files of captions that were read
+    unread: dict[str, int] = field(default_factory=dict)  # `Pictures.left_out`
     _numbers: Counter[str] = field(default_factory=Counter)
 
     def add(self, picture: Picture, text: str | None, fault: str = "") -> None:
@@ -92,13 +77,14 @@ def find_captions(
     """
     places = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     extension = caption_extension if caption_extension.startswith(".") else f".{caption_extension}"
+    usual = (extension[1:], *_TEXT_COLUMNS) if text_column is None else (text_column,)
     found = Captions()
     files = [Path(place) for place in places if _is_caption_file(place)]
     if rest := [place for place in places if Path(place) not in files]:
         pictures = find_pictures(rest, recursive=recursive, exclude=exclude, shard=shard, image_column=image_column)
         for picture in pictures:
             try:
-                found.add(picture, _caption_of(picture, extension, text_column))
+                found.add(picture, _caption_of(picture, extension, usual))
             except PictureError as error:  # its text file is no text
                 found.add(picture, "", fault=str(error))
         found.unread = pictures.left_out
@@ -107,7 +93,7 @@ def find_captions(
             file = next((file for file in metadata if file.is_file()), None) if len(rest) == 1 else None
             if file is None:
                 check_any_exists(pictures)
-                raise DataError(_no_captions(rest[0], pictures, extension, text_column))
+                raise DataError(_no_captions(rest[0], pictures, extension, usual))
             found, files = Captions(), [file, *files]
     for path in files:
         found.files.append(path)
@@ -138,22 +124,21 @@ def _is_caption_file(place: str) -> bool:
     suffix = Path(place).suffix.lower()
     if place == STDIN:
         raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
-    if suffix in ENDINGS:
+    if suffix in _ENDINGS:
         if not Path(place).is_file():
             raise DataError(f"{one_line(place)}: no such file of captions")
         return True
-    if stores.is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
+    if is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
         return False
     raise SettingsError(
-        f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(ENDINGS)}): "
+        f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(_ENDINGS)}): "
         "text files with captions are found by their pictures"
     )
 
 
-def _caption_of(picture: Picture, extension: str, column: str | None) -> str | None:
+def _caption_of(picture: Picture, extension: str, usual: Sequence[str]) -> str | None:
     """Return the caption of a picture, in its data set or in the text file next to it; None without one."""
     if picture.has_columns:
-        usual = _text_columns(extension, column)
         try:
             columns = picture.columns()
         except PictureError:
@@ -170,11 +155,7 @@ def _caption_of(picture: Picture, extension: str, column: str | None) -> str | N
         raise PictureError(str(error)) from None
 
 
-def _text_columns(extension: str, column: str | None) -> tuple[str, ...]:
-    return (extension[1:], *TEXT_COLUMNS) if column is None else (column,)
-
-
-def _no_captions(place: str, pictures: Sequence[Picture], extension: str, column: str | None) -> str:
+def _no_captions(place: str, pictures: Sequence[Picture], extension: str, usual: Sequence[str]) -> str:
     """Return the message for pictures without any caption."""
     sample = next((picture for picture in pictures if picture.has_columns), None)
     none = f"{one_line(place)}: none of {len(pictures)} pictures has a"
@@ -184,7 +165,7 @@ def _no_captions(place: str, pictures: Sequence[Picture], extension: str, column
         known = some(sample.columns()) or "none at all"
     except PictureError as error:
         return str(error)
-    wanted = ", ".join(_text_columns(extension, None)) if column is None else repr(column)
+    wanted = ", ".join(usual) if len(usual) > 1 else repr(usual[0])
     return f"{none} caption: looked for a column {wanted} (`text_column=`), found {known}"
 
 
@@ -196,27 +177,22 @@ def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iter
         records = _is_record(values) if records is None else records
     if records is None:
         raise DataError(f"{path}: holds no captions")
-    image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
-    text = _column(path, names, "text_column", text_column, TEXT_COLUMNS)
+    image = _column(path, names, "image_column", image_column, _IMAGE_COLUMNS)
+    text = _column(path, names, "text_column", text_column, _TEXT_COLUMNS)
     newest: dict[str, tuple[str, str | None, bool]] = {}
     for where, values in read_rows(path):
-        row = _row(where, values, image, text)
+        listed = image == SEVERAL or isinstance(values.get(image), list)
+        several = names_in(where, values, image) if listed else None
+        name = joined(several) if several else name_of(where, values, image)
+        if not name or "\0" in name:
+            raise DataError(f"{where}: {image} is empty or has a NUL byte: expected the name of a picture")
+        failed = _is_record(values) and values.get("status", "ok") != "ok"
+        caption = None if failed or values.get(text) is None else text_of(where, values, text)
         if records:
-            newest[str(values.get("id", row[0]))] = row
+            newest[str(values.get("id", name))] = name, caption, failed
         else:
-            yield row
+            yield name, caption, failed
     yield from newest.values()
-
-
-def _row(where: str, values: dict[str, Any], image: str, text: str) -> tuple[str, str | None, bool]:
-    listed = image == SEVERAL or isinstance(values.get(image), list)
-    names = names_in(where, values, image) if listed else None
-    name = joined(names) if names else name_of(where, values, image)
-    if not name or "\0" in name:
-        raise DataError(f"{where}: {image} is empty or has a NUL byte: expected the name of a picture")
-    caption = None if values.get(text) is None else text_of(where, values, text)
-    failed = _is_record(values) and values.get("status", "ok") != "ok"
-    return name, None if failed else caption, failed
 
 
 def _is_record(values: Mapping[str, Any]) -> bool:
@@ -226,9 +202,8 @@ def _is_record(values: Mapping[str, Any]) -> bool:
 def _column(path: Path, names: Mapping[str, None], option: str, given: str | None, usual: Sequence[str]) -> str:
     if given is not None and given not in names:
         raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
-    found = given or usual_column(names, usual)
-    if found is not None:
-        return found
+    if name := given or usual_column(names, usual):
+        return name
     raise DataError(
         f"{path}: expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}: "
         f"name yours with `{option}=`"

@@ -1,7 +1,7 @@
 """Pictures in data sets: WebDataset shards, Parquet, Arrow, JSON and CSV tables, on this machine or in a store.
 
-Hugging Face's `datasets` (extra `data`) streams them: a file is passed over once for the names of its pictures, and
-once more when they are read; few samples are in memory.
+A file is passed over once for the names of its pictures, and once more when they are read; few samples are in memory.
+Hugging Face's `datasets` (extra `data`) streams tables.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import functools
 import glob
 import os
 import re
+import tarfile
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
-from sira_cli.pictures import stores
-from sira_cli.pictures.names import as_text, is_base64, one_line
+from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import Picture, Source, pack, unpack
-from sira_cli.pictures.sources import columns_of, located
+from sira_cli.pictures.picture import About, Picture, Source, pack, unpack
+from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
 TARS = (".tar", ".tar.gz", ".tgz")
@@ -57,20 +57,14 @@ Sample = Mapping[str, Any]  # values by column, or bytes by extension
 class SampleSource(Source):
     """A row, or a key in a tar file; it may hold several pictures that are shown together.
 
-    Attributes:
-        container: the file.
-        member: the row's number, or the name in the tar file; empty for the file as a whole.
-        number: of the sample in the file, from 0.
-        names: columns or extensions with the picture: its bytes, its path or URI, base64, or the Hub's struct of
-            bytes and path; or a list of these.
-        listed: whether the column holds lists.
+    The cells in `names` hold bytes, a path or URI, base64, or the Hub's struct of bytes and path; or a list of these.
     """
 
-    container: Source
-    member: str
-    number: int = -1
-    names: tuple[str, ...] = ()
-    listed: bool = False
+    container: Source  # the file
+    member: str  # the row's number, or the name in the tar file
+    number: int  # of the sample in the file, from 0
+    names: tuple[str, ...]  # columns or extensions with the picture
+    listed: bool  # whether the column holds lists
     has_columns = True
     no_text_file = "{shown}: texts are not written into a data set: give `output=` or `output_dir=`"
 
@@ -87,27 +81,20 @@ class SampleSource(Source):
     @property
     def address(self) -> str:
         """The address of the file that holds it, and its name inside."""
-        return self._below(self.container.address)
-
-    def is_missing(self) -> bool:
-        """Return whether the file that should hold it does not exist."""
-        return not self.member and self.container.is_missing()
+        return f"{self.container.address}/{as_text(self.member)}"
 
     def name_in(self, folder: Path | None) -> str:
         """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
-        return self._below(self.container.name_in(folder))
-
-    def _below(self, container: str) -> str:
-        return f"{container}/{as_text(self.member)}" if self.member else container
+        return f"{self.container.name_in(folder)}/{as_text(self.member)}"
 
     def read(self) -> bytes:
         """Return the picture's bytes, those of several packed; a path is read."""
         sample = self._sample()
         cells = [(name, sample.get(name)) for name in self.names]
-        found = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
-        if not found:
+        files = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
+        if not files:
             raise self._without(self.names[0])
-        return pack(found) if self.several else found[0]
+        return pack(files) if self.several else files[0]
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
@@ -124,9 +111,12 @@ class SampleSource(Source):
         return columns_of(self.shown, texts)
 
     def _sample(self) -> Sample:
+        place, version = self.container.location, None
+        with contextlib.suppress(OSError, ValueError):  # it is in a store, or gone
+            file = os.stat(place)  # noqa: PTH116 (for every picture)
+            version = file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
         try:
-            place = self.container.location
-            return _shared_pass(place, _version(place)).sample(self.number)
+            return _shared_pass(place, version).sample(self.number)
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
@@ -143,16 +133,55 @@ class SampleSource(Source):
         if is_base64(value):
             with contextlib.suppress(binascii.Error):
                 return base64.b64decode(value.partition("base64,")[2] or value)
-        folder, scheme = os.path.dirname(self.container.location), self.container.location.partition("://")[0]  # noqa: PTH120 (may be a URI)
-        in_store = stores.is_uri(self.container.location)
+        table = self.container.location
+        folder, scheme, in_store = os.path.dirname(table), table.partition("://")[0], is_uri(table)  # noqa: PTH120 (may be a URI)
         if is_web(value) or (in_store and value.startswith(f"{scheme}://")):
             return located(value).read()
-        if stores.is_uri(value):  # a table from elsewhere does not open connections of any kind
+        if is_uri(value):  # a table from elsewhere does not open connections of any kind
             raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
         return located(f"{folder}/{value}" if in_store else os.path.join(folder, value)).read()  # noqa: PTH118 (no text)
 
     def _without(self, column: str) -> PictureError:
         return PictureError(f"{self.shown}: has no picture in column {column}")
+
+
+class _Pass:
+    """A pass over the samples of a file that reading threads share; going back begins another one."""
+
+    def __init__(self, location: str) -> None:
+        self._location, self._lock, self._next = location, threading.Lock(), -1  # -1: not begun
+        self._held: dict[int, Sample] = {}
+        self._error: Exception | None = None
+
+    def sample(self, number: int) -> Sample:
+        """Return a sample."""
+        with self._lock:
+            if self._next < 0 or (number < self._next and number not in self._held):
+                self._rest, self._next, self._held, self._error = _samples(self._location), 0, {}, None
+            while number not in self._held:
+                if self._error is None:
+                    self._advance()
+                if self._error is not None:  # so is each later sample
+                    raise self._error
+            return self._held[number]
+
+    def _advance(self) -> None:
+        try:
+            self._held[self._next] = next(self._rest)
+            self._next += 1
+            self._held.pop(self._next - 1 - _HELD, None)
+        except StopIteration:
+            self._error = PictureError(f"{one_line(self._location)}: has changed: run the command again")
+        except Exception as error:
+            self._error = error
+
+
+# Files that are read at once; a version changes when a file is replaced.
+_shared_pass = functools.lru_cache(maxsize=4)(lambda location, version: _Pass(location))
+
+
+def _samples(location: str) -> Iterator[Sample]:
+    return (sample for _, sample in _keys(location)) if is_tar(location) else iter(_table(location))
 
 
 def pictures_in(location: str, relative: str, image: str | None = None) -> Iterator[Picture]:
@@ -161,62 +190,23 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
     `image` is the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
     and name.
     """
-    (container,), last = located(location).sources, ""
-
-    def picture(
-        member: str, number: int = -1, names: tuple[str, ...] = (), listed: bool = False, fault: str = ""
-    ) -> Picture:
-        below = f"/{member}" if member else ""
-        source = SampleSource(location + below, relative + below, container, member, number, names, listed)
-        found = Picture((source,))
-        return found.known(fault=f"{source.shown}: {fault}") if fault else found
-
+    whole, after = located(location, relative), ""
+    (container,) = whole.sources
     if container.is_missing():
-        yield picture("", fault="no such file")
+        yield whole
         return
     try:
-        for found in _members(location, image) if is_tar(location) else _rows(location, image):
-            last = found[0]
-            yield picture(*found)
+        for member, number, names, listed, fault in (_members if is_tar(location) else _rows)(location, image):
+            after, below = f" after {one_line(member)}", f"/{member}"
+            source = SampleSource(location + below, relative + below, container, member, number, names, listed)
+            yield Picture((source,), About(fault=f"{source.shown}: {fault}")) if fault else Picture((source,))
     except SiraError:
         raise
     except Exception as error:  # of tarfile, pyarrow, pandas, a store
-        after = f" after {one_line(last)}" if last else ""
-        yield picture("", fault=f"cannot be read{after}: {_reason(error)}")
+        yield whole.known(fault=f"{whole.shown}: cannot be read{after}: {_reason(error)}")
 
 
-_Found = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
-
-
-def _members(location: str, image: str | None) -> Iterator[_Found]:
-    """Yield the picture of each key in a tar file; keys without one are left out."""
-    wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
-    for number, (key, sample) in enumerate(_tar_samples(location)):
-        named = [name for each in wanted for name in sample if name.lower() == each]
-        found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
-        count = len(wanted) or 1
-        if len(found) == count:
-            yield f"{key}.{found[0]}" if count == 1 else key, number, tuple(found), False, ""
-        elif found or (not wanted and (found := [name for name in sample if Path(name).suffix in endings()])):
-            shown = ", ".join(found[:8])
-            expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
-            fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
-            yield key, -1, (), False, fault
-
-
-def _rows(location: str, image: str | None) -> Iterator[_Found]:
-    kinds = _kinds(location)
-    columns = _picture_columns(one_line(location), kinds, image)
-    listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
-    if _ending(location) == ".parquet":
-        from pyarrow import parquet
-
-        with stores.opened(location) as file:
-            numbers: Iterable[int] = range(parquet.ParquetFile(file).metadata.num_rows)
-    else:
-        numbers = (number for number, _ in enumerate(_table(location, next(iter(kinds)))))
-    for number in numbers:
-        yield str(number), number, columns, listed, ""
+_Member = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
 
 
 def is_data_file(name: str) -> bool:
@@ -233,13 +223,86 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 (may be a URI)
 
 
+def _parts(image: str) -> list[str]:
+    return [part for each in image.split(",") if (part := each.strip())]
+
+
+def _reason(error: Exception) -> str:
+    """Return a library's message, on one line."""
+    return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# --- tar files
+
+
+def _members(location: str, image: str | None) -> Iterator[_Member]:
+    """Yield the picture of each key in a tar file; keys without one are left out."""
+    wanted = [part.removeprefix(".") for part in _parts((image or "").lower())]
+    count = len(wanted) or 1
+    for number, (key, sample) in enumerate(_keys(location)):
+        named = [name for each in wanted for name in sample if name.lower() == each]
+        found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
+        if len(found) == count:
+            yield f"{key}.{found[0]}" if count == 1 else key, number, tuple(found), False, ""
+        elif found or (not wanted and (found := [name for name in sample if PurePath(name).suffix in endings()])):
+            shown = ", ".join(found[:8])
+            expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
+            fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
+            yield key, -1, (), False, fault
+
+
+def _keys(location: str) -> Iterator[tuple[str, Sample]]:
+    """Yield each key in a tar file, and its members by extension: those of a key follow each other."""
+    before, sample = "", dict[str, bytes]()
+    for name, data in _tar_files(location):
+        if match := _MEMBER.fullmatch(name):
+            key, extension = match[1], match[2]
+            if sample and (key != before or extension in sample):
+                yield before, sample
+                sample = {}
+            before, sample[extension] = key, data
+    if sample:
+        yield before, sample
+
+
+def _tar_files(location: str) -> Iterator[tuple[str, bytes]]:
+    with opened(location) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        for member in archive:
+            if member.isreg() and not PurePath(member.name).name.startswith((".", "__")):
+                if member.size > _LARGEST:
+                    raise ValueError(f"{one_line(member.name)} has more than {_LARGEST / 2**30:.0f} GiB")
+                yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
+            archive.members = []  # type: ignore[attr-defined]  # else it keeps them
+        if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise ValueError("a header is damaged")  # tarfile takes it for the end
+
+
+# --- tables
+
+
+def _rows(location: str, image: str | None) -> Iterator[_Member]:
+    kinds = _kinds(location)
+    columns = _picture_columns(one_line(location), kinds, image)
+    listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
+    if _ending(location) == ".parquet":
+        from pyarrow import parquet
+
+        with opened(location) as file:
+            numbers: Iterable[int] = range(parquet.ParquetFile(file).metadata.num_rows)
+    else:
+        numbers = (number for number, _ in enumerate(_table(location)))
+    for number in numbers:
+        yield str(number), number, columns, listed, ""
+
+
 def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
     """Return the column with the pictures, or those whose pictures are shown together."""
+    known = ", ".join(map(one_line, kinds)) or "none"
     if name is not None:
-        names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
+        names = [name] if name in kinds else _parts(name) or [name]
         for each in names:
             if each not in kinds:
-                raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {_list(kinds)}")
+                raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {known}")
             if kinds[each].removeprefix("list of ") not in ("picture", "plain"):
                 raise DataError(
                     f"{shown}: `image_column=` {each} is of type {kinds[each]}: expected bytes, paths, or a struct of "
@@ -250,118 +313,43 @@ def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> 
     usual = [each for each in _NAMES if kinds.get(each) == "plain"]
     lists = [each for each, kind in kinds.items() if kind == "list of picture"]
     if not pictures and not usual and not lists:
+        raise DataError(f"{shown}: no column of pictures found: the columns are {known}: name one with `image_column=`")
+    if len(several := pictures or (usual[:1] or lists)) > 1:
         raise DataError(
-            f"{shown}: no column of pictures found: the columns are {_list(kinds)}: name one with `image_column=`"
+            f"{shown}: several columns of pictures: {', '.join(map(one_line, several))}: name one with "
+            "`image_column=`, or several that are shown together"
         )
-    if len(pictures) > 1 or (not pictures and not usual and len(lists) > 1):
-        raise DataError(
-            f"{shown}: several columns of pictures: {_list(pictures or lists)}: name one with `image_column=`, or "
-            "several that are shown together"
-        )
-    return ((pictures or usual or lists)[0],)
+    return (several[0],)
 
 
-class _Pass:
-    """A pass over the samples of a file that reading threads share; going back begins another one."""
-
-    def __init__(self, location: str) -> None:
-        self._location, self._lock = location, threading.Lock()
-        self._rest: Iterator[Sample] = iter(())
-        self._held: dict[int, Sample] = {}
-        self._next = -1  # number of the next sample; -1: not begun
-        self._end: tuple[int, Exception] | None = None  # the sample that cannot be read, and why
-
-    def sample(self, number: int) -> Sample:
-        """Return a sample."""
-        with self._lock:
-            if self._end is not None and number >= self._end[0]:
-                raise self._end[1]
-            if number not in self._held and not 0 <= self._next <= number:
-                self._rest, self._held, self._next = _samples(self._location), {}, 0
-            while number not in self._held:
-                try:
-                    self._held[self._next] = next(self._rest)
-                except StopIteration:
-                    raise PictureError(f"{one_line(self._location)}: has changed: run the command again") from None
-                except Exception as error:
-                    self._end = self._next, error
-                    raise
-                self._next += 1
-                self._held.pop(self._next - 1 - _HELD, None)
-            return self._held[number]
-
-
-@functools.lru_cache(maxsize=4)  # files that are read at once
-def _shared_pass(location: str, version: tuple[int, ...] | None) -> _Pass:
-    return _Pass(location)
-
-
-def _version(location: str) -> tuple[int, ...] | None:
-    """Return a version that changes when a file is replaced; None: it is in a store, or gone."""
+def _table(location: str) -> Any:
+    """Return the rows of a table as mappings; pictures are not decoded."""
     try:
-        found = os.stat(location)  # noqa: PTH116 (for every picture)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _samples(location: str) -> Iterator[Sample]:
-    return (sample for _, sample in _tar_samples(location)) if is_tar(location) else iter(_table(location))
-
-
-def _tar_samples(location: str) -> Iterator[tuple[str, Sample]]:
-    """Yield key and members, by extension, of each sample in a tar file: the members of a key follow each other.
-
-    `load_dataset("webdataset")` would decode each member, and refuse a shard whose samples are of different kinds.
-    """
-    library, before = _library(location), ""
-    sample: dict[str, bytes] = {}
-    for name, file in library.StreamingDownloadManager().iter_archive(_absolute(location)):
-        if match := _MEMBER.fullmatch(name):
-            key, extension = match[1], match[2]
-            if sample and (key != before or extension in sample):
-                yield before, sample
-                sample = {}
-            before, sample[extension] = key, _content(name, file)
-    if sample:
-        yield before, sample
-
-
-def _content(name: str, file: Any) -> bytes:
-    """Return the bytes of a member, read to its end: tarfile itself would pass over a missing end."""
-    data = bytearray()
-    while piece := file.read(2**20):
-        data += piece
-        if len(data) > _LARGEST:
-            raise ValueError(f"{one_line(name)} has more than {_LARGEST / 2**30:.0f} GiB")
-    return bytes(data)
-
-
-def _table(location: str, column: str | None = None) -> Any:
-    """Return the rows of a table as mappings, or one column of them; pictures are not decoded."""
-    library = _library(location)
+        import datasets
+    except ImportError as error:
+        raise SettingsError(f"{one_line(location)}: is a data set: {install('data')}") from error
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    if is_uri(location):
+        with connected(location):
+            pass  # refuses what cannot be read here
     builder, options = TABLES[_ending(location)]
     if builder == "parquet":
         from pyarrow.dataset import ParquetFragmentScanOptions
 
-        # By default, all row groups that were read stay in memory. The other columns are not read if one is enough.
+        # By default, all row groups that were read stay in memory.
         options = {**options, "fragment_scan_options": ParquetFragmentScanOptions(pre_buffer=False)}
-        options |= {} if column is None else {"columns": [column]}
-    place = glob.escape(_absolute(location))
+    place = glob.escape(location if is_uri(location) else os.path.abspath(location))  # noqa: PTH100 (may be no text)
     with tempfile.TemporaryDirectory(prefix="sira-") as cache:  # for the builder's lock: nothing else is written
-        rows = library.load_dataset(
+        rows = datasets.load_dataset(
             builder, data_files=place, split="train", streaming=True, cache_dir=cache, **options
         )
-    rows = rows if rows.features is None else rows.decode(False)
-    return rows if column is None else rows.select_columns([column])
-
-
-def _absolute(location: str) -> str:
-    return location if stores.is_uri(location) else os.path.abspath(location)  # noqa: PTH100 (may be no text)
+    return rows if rows.features is None else rows.decode(False)
 
 
 def _kinds(location: str) -> dict[str, str]:
-    """Return the kind of each column of a table, as for `_picture_columns`."""
+    """Return the kind of each column of a table: `picture`, `plain`, `list of ...`, or its type."""
     rows = _table(location)
     features = rows.features
     if features is None:
@@ -381,33 +369,3 @@ def _kind(feature: Any) -> str:
         return f"list of {_kind(each)}"
     kind = str(getattr(feature, "dtype", feature))
     return "plain" if re.fullmatch("(large_)?(string|binary)(_view)?|null", kind) else kind
-
-
-@functools.cache
-def _prepared() -> Any:
-    """Import `datasets`, without its progress bars, messages, and count of downloads."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-    return datasets
-
-
-def _library(location: str) -> Any:
-    try:
-        library = _prepared()
-    except ImportError as error:
-        raise SettingsError(f"{one_line(location)}: is a data set: {install('data')}") from error
-    if stores.is_uri(location):
-        stores.filesystem_of(location)  # refuses what cannot be read here
-    return library
-
-
-def _list(names: Collection[str]) -> str:
-    return ", ".join(map(one_line, names)) or "none"
-
-
-def _reason(error: Exception) -> str:
-    """Return a library's message, on one line."""
-    return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,19 +9,18 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures import stores
 from sira_cli.pictures.datasets import IN_FOLDERS, TARS, is_data_file, is_tar, pictures_in
-from sira_cli.pictures.names import on_disk, one_line
+from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import STDIN, StdinSource, has_scheme, located
+from sira_cli.pictures.sources import STDIN, StdinSource, connected, has_scheme, located
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -57,11 +56,9 @@ class Shard:
 
 
 class Pictures(list[Picture]):
-    """The pictures of a run.
+    """The pictures of a run; `left_out` counts what is not read, the most frequent first.
 
-    Attributes:
-        left_out: numbers of files that are not read, by their endings in lower case, of systems' folders (`@eaDir/`)
-            and of subfolders with pictures (`./sub/`); the most frequent first.
+    Its names are endings of files in lower case, systems' folders (`@eaDir/`) and subfolders with pictures (`./sub/`).
     """
 
     def __init__(self, pictures: Iterable[Picture] = (), left_out: Mapping[str, int] | None = None) -> None:
@@ -72,10 +69,10 @@ class Pictures(list[Picture]):
 
 def left_out_message(left_out: Mapping[str, int]) -> str:
     """Return the line of a summary about what a run has left out."""
-    files, number = _in_words(left_out), sum(count for name, count in left_out.items() if not name.endswith("/"))
+    number = sum(count for name, count in left_out.items() if not name.endswith("/"))
     inside = [name[2:-1] for name in left_out if name.startswith("./")]
     system = [f"{count} {name[:-1]}" for name, count in left_out.items() if name.endswith("/") and name[:2] != "./"]
-    parts = [f"{number} {'file was' if number == 1 else 'files were'} not read: {files}"] if files else []
+    parts = [f"{number} {'file was' if number == 1 else 'files were'} not read: {_by_ending(left_out)}"] * bool(number)
     if system:
         parts.append(f"thumbnails and deleted files were left out: {', '.join(system)}")
     if inside:
@@ -84,7 +81,7 @@ def left_out_message(left_out: Mapping[str, int]) -> str:
     return "; ".join(parts)
 
 
-def _in_words(left_out: Mapping[str, int]) -> str:
+def _by_ending(left_out: Mapping[str, int]) -> str:
     """Return the numbers of files by ending, with the remedies: `2 .heic (pip install ...), 1 .cr2`."""
     return ", ".join(
         f"{number} {ending}" + f" ({HEIF})" * (ending in _IN_HEIF and ending not in endings())
@@ -127,12 +124,10 @@ def find_pictures(
         raise SettingsError("a picture's path is empty")
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
-    shown = one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1) if paths else ""
-    found: dict[str, Picture] = {}
+    every = [on_disk(path) for given in paths for path in _expand_ranges(given)]
+    looking, found = _Looking(recursive, alone=len(every) == 1), dict[str, Picture]()
     any_place, any_data = False, False
-    every = [path for given in paths for path in _expand_ranges(given)]
-    looking = _Looking(recursive, alone=len(every) == 1)
-    for location, relative in (place for path in every for place in looking.at(on_disk(path))):
+    for location, relative in (place for path in every for place in looking.at(path)):
         any_place = True
         if any(fnmatchcase(name, glob) for glob in exclude for name in (relative, *Path(relative).parts)):
             continue
@@ -148,58 +143,40 @@ def find_pictures(
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
                 return Pictures(found.values())
+    pictures = Pictures(found.values(), looking.left_out)
+    shown = one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1) if paths else ""
     if exclude and any_place and not found and shard is None:
         raise SettingsError(f"`exclude=` {' '.join(exclude)} leaves out all pictures")
     if any_data and not found:
         raise SettingsError(f"{shown}: no pictures inside")
-    pictures = Pictures(found.values(), looking.left_out)
     if not any_place:  # only folders can be empty: everything else is listed as it is
-        others = _in_words(pictures.left_out)
-        but = f", but {others}: these formats are not read" if others else ""
-        raise SettingsError(
-            f"{shown}: no pictures in this folder{but or ' (subfolders count with -r)' * (not recursive)}"
-        )
+        others = _by_ending(pictures.left_out)
+        but = f", but {others}: these formats are not read" if others else " (subfolders count with -r)"
+        raise SettingsError(f"{shown}: no pictures in this folder{but if others or not recursive else ''}")
     return pictures
 
 
-# Lists the names of files and of subfolders in a folder, by its path below the folder that was given: `sub/`.
-_Listing = Callable[[str], tuple[Iterable[str], Iterable[str]]]
+Folder = tuple[str, list[str], list[str] | None]  # path below another (`sub/`), its folders, its files if readable
 
 
 @dataclass
 class _Looking:
-    """What paths stand for: the files, each with its path below the folder that was given.
-
-    Attributes:
-        recursive: include subfolders.
-        alone: whether one path is looked at, so that a store that does not answer ends the run.
-        left_out: as in `Pictures`.
-    """
+    """What paths stand for: the files, each with its path below the folder that was given."""
 
     recursive: bool
-    alone: bool
-    left_out: Counter[str] = field(default_factory=Counter)
+    alone: bool  # whether one path is looked at, so that a store that does not answer ends the run
+    left_out: Counter[str] = field(default_factory=Counter)  # as in `Pictures`
 
     def at(self, path: str) -> Iterator[tuple[str, str]]:
         """Yield the files that a path stands for."""
         if path == STDIN or has_scheme(path):
             yield path, path
-        elif stores.is_uri(path):
-            try:
-                folder, tree = stores.tree(path, self.recursive)
-            except SettingsError:
-                if self.alone:
-                    raise
-                folder, tree = path, None
-            if tree is None:
-                yield path, folder
-            else:
-                inside = self._walk("", "/", lambda below: stores.names(tree, below))
-                yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
+        elif is_uri(path):
+            yield from self._in_store(path)
         elif _is_folder(path):
-            inside = self._walk("", os.sep, lambda below: _names_in(Path(path, below)))
+            inside = self._inside(_folders(path))
             yield from _pictures_or_containers((str(Path(path, below)), below or ".") for below in inside)
-        elif os.path.lexists(path) or not (matches := _matches(path)):
+        elif os.path.lexists(path) or not (matches := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 (a Path takes no absolute pattern)
             yield path, path
         else:
             for match in matches:
@@ -209,47 +186,87 @@ class _Looking:
                     self.alone = False
                     yield from self.at(match)
 
-    def _walk(self, folder: str, separator: str, listing: _Listing) -> Iterator[str]:
-        """Yield a folder's pictures and containers that are not hidden; of an unreadable folder, the folder itself."""
+    def _in_store(self, uri: str) -> Iterator[tuple[str, str]]:
+        """Yield the files in a folder of a store; `*` in the last part of a URI stands for any characters."""
         try:
-            files, folders = listing(folder)
-        except OSError:
-            yield folder.removesuffix(separator)
+            with connected(uri) as (store, path):
+                if store.isdir(path):
+                    files, folder = store.find(path, maxdepth=None if self.recursive else 1), uri.rstrip("/")
+                elif "*" in path.rpartition("/")[2] and not store.exists(path):
+                    files, path, folder = store.glob(path), path.rpartition("/")[0], uri.rpartition("/")[0]
+                else:
+                    files, folder = None, uri.partition("://")[2]
+        except (OSError, SettingsError) as error:
+            if self.alone:
+                text = f"{public(uri)}: cannot be listed: {error}" if isinstance(error, OSError) else str(error)
+                raise SettingsError(text) from error
+            files, folder = None, uri
+        if files is None:
+            yield uri, folder
             return
-        yield from (folder + name for name in sorted(files) if name[0] != "." and _counts(name, self.left_out))
-        for name in sorted(folders):
-            below = folder + name + separator
-            if name.startswith("."):
+        names = (name[len(path.rstrip("/")) :].strip("/") for name in files)
+        inside = self._inside(_folders_of(names))
+        yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
+
+    def _inside(self, folders: Iterable[Folder]) -> Iterator[str]:
+        """Yield the pictures and containers in a folder that are not hidden, and subfolders that cannot be read."""
+        for folder, below, files in folders:
+            system = [name for name in below if _system_folder(name) and name[0] != "."]
+            below[:] = sorted(name for name in below if name[0] != "." and name not in system)
+            names = [folder + name for name in sorted(files or ()) if name[0] != "."]
+            if folder and not self.recursive:
+                top = f"./{PurePath(folder).parts[0]}/"
+                self.left_out[top] |= any(PurePath(name).suffix.lower() in endings() for name in names)
+                below[:] = [] if self.left_out[top] else below
                 continue
-            if _system_folder(name):
-                self.left_out[f"{name}/"] += 1
-            elif self.recursive:
-                yield from self._walk(below, separator, listing)
-            else:
-                inside = _Looking(True, self.alone)._walk(below, separator, listing)
-                self.left_out[f"./{name}/"] += any(Path(each).suffix.lower() in endings() for each in inside)
+            self.left_out.update(f"{name}/" for name in system)
+            if files is None:
+                yield folder[:-1]
+            for name in names:
+                ending = PurePath(name).suffix.lower()
+                if ending in endings() or name.lower().endswith(IN_FOLDERS):
+                    yield name
+                elif ending in _KNOWN:
+                    self.left_out[ending] += 1
 
 
-def _names_in(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of files, and of folders but links to folders."""
-    with os.scandir(folder) as entries:
-        inside = list(entries)
-    files = [entry.name for entry in inside if not _is_folder(entry)]
-    return files, [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
+def _folders(top: str, folder: str = "") -> Iterator[Folder]:
+    """Yield a folder and its subfolders, but links to folders; the receiver may take subfolders out."""
+    try:
+        with os.scandir(Path(top, folder)) as entries:
+            inside = list(entries)
+    except OSError:
+        yield folder, [], None
+        return
+    below = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
+    yield folder, below, [entry.name for entry in inside if not _is_folder(entry)]
+    for name in below:
+        yield from _folders(top, folder + name + os.sep)
+
+
+def _folders_of(names: Iterable[str]) -> Iterator[Folder]:
+    """Yield the folders of a store, from the paths of its files; the receiver may take subfolders out."""
+    root: dict[str, Any] = {}  # by name: None for a file, a dictionary for a folder
+    for name in names:
+        *folders, file = name.split("/")
+        inside = root
+        for each in folders:
+            inside[each] = inside.get(each) or {}  # an object may have the name of a folder
+            inside = inside[each]
+        inside.setdefault(file, None)
+
+    def walk(inside: dict[str, Any], folder: str) -> Iterator[Folder]:
+        below = [name for name, each in inside.items() if each is not None]
+        yield folder, below, [name for name, each in inside.items() if each is None]
+        for name in below:
+            yield from walk(inside[name], f"{folder}{name}/")
+
+    return walk(root, "")
 
 
 def _system_folder(path: str) -> str:
     """Return the first part of a path that is a folder of `_SYSTEM`; empty without one."""
     return next((part for part in Path(path).parts if any(fnmatch(part.lower(), each) for each in _SYSTEM)), "")
-
-
-def _counts(name: str, left_out: Counter[str]) -> bool:
-    """Return whether a name is that of a picture or container; count other pictures and videos as left out."""
-    ending = PurePath(name).suffix.lower()
-    if ending in endings() or name.lower().endswith(IN_FOLDERS):
-        return True
-    left_out[ending] += ending in _KNOWN
-    return False
 
 
 def _is_folder(path: str | os.DirEntry[str]) -> bool:
@@ -258,12 +275,6 @@ def _is_folder(path: str | os.DirEntry[str]) -> bool:
         return (Path(path) if isinstance(path, str) else path).is_dir()
     except OSError:
         return False
-
-
-def _matches(pattern: str) -> list[str]:
-    if not glob.has_magic(pattern):
-        return []
-    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How the names of pictures appear in messages and in records."""
+"""How pictures are named: by paths and URIs, in messages and in records."""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
-
-from sira_cli.pictures import stores
+from urllib.parse import urlsplit, urlunsplit
 
 _BETWEEN = " | "  # the names of pictures that are shown together
 _ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
 _BASE64 = re.compile(r"(?:data:[^,]*;base64,)?[A-Za-z0-9+/\s]{64,}={0,2}\s*")  # no path: those have a full stop
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _LONGEST = 200  # characters in a message
 
 
-def one_line(name: str) -> str:
-    """Return a name for a message: newlines and bytes that are not text are escaped, credentials left out.
+def is_uri(path: str) -> bool:
+    """Return whether a path names something in an object store, or on the web."""
+    return _URI.match(path) is not None
 
-    Of a long name, the beginning and the end are left.
-    """
-    name = stores.public(name) if stores.is_uri(name) else name
+
+def public(uri: str) -> str:
+    """Return a URI without credentials and options: for records and messages."""
+    return without_password(re.split("[?#]", uri)[0])
+
+
+def without_password(uri: str) -> str:
+    """Return a URI without user and password."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # such as `http://[x`: it will be an error of its own
+        return re.sub(r"//[^/]*@", "//", uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def one_line(name: str) -> str:
+    """Return a name for a message: escaped where it is not printable, shortened in the middle, without credentials."""
+    name = public(name) if is_uri(name) else name
     name = name if name.isprintable() else ascii(name)
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}...{name[3 - _LONGEST // 2 :]}"
 
@@ -32,16 +48,14 @@ def is_base64(text: str) -> bool:
 
 
 def on_disk(path: str) -> str:
-    """Return a path in the Unicode form that exists; as it is if neither does.
-
-    A list may have `é` as one character where macOS has written two, and the other way round.
-    """
-    if not path.isascii() and not os.path.lexists(path):
-        folder, name = os.path.split(path)
-        for form in ("NFC", "NFD"):
-            for other in (os.path.join(folder, unicodedata.normalize(form, name)), unicodedata.normalize(form, path)):  # noqa: PTH118 (may be no path)
-                if os.path.lexists(other):
-                    return other
+    """Return a path in the Unicode form that exists (macOS writes `é` as two characters); as it is if neither does."""
+    if path.isascii() or os.path.lexists(path):
+        return path
+    folder, name = os.path.split(path)
+    for form in ("NFC", "NFD"):
+        for other in (os.path.join(folder, unicodedata.normalize(form, name)), unicodedata.normalize(form, path)):  # noqa: PTH118 (may be no path)
+            if os.path.lexists(other):
+                return other
     return path
 
 
@@ -55,11 +69,10 @@ def is_utf8(text: str) -> bool:
 
 
 def as_text(file_name: str) -> str:
-    """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`.
+    """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`, as every JSON reader accepts.
 
-    Every JSON reader accepts this, unlike lone surrogates. A name that already looks escaped has its backslashes
-    doubled, so no two names share a text, and `from_text` restores the name. A long text that is no name becomes its
-    beginning and a hash.
+    A name that already looks escaped has its backslashes doubled, so no two names share a text, and `from_text`
+    restores the name. A long text that is no name becomes its beginning and a hash.
     """
     data = os.fsencode(file_name)
     if len(data) > _LONGEST and is_base64(file_name):

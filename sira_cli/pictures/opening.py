@@ -48,11 +48,8 @@ class Memory:
     """A number of bytes that threads share."""
 
     def __init__(self, size: int) -> None:
-        """Begin with `size` bytes, all of them free."""
-        self.size = size
-        self._free = size
-        self._turn = threading.Lock()
-        self._returned = threading.Condition()
+        self.size = self._free = size
+        self._turn, self._returned = threading.Lock(), threading.Condition()
 
     @contextlib.contextmanager
     def taken(self, needed: int) -> Iterator[None]:
@@ -79,14 +76,14 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
     """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
-    animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit.
+    animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit;
+    with `side`, a JPEG is decoded smaller, but still twice as large as that.
     """
-
     needed = _needed(opened_header(name, data)) + len(data)
     for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
         with MEMORY.taken(share):
             try:
-                return _decoded(name, data, side)
+                return _decoded(opened_header(name, data), side)
             except _DECODING_ERRORS as error:
                 raise _damaged(name, error) from None
             except MemoryError:
@@ -100,15 +97,13 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
     )
 
 
-def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tuple[str, ...]]:
-    image = opened_header(name, data)
+def _decoded(image: Image.Image, side: int | None) -> tuple[Image.Image, tuple[str, ...]]:
     if side is not None:
-        image.draft("RGB", (2 * side, 2 * side))  # still twice as large, so that it stays sharp
+        image.draft("RGB", (2 * side, 2 * side))
     if (factor := reduction(image)) > 1:
         image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
     warnings = suspicious(image)
-    # One after the other, so that the larger one is gone before the next is made.
-    image = upright(image)
+    image = upright(image)  # one after the other, so that the larger one is gone before the next is made
     image = reduced(image)
     return in_rgb(image), warnings
 
@@ -122,8 +117,7 @@ def picture_size(name: str, data: bytes) -> tuple[int, int]:
 def endings() -> frozenset[str]:
     """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
     readable = _formats()
-    found = frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable)
-    return found - RAW
+    return frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable) - RAW
 
 
 @functools.cache
@@ -215,8 +209,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def suspicious(image: Image.Image) -> tuple[str, ...]:
     """Return reasons to doubt a text about the picture: usually none."""
     found = []
-    # Phones store a second picture (MPO) for depth or a preview; viewers show the first.
-    if getattr(image, "is_animated", False) and image.format != "MPO":
+    if getattr(image, "is_animated", False) and image.format != "MPO":  # phones store a preview or a depth map as MPO
         found.append("has several frames or pages: the first one was taken")
     image.load()
     if image.has_transparency_data and any(_shines_through(strip) for _, strip in _strips(image)):

@@ -29,48 +29,31 @@ _SHOWN = 4  # names of a group in a message
 
 @dataclass(frozen=True)
 class OpenedPicture:
-    """A picture whose samples have been decoded.
-
-    Attributes:
-        name: where it came from, for messages and records.
-        image: upright RGB; of a group, the first.
-        sha256: of the file's bytes, in hexadecimal; for several files see `digest_of`.
-        warnings: about the picture.
-        more: of a group, the other pictures.
-    """
+    """A decoded picture, or those of a group, in upright RGB; `sha256` is of the file, for several see `digest_of`."""
 
     name: str
-    image: Image.Image
+    images: tuple[Image.Image, ...]
     sha256: str
     warnings: tuple[str, ...] = ()
-    more: tuple[Image.Image, ...] = ()
 
     @property
-    def images(self) -> tuple[Image.Image, ...]:
-        """All pictures, in order."""
-        return (self.image, *self.more)
+    def image(self) -> Image.Image:
+        """The picture; of a group, the first."""
+        return self.images[0]
 
     @property
     def shown(self) -> Image.Image | tuple[Image.Image, ...]:
         """The pictures that a prompt shows: this one, or those of a group."""
-        return self.images if self.more else self.image
+        return self.images if len(self.images) > 1 else self.image
 
 
 @dataclass(frozen=True, slots=True)
 class Source(ABC):
-    """A place where a picture is, and the way to read it. Most kinds need only `read`.
+    """A place where a picture is, and the way to read it. Most kinds need only `read`."""
 
-    Attributes:
-        location: as it was named: a path, a URI, `-`.
-        relative: its path below the folder that was given, or `location`; decides shards and mirrored trees;
-            empty: it has none.
-        has_columns: whether it is part of a data set, so that a prompt's `{names}` are columns.
-        no_text_file: why no text file can be next to `{shown}`.
-    """
-
-    location: str
-    relative: str
-    has_columns: ClassVar[bool] = False
+    location: str  # as it was named: a path, a URI, `-`
+    relative: str  # path below the folder that was given, else `location`: decides shards and mirrored trees; or empty
+    has_columns: ClassVar[bool] = False  # whether it is part of a data set: a prompt's `{names}` are columns
     no_text_file: ClassVar[str] = "{shown}: no text file can be written next to it"
 
     @property
@@ -102,7 +85,7 @@ class Source(ABC):
         return False
 
     def name_in(self, folder: Path | None) -> str:
-        """Return the picture's name in a record: where it is, wherever the record is."""
+        """Return the picture's name in a record that lies in a folder."""
         return self.address or as_text(self.location)
 
     def text_file(self, extension: str) -> Path:
@@ -136,27 +119,16 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is asked or known about a picture.
+    """What is asked or known about a picture."""
 
-    Attributes:
-        together: whether it was named as a group, which may have one picture.
-        prompt: the picture's own prompt; None: the run's.
-        caption: an existing text about it.
-        number: 1 for the first caption of a picture; from 2 on it is part of the name.
-        id: unique in a run, if it differs from the name.
-        fault: why it is known to be unreadable, as a message.
-        fields: texts about a group by name, for prompts with `{names}`.
-        reads: the bytes of the latest pictures, the same object in all questions of a run.
-    """
-
-    together: bool = False
-    prompt: str | None = None
-    caption: str | None = None
-    number: int = 1
-    id: str = ""
-    fault: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)
+    together: bool = False  # whether it was named as a group, which may have one picture
+    prompt: str | None = None  # the picture's own; None: the run's
+    caption: str | None = None  # an existing text
+    number: int = 1  # of the caption; from 2 on it is part of the name
+    id: str = ""  # unique in a run, if it differs from the name
+    fault: str = ""  # why it is known to be unreadable, as a message
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # texts about a group, for `{names}`
+    reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)  # shared by the questions of a run
 
 
 _NOTHING = About()  # one for most of a million pictures
@@ -164,10 +136,7 @@ _NOTHING = About()  # one for most of a million pictures
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A named picture, not opened yet, or several that are shown together: where each is, and what is asked about it.
-
-    `sources` has one source; for a group, one per picture.
-    """
+    """A named picture, not opened yet, or several that are shown together: a source for each, and what is asked."""
 
     sources: tuple[Source, ...]
     about: About = _NOTHING
@@ -238,18 +207,15 @@ class Picture:
         return self.address not in ("", self.name_in(None))
 
     @property
-    def _has_text(self) -> bool:
-        return self.about.prompt is not None or self.caption is not None
-
-    @property
     def has_columns(self) -> bool:
         """Whether a prompt's `{names}` are its columns."""
         about = self.about
-        return not self._has_text and (bool(about.fields) if about.together else self.sources[0].has_columns)
+        own = about.prompt is not None or about.caption is not None
+        return not own and (bool(about.fields) if about.together else self.sources[0].has_columns)
 
     def columns(self) -> Mapping[str, Any]:
         """Return texts about the picture by name, for the prompt of a run."""
-        if self._has_text:
+        if self.about.prompt is not None or self.caption is not None:
             return {}
         self._check()
         return self.about.fields if self.about.together else self.sources[0].columns()
@@ -275,19 +241,6 @@ class Picture:
 
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`."""
-        return self._alone().text_file(extension)
-
-    def mirrored(self, extension: str) -> Path:
-        """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
-        source = self._alone()
-        if not source.relative:
-            return source.text_file(extension)  # refuses
-        path = Path(source.relative)
-        inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
-        return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
-
-    def _alone(self) -> Source:
-        """Return the source whose picture can have a text file."""
         if self.id:  # there may be several questions
             raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
         if len(self.sources) > 1:
@@ -295,7 +248,15 @@ class Picture:
                 f"{self.shown}: a text about several pictures is written as a record, not as a text file: give "
                 "`output=`"
             )
-        return self.sources[0]
+        return self.sources[0].text_file(extension)
+
+    def mirrored(self, extension: str) -> Path:
+        """Return the relative path of its text file in a tree that mirrors the pictures' folders."""
+        if self.id or len(self.sources) > 1 or not self.relative:
+            return self.text_file(extension)  # refuses
+        path = Path(self.relative)
+        inside = [part for part in path.parts if part not in (path.anchor, os.pardir)]
+        return Path("/".join(inside)).with_suffix(extension)  # one text: as a part, Windows takes `a:b` for a drive
 
     def file_size(self) -> int:
         """Return the size of its files in bytes; 0: unknown until they are read."""
@@ -341,7 +302,7 @@ class Picture:
     def opened(self, data: bytes) -> OpenedPicture:
         """Decode what `read` returned."""
         images, remarks = zip(*(one for source, own in self._each(data) for one in source.decoded(own)), strict=True)
-        return OpenedPicture(self.location, images[0], self.digest(data), tuple(sum(remarks, ())), images[1:])
+        return OpenedPicture(self.location, images, self.digest(data), tuple(sum(remarks, ())))
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""

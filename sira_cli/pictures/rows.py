@@ -43,27 +43,33 @@ def _json_rows(path: Path) -> Iterator[Row]:
             yield _object(f"{path}: line {number}", parse_json(path, line.removesuffix("\n"), number))
 
 
+def _object(where: str, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object, got {brief(row)}")
+    return where, row
+
+
 def _table_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a CSV or TSV file. Rows without cells are skipped; one with too few lacks the last columns."""
     lines = _lines(path)
     header = next(lines, "")
     usual = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")  # as spreadsheets save them
     delimiter = next((each for each in usual if each in header), usual[0])
-    cells = csv.reader(itertools.chain([header] if header else [], lines), delimiter=delimiter, strict=True)
-    line, columns = 1, None  # line of the row
+    cells = csv.reader(itertools.chain([header] * bool(header), lines), delimiter=delimiter, strict=True)
+    line = 1  # of the row
     try:
-        for number, row in enumerate(cells, start=1):
+        columns = next(cells, [])
+        line = cells.line_num + 1
+        if len({*columns}) < len(columns):
+            raise DataError(f"{path}: two columns have the same name: {some(columns)}")
+        for number, row in enumerate(cells, start=2):
             line = cells.line_num + 1
-            if columns is None:
-                columns = row
-                if len({*columns}) < len(columns):
-                    raise DataError(f"{path}: two columns have the same name: {some(columns)}")
-            elif len(row) > len(columns):
+            if len(row) > len(columns):
                 raise DataError(
                     f"{path}: row {number} has {len(row)} cells, expected {len(columns)} ({some(columns)}): "
                     "a text with a comma or a tab needs quotes"
                 )
-            elif row:
+            if row:
                 yield f"{path}: row {number}", dict(zip(columns, row, strict=False))
     except csv.Error as error:
         advice = "" if "larger" in str(error) else ": quotes around a cell come in pairs, those inside it are doubled"
@@ -85,24 +91,19 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    pieces: list[str] = []
-    for piece in _pieces(path):
-        pieces.append(piece)
-        if piece.endswith("\n"):
-            yield "".join(pieces)
-            pieces = []
-    if pieces:
-        yield "".join(pieces)
-
-
-def _pieces(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file with their ends, long ones in pieces: `/dev/zero` is an endless line."""
+    """Yield the lines of a text file with their ends, read in pieces: `/dev/zero` is an endless line."""
+    line = ""
     try:
         with path.open("rb") as data, io.TextIOWrapper(data, encoding_of(data.peek(4)[:4])) as file:
             while piece := file.readline(_PIECE):
                 if "\0" in piece:
                     raise DataError(f"{path}: is not a text file: it has NUL bytes")
-                yield piece
+                line += piece
+                if line.endswith("\n"):
+                    yield line
+                    line = ""
+            if line:
+                yield line
     except UnicodeError:
         raise not_utf8(str(path)) from None
     except OSError as error:
@@ -111,7 +112,7 @@ def _pieces(path: Path) -> Iterator[str]:
 
 def read_text(path: Path) -> str:
     """Return the content of a text file."""
-    return "".join(_pieces(path))
+    return "".join(_lines(path))
 
 
 def read_json(path: Path) -> Any:
@@ -165,13 +166,6 @@ def id_of(where: str, row: dict[str, Any], *names: str) -> int:
     raise DataError(f"{where}: {name} is not a whole number: {brief(value)}")
 
 
-def _first(where: str, row: dict[str, Any], names: Sequence[str]) -> tuple[str, Any]:
-    for name in names:
-        if name in row:
-            return name, row[name]
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
-
-
 def name_of(where: str, row: dict[str, Any], *names: str) -> str:
     """Return the name of a picture, in the first of some fields that a row has."""
     name, text = _first(where, row, names)[0], text_of(where, row, *names)
@@ -181,6 +175,13 @@ def name_of(where: str, row: dict[str, Any], *names: str) -> str:
             "table as a data set: sira caption TABLE"
         )
     return text
+
+
+def _first(where: str, row: dict[str, Any], names: Sequence[str]) -> tuple[str, Any]:
+    for name in names:
+        if name in row:
+            return name, row[name]
+    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(row) or 'nothing'}")
 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -202,9 +203,3 @@ def some(names: Collection[object], most: int = 8, width: int = 60) -> str:
 
 def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _object(where: str, row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {brief(row)}")
-    return where, row

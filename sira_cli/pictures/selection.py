@@ -7,17 +7,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures import stores
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
-from sira_cli.pictures.names import is_utf8, joined
+from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.rows import brief, name_of, read_rows, some
 from sira_cli.pictures.sources import STDIN, located
@@ -31,20 +30,12 @@ _IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("tex
 
 @dataclass(frozen=True)
 class Selection:
-    """The pictures of a run, as its caller names them.
+    """The pictures of a run, as its caller names them; what has no comment is as for `find_pictures`."""
 
-    Attributes:
-        paths: files, folders, globs and URIs; with `questions`, the folder of their pictures, or nothing.
-        questions: a file of questions, as for `listed_pictures`.
-        files_from: a file of further paths, `-` for stdin; the rows of a .jsonl are groups, as for `listed_pictures`.
-        together: whether all pictures are shown at once, in one prompt.
-        recursive, exclude, shard, limit, image_column: as for `find_pictures`.
-    """
-
-    paths: Sequence[str]
-    questions: Path | None = None
-    files_from: str | None = None
-    together: bool = False
+    paths: Sequence[str]  # with `questions`, the folder of their pictures, or nothing
+    questions: Path | None = None  # a file of questions, as for `listed_pictures`
+    files_from: str | None = None  # a file of further paths, `-` for stdin; the rows of a .jsonl are groups
+    together: bool = False  # whether all pictures are shown at once, in one prompt
     recursive: bool = False
     exclude: Sequence[str] | None = None
     shard: Shard | None = None
@@ -53,16 +44,24 @@ class Selection:
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures, with the prompts that `asking` makes of questions; missing ones are found now."""
-        if self.questions is not None or (self.files_from or "").endswith(".jsonl"):
-            found = Pictures(self._listed(asking))
-            check_any_exists(found)
-            return found
+        listed = self._listed(asking)
+        pictures = self._named() if listed is None else listed
+        check_any_exists(pictures)
+        if not self.together:
+            return pictures
+        if group := next((picture for picture in pictures if picture.sources[0].several), None):
+            raise SettingsError(
+                f"{group.shown} is several pictures that are shown together already: leave out `together=`"
+            )
+        return Pictures([group_of(pictures)], pictures.left_out)
+
+    def _named(self) -> Pictures:
         for name, value in (("shard", self.shard), ("limit", self.limit)) if self.together else ():
             if value is not None:
                 raise SettingsError(
                     f"`{name}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
                 )
-        named = find_pictures(
+        return find_pictures(
             self.all_paths(),
             recursive=self.recursive,
             exclude=self.exclude or (),
@@ -71,14 +70,6 @@ class Selection:
             image_column=self.image_column,
             repeats=self.together,
         )
-        check_any_exists(named)
-        if not self.together:
-            return named
-        if group := next((picture for picture in named if picture.sources[0].several), None):
-            raise SettingsError(
-                f"{group.shown} is several pictures that are shown together already: leave out `together=`"
-            )
-        return Pictures([group_of(named)], named.left_out)
 
     def all_paths(self) -> list[str]:
         """Return the paths, and those that `files_from` adds."""
@@ -98,21 +89,22 @@ class Selection:
             raise SettingsError(f"`files_from=` {self.files_from}: names no pictures")
         return [*self.paths, *listed]
 
-    def _listed(self, asking: Callable[[str], str]) -> list[Picture]:
-        """Return the rows of a file of questions or groups."""
-        if self.questions is None:
-            if self.paths or self.together:
-                raise SettingsError(
-                    f"`files_from=` {self.files_from} says itself which pictures are shown together: give nothing else"
-                )
-            return listed_pictures(Path(str(self.files_from)), shard=self.shard, limit=self.limit)
-        if self.together:
-            raise SettingsError("`questions=` says itself which pictures are shown together: leave out `together=`")
-        if len(self.paths) > 1 or self.files_from is not None:
-            raise SettingsError("`questions=` names the pictures: give only their folder, or nothing")
-        return listed_pictures(
-            self.questions, asking, folder=next(iter(self.paths), ""), shard=self.shard, limit=self.limit
-        )
+    def _listed(self, asking: Callable[[str], str]) -> Pictures | None:
+        """Return the rows of a file of questions or groups; None without one."""
+        if self.questions is not None:
+            if self.together:
+                raise SettingsError("`questions=` says itself which pictures are shown together: leave out `together=`")
+            if len(self.paths) > 1 or self.files_from is not None:
+                raise SettingsError("`questions=` names the pictures: give only their folder, or nothing")
+            folder = next(iter(self.paths), "")
+            return Pictures(listed_pictures(self.questions, asking, folder=folder, shard=self.shard, limit=self.limit))
+        if self.files_from is None or not self.files_from.endswith(".jsonl"):
+            return None
+        if self.paths or self.together:
+            raise SettingsError(
+                f"`files_from=` {self.files_from} says itself which pictures are shown together: give nothing else"
+            )
+        return Pictures(listed_pictures(Path(self.files_from), shard=self.shard, limit=self.limit))
 
 
 def listed_pictures(
@@ -125,11 +117,9 @@ def listed_pictures(
 ) -> list[Picture]:
     """Return the pictures that the rows of a file name, in order: each question's, or each group once.
 
-    Args:
-        file: of questions, such as LLaVA's `question_id, image, text`, or of groups: `images`, or one `image`.
-        asking: returns the prompt of a question; None: the file is of groups, whose other fields can fill prompts.
-        folder: a folder or URI that names start from; empty: the file's own.
-        shard, limit: as for `find_pictures`.
+    Questions are such as LLaVA's `question_id, image, text`, and `asking` returns their prompts; without it the file is
+    of groups: `images`, or one `image`, whose other fields can fill prompts. Names start from `folder` (a folder or
+    URI; empty: the file's own).
     """
     folder = folder.rstrip("/") or str(file.parent)
     reads, found = Cache[bytes](KEPT), dict[str, Picture]()
@@ -160,10 +150,9 @@ def listed_pictures(
 
 def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
     """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field."""
-    value = row.get(field)
+    names = value = row.get(field)
     if value is None or value == "":
         return None
-    names = value
     if isinstance(value, str):
         try:
             names = json.loads(value)
@@ -176,8 +165,8 @@ def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[s
 
 def _below(folder: str, name: str) -> Picture:
     """Return the picture of a name that starts from a folder or a URI."""
-    path = f"{folder}/{name}" if stores.is_uri(folder) else str(Path(folder, name))
-    return located(name if stores.is_uri(name) else path, name)
+    path = f"{folder}/{name}" if is_uri(folder) else str(Path(folder, name))
+    return located(name if is_uri(name) else path, name)
 
 
 def _id(where: str, row: dict[str, Any]) -> str:
@@ -226,10 +215,10 @@ def filled(prompt: str, picture: Picture) -> str:
     """Replace the `{names}` of a prompt by a picture's columns, or if empty by their defaults."""
     names = _braces(prompt)
     values = picture.columns() if names else {}
-    missing = [name for name in names if name not in values]
-    if missing:
-        known = ", ".join(picture.columns()) or "none"
-        raise PictureError(f"{picture.shown}: the prompt holds {{{missing[0]}}}, but its columns are {known}")
+    for name in names:
+        if name not in values:
+            known = ", ".join(values) or "none"
+            raise PictureError(f"{picture.shown}: the prompt holds {{{name}}}, but its columns are {known}")
     text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
     if not is_utf8(text):
         raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
@@ -240,11 +229,11 @@ def _braces(prompt: str) -> list[str]:
     return list(dict.fromkeys(found[1] for found in _NAME.finditer(prompt)))
 
 
-def _columns_of(picture: Picture) -> Iterable[str]:
+def _columns_of(picture: Picture) -> Mapping[str, Any]:
     try:
         return picture.columns()
     except PictureError:  # it will be the picture's own error
-        return ()
+        return {}
 
 
 def _as_words(value: Any) -> str:

@@ -6,18 +6,18 @@ import functools
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from PIL import Image
 
-from sira_cli.errors import DataError, PictureError
+from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
-from sira_cli.pictures import stores
-from sira_cli.pictures.names import as_text, from_text, on_disk, parted
+from sira_cli.pictures.names import as_text, from_text, is_uri, on_disk, parted, public
 from sira_cli.pictures.opening import check_no_video, suspicious, to_rgb
 from sira_cli.pictures.picture import OpenedPicture, Picture, Source, group_of
 from sira_cli.pictures.web import WebSource
@@ -88,10 +88,8 @@ class FileSource(Source):
             check_no_video(self.location)  # before gigabytes are read
             with open(self.location, "rb") as file:  # noqa: PTH123
                 return file.read()
-        except FileNotFoundError:
-            raise PictureError(f"{self.shown}: no such file{length_on_windows(self.location)}") from None
         except (OSError, ValueError) as error:
-            raise _unreadable(self, error) from None
+            raise _unreadable(self, error, length_on_windows(self.location)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +101,13 @@ class StoreSource(Source):
     @property
     def address(self) -> str:
         """The URI without credentials."""
-        return stores.public(self.location)
+        return public(self.location)
 
     def read(self) -> bytes:
         """Fetch the object."""
         try:
-            with stores.opened(self.location) as file:
+            with opened(self.location) as file:
                 return file.read()
-        except FileNotFoundError:
-            raise PictureError(f"{self.shown}: no such file") from None
         except (OSError, ValueError) as error:
             raise _unreadable(self, error) from None
 
@@ -154,27 +150,60 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the columns that text files hold: the names of JSON objects; other files are named by extension."""
     columns: dict[str, Any] = {}
     for extension, data in texts.items():
-        if extension.rpartition(".")[2] != "json":
-            try:
-                columns[extension] = text_in(data, f"{shown}: its .{extension}").strip()
-            except DataError as error:
-                raise PictureError(str(error)) from None
-            continue
         try:
-            columns = {**json.loads(data), **columns}
+            if extension.rpartition(".")[2] == "json":
+                columns = {**json.loads(data), **columns}
+            else:
+                columns[extension] = text_in(data, f"{shown}: its .{extension}").strip()
+        except DataError as error:
+            raise PictureError(str(error)) from None
         except (ValueError, TypeError) as error:
             raise PictureError(f"{shown}: its .{extension} is not a JSON object: {error}") from None
     return columns
 
 
-def _unreadable(source: Source, error: Exception) -> PictureError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return PictureError(f"{source.shown}: cannot be read: {reason}")
+def _unreadable(source: Source, error: Exception, remark: str = "") -> PictureError:
+    if isinstance(error, FileNotFoundError):
+        return PictureError(f"{source.shown}: no such file{remark}")
+    return PictureError(f"{source.shown}: cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 @functools.lru_cache(maxsize=1024)  # many pictures share few folders
 def _seen_from(folder: Path, own: str) -> str:
     return relative(Path(own), folder)
+
+
+# --- object stores and the Hugging Face Hub (`s3://`, `gs://`, `hf://`, ...), by way of fsspec
+
+
+@contextmanager
+def connected(uri: str) -> Iterator[tuple[Any, str]]:
+    """Yield the store of a URI, and the path in it; its errors of every kind become an OSError."""
+    from fsspec.core import url_to_fs
+
+    try:
+        try:
+            store = url_to_fs(uri)
+        except ImportError as error:
+            raise SettingsError(f"{public(uri)}: {error}, with pip") from error
+        except ValueError as error:
+            raise SettingsError(f"{public(uri)}: {error}: expected a store such as s3://bucket/folder") from error
+        yield store
+    except (OSError, SettingsError):
+        raise
+    except Exception as error:
+        raise OSError(f"{public(uri)}: {str(error) or type(error).__name__}") from error
+
+
+@contextmanager
+def opened(location: str) -> Iterator[BinaryIO]:
+    """Open an object in a store, or a file, for random access."""
+    if not is_uri(location):
+        with open(location, "rb") as file:  # noqa: PTH123 (may be no text)
+            yield file
+        return
+    with connected(location) as (filesystem, path), filesystem.open(path, "rb") as file:
+        yield cast(BinaryIO, file)
 
 
 # Kinds of sources by the scheme of their URL; other URIs are of stores. A kind takes location, and path below the
@@ -193,18 +222,14 @@ def located(location: str, below: str | None = None) -> Picture:
     below = location if below is None else below
     if has_scheme(location):
         return Picture((SCHEMES[location.partition("://")[0].lower()](location, below),))
-    kind = StoreSource if stores.is_uri(location) else FileSource
-    return Picture((kind(on_disk(location), below),))
+    return Picture(((StoreSource if is_uri(location) else FileSource)(on_disk(location), below),))
 
 
 def recorded(name: str, folder: Path) -> Picture:
-    """Return the picture that a file in `folder` names.
-
-    A name written by another program may look escaped, or like a group's name, without being one.
-    """
+    """Return the picture that a file in `folder` names; a name of another program may only look like a group's."""
     if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
         return group_of(recorded(each, folder) for each in names)
-    if stores.is_uri(name):
+    if is_uri(name):
         return located(name)
     known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
     return located(str(folder / known), known)
@@ -216,20 +241,20 @@ PictureSource = SingleSource | list[Any] | tuple[Any, ...]  # a list of `SingleS
 
 def as_picture(source: PictureSource) -> Picture:
     """Return a picture for a source that a program gives."""
-    if isinstance(source, Picture):
-        return source
-    if isinstance(source, list | tuple):
-        return group_of(map(as_picture, source))
-    if isinstance(source, str | os.PathLike):
-        return located(os.fspath(source))
-    if isinstance(source, Image.Image):
-        return Picture((MemorySource("<image>", "<image>", source),))
-    if isinstance(source, np.ndarray):
-        return Picture((MemorySource("<array>", "<array>", _image_of(source)),))
-    if hasattr(source, "read"):
-        source = source.read()
-    if isinstance(source, bytes | bytearray | memoryview):
-        return Picture((MemorySource(STDIN, STDIN, bytes(source)),))
+    match source:
+        case Picture():
+            return source
+        case list() | tuple():
+            return group_of(map(as_picture, source))
+        case str() | os.PathLike():
+            return located(os.fspath(source))
+        case Image.Image():
+            return Picture((MemorySource("<image>", "<image>", source),))
+        case np.ndarray():
+            return Picture((MemorySource("<array>", "<array>", _image_of(source)),))
+    data = source.read() if hasattr(source, "read") else source
+    if isinstance(data, bytes | bytearray | memoryview):
+        return Picture((MemorySource(STDIN, STDIN, bytes(data)),))
     raise PictureError(
         f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"
@@ -247,9 +272,5 @@ def _image_of(samples: np.ndarray[Any, Any]) -> Image.Image:
 
 
 def open_picture(source: PictureSource) -> OpenedPicture:
-    """Open a path, a URI, a binary stream, a PIL image or a picture.
-
-    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
-    animation the first frame is taken.
-    """
+    """Open a path, a URI, a binary stream, a PIL image or a picture; see `decode_picture`."""
     return as_picture(source).open()

@@ -5,32 +5,29 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-import httpcore2
 import httpx2
 from PIL import Image
 
 from sira_cli import interrupts
 from sira_cli.errors import PictureError, PrivatePictureError
-from sira_cli.pictures.names import as_text
+from sira_cli.pictures.names import as_text, without_password
 from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.picture import Source
-from sira_cli.pictures.stores import without_password
 
 LARGEST = 2**26  # bytes of a picture's file
-REDIRECTS = 5
+_REDIRECTS = 5
 _LOOK = 0.1  # seconds between looks whether a result is still wanted
 SECONDS = 60.0  # from looking up the name to the last byte, redirects included
-_WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0}  # seconds
-_HEADERS = [(b"User-Agent", b"sira"), (b"Accept", b"image/*"), (b"Accept-Encoding", b"identity")]
+_WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": None}  # seconds
+_HEADERS = {"User-Agent": "sira", "Accept": "image/*", "Accept-Encoding": "identity"}
 # Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
 # for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
 _UNICAST = ipaddress.ip_network("2000::/3")
@@ -39,9 +36,11 @@ T = TypeVar("T")
 
 
 class _DownloadError(Exception):
-    """A failed download; `host`: whose address is not public."""
+    """A failed download."""
 
-    host = ""
+
+class _PrivateError(_DownloadError):
+    """A host whose address is not public: the host, and the message with the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,17 @@ class WebSource(Source):
     def read(self) -> bytes:
         """Download it."""
         interrupts.check()
-        try:
-            data = in_time(lambda: _download(self.location), SECONDS + _LOOK, interrupts.check)
-        except (_DownloadError, TimeoutError) as error:
-            message = f"{self.shown}: failed_to_download: {error if isinstance(error, _DownloadError) else _too_slow()}"
-            if host := getattr(error, "host", ""):
-                public = f"{self.shown}: failed_to_download: {host} has no public address"
-                raise PrivatePictureError(message, public) from None
-            raise PictureError(message) from None
+        failed, end = f"{self.shown}: failed_to_download:", time.monotonic() + SECONDS
+        try:  # no proxy: it would look up names itself. Leaving the block ends a download that goes on in its thread
+            with httpx2.Client(headers=_HEADERS, timeout=httpx2.Timeout(**_WAITS), trust_env=False) as client:
+                data = in_time(lambda: _download(client, self.location, end), SECONDS, interrupts.check)
+        except TimeoutError:
+            raise PictureError(f"{failed} takes longer than {SECONDS:.0f} s") from None
+        except _PrivateError as error:
+            host, reason = error.args
+            raise PrivatePictureError(f"{failed} {reason}", f"{failed} {host} has no public address") from None
+        except _DownloadError as error:
+            raise PictureError(f"{failed} {error}") from None
         try:
             picture_size(self.shown, data)
         except PictureError as error:
@@ -99,139 +101,96 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-class _PublicBackend(httpcore2.SyncBackend):
-    """Opens connections to public addresses only, whose every step ends at the deadline of the download.
-
-    A name is looked up once, and the connection goes to the address that was checked: a second look-up, which might
-    give another address, does not take place.
-    """
-
-    def __init__(self, end: float) -> None:
-        super().__init__()
-        self._end = end
-
-    def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
-    ) -> httpcore2.NetworkStream:
-        """Connect to a host, if its address is public."""
-        try:
-            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
-        addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
-        public = [address for address in addresses if is_public(address)]
-        if not public:
-            private = _DownloadError(f"{host} is at {addresses[0]}, which is no public address")
-            private.host = host
-            raise private
-        for address in public:
-            try:
-                stream = super().connect_tcp(address, port, _left(self._end, timeout), *args, **options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                if address == public[-1]:
-                    raise
-            else:
-                return _StreamWithDeadline(stream, self._end)
-        raise AssertionError
-
-
-class _StreamWithDeadline(httpcore2.NetworkStream):
-    """A connection of a download. Limits per read are not enough: a server may send a byte now and then for ever."""
-
-    def __init__(self, stream: httpcore2.NetworkStream, end: float) -> None:
-        self._stream, self._end = stream, end
-        self.close, self.get_extra_info = stream.close, stream.get_extra_info  # type: ignore[method-assign]
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return the bytes received."""
-        return self._stream.read(max_bytes, _left(self._end, timeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send bytes."""
-        self._stream.write(buffer, _left(self._end, timeout))
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore2.NetworkStream:
-        """Return the connection after starting encryption."""
-        stream = self._stream.start_tls(ssl_context, server_hostname, _left(self._end, timeout))
-        return _StreamWithDeadline(stream, self._end)
-
-
-def _left(end: float, timeout: float | None = None) -> float:
-    """Return the seconds left for the next step of a download."""
-    left = end - time.monotonic()
-    if left <= 0:
-        raise _too_slow()
-    return left if timeout is None else min(left, timeout)
-
-
-def _too_slow() -> _DownloadError:
-    return _DownloadError(f"takes longer than {SECONDS:.0f} s")
-
-
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
     """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
 
     A look-up of a name cannot be stopped. `look` is called now and then, and raises an error to stop waiting.
     """
-    end, found = time.monotonic() + seconds, Future[T]()
+    end, result = time.monotonic() + seconds, Future[T]()
 
     def run() -> None:
         try:
-            found.set_result(work())
+            result.set_result(work())
         except BaseException as error:
-            found.set_exception(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="sira-request", daemon=True).start()
-    while not wait([found], min(_LOOK, seconds)).done:
+    while not wait([result], min(_LOOK, seconds)).done:
         look()
         if time.monotonic() > end:
             raise TimeoutError
-    return found.result()
+    return result.result()
 
 
-def _download(url: str) -> bytes:
-    """Return the bytes at a URL, redirects followed. No proxy is used: it would look up names itself."""
-    end = time.monotonic() + SECONDS
-    with httpcore2.ConnectionPool(network_backend=_PublicBackend(end)) as connections:
-        for _ in range(REDIRECTS + 1):
-            if not is_web(url):
-                raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
-            try:
-                found = _fetch(connections, url)
-            except httpcore2.TimeoutException:
-                _left(end)  # raises if the download as a whole is too slow
-                raise _DownloadError("the server does not answer in time") from None
-            except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol, OSError) as error:
-                plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
-                raise _DownloadError(plain or type(error).__name__) from None
-            except (httpx2.InvalidURL, ValueError) as error:
-                raise _DownloadError(f"is not a URL: {error}") from None
-            if isinstance(found, bytes):
-                return found
-            url = found
-    raise _DownloadError(f"redirected more than {REDIRECTS} times")
+def _download(client: httpx2.Client, url: str, end: float) -> bytes:
+    """Return the bytes at a URL, redirects followed."""
+    for _ in range(_REDIRECTS + 1):
+        if not is_web(url):
+            raise _DownloadError(f"redirected to {url[:100]!r}, expected http or https")
+        try:
+            answer = _fetch(client, url, end)
+        except httpx2.TimeoutException:
+            raise _DownloadError("the server does not answer in time") from None
+        except httpx2.TransportError as error:
+            plain = re.sub(r"^\[Errno -?\d+\] ", "", str(error))  # "Connection refused" is enough
+            raise _DownloadError(plain or type(error).__name__) from None
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise _DownloadError(f"is not a URL: {error}") from None
+        if isinstance(answer, bytes):
+            return answer
+        url = answer
+    raise _DownloadError(f"redirected more than {_REDIRECTS} times")
 
 
-def _fetch(connections: httpcore2.ConnectionPool, url: str) -> bytes | str:
-    """Return the content at a URL, or the URL that it redirects to."""
+def _fetch(client: httpx2.Client, url: str, end: float) -> bytes | str:
+    """Return the content at a URL, or the URL that it redirects to.
+
+    A name is looked up once, and the connection goes to the address that was checked: a second look-up, which might
+    give another address, does not take place.
+    """
     if not urlsplit(url).hostname:
         raise ValueError("it names no host")
-    parts = httpx2.URL(url)  # in ASCII; a password is not part of the request
-    target = httpcore2.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
-    host = (b"Host", parts.netloc)
-    with connections.stream("GET", target, headers=[host, *_HEADERS], extensions={"timeout": _WAITS}) as response:
-        headers = {name.lower(): value for name, value in response.headers}
-        if response.status in (301, 302, 303, 307, 308) and b"location" in headers:
-            return urljoin(url, headers[b"location"].decode("utf-8", "replace"))
-        if response.status != 200:
-            raise _DownloadError(f"the server answers {response.status}")
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise _DownloadError("the server sends a compressed file that was not asked for")
-        data = bytearray()
-        for piece in response.iter_stream():
-            data += piece
-            if len(data) > LARGEST:
-                raise _DownloadError(f"is larger than {LARGEST / 2**20:.0f} MiB")
-        return bytes(data)
+    place = httpx2.URL(without_password(url))
+    host = place.raw_host.decode()
+
+    def check(*_: object) -> None:  # called at each step of a request: nobody waits for it
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    extensions = {"sni_hostname": host, "trace": check}
+    *others, last = _public_addresses(host)
+    for address in (*others, last):
+        at, named = place.copy_with(host=address), {"Host": place.netloc.decode()}
+        try:
+            with client.stream("GET", at, headers=named, extensions=extensions) as response:
+                return _content(response, url)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            if address == last:
+                raise
+    raise AssertionError
+
+
+def _public_addresses(host: str) -> list[str]:
+    try:
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
+    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    if public := [address for address in addresses if is_public(address)]:
+        return public
+    raise _PrivateError(host, f"{host} is at {addresses[0]}, which is no public address")
+
+
+def _content(response: httpx2.Response, url: str) -> bytes | str:
+    if response.has_redirect_location:
+        return urljoin(url, response.headers["location"])
+    if response.status_code != 200:
+        raise _DownloadError(f"the server answers {response.status_code}")
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise _DownloadError("the server sends a compressed file that was not asked for")
+    data = bytearray()
+    for piece in response.iter_raw():
+        data += piece
+        if len(data) > LARGEST:
+            raise _DownloadError(f"is larger than {LARGEST / 2**20:.0f} MiB")
+    return bytes(data)

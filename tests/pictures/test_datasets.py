@@ -46,6 +46,20 @@ def names(*paths: str, **options) -> list[str]:
     return [picture.name_in(None) for picture in find_pictures(paths, **options)]
 
 
+def reads(*paths: str, **options) -> list[bytes]:
+    return [picture.read() for picture in find_pictures(paths, **options)]
+
+
+def files(picture) -> list[bytes]:
+    return [file for _, file in picture.files(picture.read())]
+
+
+def error(picture) -> str:
+    with pytest.raises(PictureError) as caught:
+        picture.read()
+    return str(caught.value)
+
+
 def errors(*paths: str, **options) -> list[str]:
     """What is said about the pictures that cannot be read."""
     found = []
@@ -78,7 +92,8 @@ def test_each_key_is_a_picture(folder, path):
     assert {len(part) % 2 for part in parts} == {0}  # whole shards
 
 
-def test_what_webdataset_writes(folder):
+def test_a_picture_is_what_others_wrote(folder):
+    """WebDataset's own writer, and the standard library with members of every kind and names of every length."""
     with webdataset.TarWriter("real.tar.gz") as sink:
         for number, data in enumerate(PICTURES):
             sink.write({"__key__": f"sub/{number}", "png": data, "json": {"number": number}, "seg.png": b"x"})
@@ -87,24 +102,17 @@ def test_what_webdataset_writes(folder):
         (f"sub/{number}.png", data) for number, data in enumerate(PICTURES)
     ]
     assert found[2].columns()["number"] == 2
-    assert [picture.read() for picture in find_pictures(["real.tar.gz"], image_column=".seg.png")] == [b"x"] * 3
-
-
-def test_a_picture_is_what_the_tar_file_has(folder):
-    """Against the standard library, with members of every kind, and names of every length."""
+    assert reads("real.tar.gz", image_column=".seg.png") == [b"x"] * 3
     long = "x" * 200
     with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         archive.add(EXAMPLES[1], "./sub/a.PNG")
         archive.add(EXAMPLES[1].parent, "sub", recursive=False)
-        archive.add(EXAMPLES[2], f"{long}.webp")
-        archive.add(EXAMPLES[0], "é.jpeg")
-        archive.add(EXAMPLES[0], "._hidden.png")
-        archive.add(EXAMPLES[0], "d.gif")
+        for number, name in ((2, f"{long}.webp"), (0, "é.jpeg"), (0, "._hidden.png"), (0, "d.gif")):
+            archive.add(EXAMPLES[number], name)
     found = find_pictures(["odd.tar"])
     assert [picture.sources[0].member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
     with tarfile.open("odd.tar") as archive:
-        for each in found:
-            assert archive.extractfile(each.sources[0].member).read() == each.read()
+        assert all(archive.extractfile(each.sources[0].member).read() == each.read() for each in found)
 
 
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
@@ -127,43 +135,27 @@ def test_what_a_folder_of_shards_stands_for(folder):
     assert names("shards", limit=2) == names("shards/cc-00000.tar")
     Path("shards/a.png").write_bytes(PICTURES[0])
     assert names("shards") == ["shards/a.png"]
-
-
-def test_a_truncated_shard_gives_what_is_whole(folder):
-    path = Path("shards/cc-00000.tar")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.index(b"000001.png") + 2000])
-    assert names("shards") == ["shards/cc-00000.tar/000000.png", "shards/cc-00000.tar", *names("shards")[2:]]
-    (message,) = errors("shards")
-    assert message == "shards/cc-00000.tar: cannot be read after 000000.png: unexpected end of data"
-
-
-def test_what_is_no_tar_file(folder):
-    Path("page.tar").write_text("<html>" * 1000, encoding="utf-8")
-    Path("cut.tar.gz").write_bytes(gzip.compress(Path("shards/cc-00000.tar").read_bytes())[:-2000])
-    assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
-    *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
-    assert (len(found), missing.is_missing()) == (2, True)
-    assert errors("shards/cc-{00002..00003}.tar") == ["shards/cc-00003.tar: no such file"]
-
-
-def test_a_key_with_two_pictures(folder):
-    picture = PICTURES[0]
-    write_tar(Path("two.tar"), [("a.jpg", picture), ("a.png", b"x"), ("b.png", picture), ("b.depth.png", b"y")])
-    assert errors("two.tar") == ["two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`"]
-    assert [picture.read() for picture in find_pictures(["two.tar"], image_column="png")] == [b"x", picture]
-    assert [picture.read() for picture in find_pictures(["two.tar"], image_column=".depth.png")] == [b"y"]
-    write_tar(Path("dots.tar"), [("img.1.jpg", picture), ("img.2.jpg", picture)])
-    assert errors("dots.tar")[0].startswith("dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one: choose")
-
-
-def test_a_shard_without_pictures_and_an_empty_range(folder):
     write_tar(Path("empty.tar"), [])
     write_tar(Path("texts.tar"), [("a.txt", b"text")])
     with pytest.raises(SettingsError, match=r"^empty\.tar and 1 more: no pictures inside$"):
         find_pictures(["empty.tar", "texts.tar"])
     with pytest.raises(SettingsError, match=r"cc-\{3\.\.0\}\.tar: the range \{3\.\.0\} is empty: expected the smaller"):
         find_pictures(["cc-{3..0}.tar"])
+
+
+def test_a_damaged_shard_gives_what_is_whole(folder):
+    path = Path("shards/cc-00000.tar")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"000001.png") + 2000])
+    assert names("shards") == ["shards/cc-00000.tar/000000.png", "shards/cc-00000.tar", *names("shards")[2:]]
+    assert errors("shards") == ["shards/cc-00000.tar: cannot be read after 000000.png: unexpected end of data"]
+    path.write_bytes(whole.replace(b"000001.png", b"000001.pnG"))  # the header's checksum is wrong
+    assert errors("shards") == ["shards/cc-00000.tar: cannot be read after 000000.png: a header is damaged"]
+    Path("page.tar").write_text("<html>" * 1000, encoding="utf-8")
+    Path("cut.tar.gz").write_bytes(gzip.compress(whole)[:-2000])
+    assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
+    *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
+    assert (len(found), missing.is_missing(), error(missing)) == (2, True, "shards/cc-00003.tar: no such file")
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
@@ -178,16 +170,43 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     assert pictures[-1].about.fault.startswith("odd.tar: cannot be read after 00000")
 
 
+def test_a_key_with_several_pictures(folder):
+    picture = PICTURES[0]
+    write_tar(Path("two.tar"), [("a.jpg", picture), ("a.png", b"x"), ("b.png", picture), ("b.depth.png", b"y")])
+    assert errors("two.tar") == ["two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`"]
+    assert reads("two.tar", image_column="png") == [b"x", picture]
+    assert reads("two.tar", image_column=".depth.png") == [b"y"]
+    write_tar(Path("dots.tar"), [("img.1.jpg", picture), ("img.2.jpg", picture)])
+    assert errors("dots.tar")[0].startswith("dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one: choose")
+
+
+def test_several_members_of_a_key_are_shown_together(folder):
+    pairs = [("a.left.png", 0), ("a.right.png", 1), ("b.left.png", 2), ("c.right.png", 1), ("c.left.png", 2)]
+    members = [(name, PICTURES[number]) for name, number in pairs]
+    write_tar(folder / "pairs.tar", [*members[:2], ("a.txt", b"dogs"), *members[2:]])
+    first, second, third = find_pictures(["pairs.tar"], image_column="left.png,right.png")
+    assert first.files(first.read()) == [(f"pairs.tar/a, picture {n + 1}", PICTURES[n]) for n in range(2)]
+    assert (first.sources[0].member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
+    assert first.columns() == {"txt": "dogs"}
+    assert error(second).endswith("b: has 1 picture (left.png), expected one of each of left.png, right.png")
+    assert files(third) == [PICTURES[2], PICTURES[1]]  # in the order asked for
+    (alone, *_) = find_pictures(["pairs.tar"], image_column="left.png")
+    assert (alone.read(), alone.name_in(folder)) == (PICTURES[0], "pairs.tar/a.left.png")
+
+
 # --- tables
 
-KINDS = {
-    "struct": [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(PICTURES)],
-    "struct of paths": [{"bytes": None, "path": f"files/{number}.png"} for number in range(3)],
-    "bytes": PICTURES,
+TEXTS = {
     "paths": [f"files/{number}.png" for number in range(3)],
     "base64": [base64.b64encode(data).decode() for data in PICTURES],
     "data URLs": [f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in PICTURES],
 }
+BYTES = {
+    "struct": [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(PICTURES)],
+    "struct of paths": [{"bytes": None, "path": f"files/{number}.png"} for number in range(3)],
+    "bytes": PICTURES,
+}
+KINDS = TEXTS | BYTES
 
 
 def table(kind: str, **more: list) -> pyarrow.Table:
@@ -196,37 +215,35 @@ def table(kind: str, **more: list) -> pyarrow.Table:
 
 
 def write(made: pyarrow.Table, name: str) -> str:
-    if name.endswith("parquet"):
-        parquet.write_table(made, name, row_group_size=2)
-    elif name.endswith("feather"):
-        feather.write_feather(made, name)
-    elif name.endswith("arrow"):
-        with pyarrow.OSFile(name, "wb") as file, pyarrow.ipc.new_stream(file, made.schema) as stream:
-            stream.write_table(made, max_chunksize=2)
-    elif name.endswith("sv"):
-        made.to_pandas().to_csv(name, sep="\t" if name.endswith("tsv") else ",", index=False)
-    else:
-        rows = made.to_pylist()
-        Path(name).write_text(
-            "\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows), encoding="utf-8"
-        )
+    match Path(name).suffix:
+        case ".parquet":
+            parquet.write_table(made, name, row_group_size=2)
+        case ".feather":
+            feather.write_feather(made, name)
+        case ".arrow":
+            with pyarrow.OSFile(name, "wb") as file, pyarrow.ipc.new_stream(file, made.schema) as stream:
+                stream.write_table(made, max_chunksize=2)
+        case ".csv" | ".tsv":
+            made.to_pandas().to_csv(name, sep="\t" if name.endswith("tsv") else ",", index=False)
+        case ".json":
+            Path(name).write_text(json.dumps(made.to_pylist()), encoding="utf-8")
+        case ".jsonl":
+            Path(name).write_text("\n".join(map(json.dumps, made.to_pylist())), encoding="utf-8")
     return name
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.feather", "t.jsonl", "t.json", "t.csv", "t.tsv"])
-def test_each_row_is_a_picture(folder, kind, name):
-    if kind in ("struct", "struct of paths", "bytes") and name.endswith(("l", "n", "v")):
-        pytest.skip("text files hold no bytes")
-    pictures = find_pictures([write(table(kind), name)])
-    assert [picture.read() for picture in pictures] == PICTURES
-    assert [picture.name_in(folder) for picture in pictures] == [f"{name}/{row}" for row in range(3)]
-    assert [picture.columns() for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
-    assert pickle.loads(pickle.dumps(pictures)) == pictures
+def test_each_row_is_a_picture(folder, name):
+    for kind in KINDS if name in ("t.parquet", "t.arrow", "t.feather") else TEXTS:  # text files hold no bytes
+        pictures = find_pictures([write(table(kind), name)])
+        assert [picture.read() for picture in pictures] == PICTURES
+        assert [picture.name_in(folder) for picture in pictures] == [f"{name}/{row}" for row in range(3)]
+        assert [picture.columns() for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
+        assert pickle.loads(pickle.dumps(pictures)) == pictures
 
 
-def test_what_datasets_saved(folder):
-    """The `datasets` package writes the folder, and says which pictures are in it."""
+def test_what_others_saved(folder):
+    """The `datasets` package writes a folder, and says which pictures are in it; polars and pandas have other texts."""
     features = datasets.Features({"image": datasets.Image(), "id": datasets.Value("string")})
     rows = {"image": [{"bytes": data, "path": None} for data in PICTURES], "id": ["x", "y", "z"]}
     made = datasets.Dataset.from_dict(rows, features=features)
@@ -240,45 +257,64 @@ def test_what_datasets_saved(folder):
     stored.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
     assert find_pictures(["saved"]) == pictures
     made.to_parquet("hub.parquet")
-    assert [picture.read() for picture in find_pictures(["hub.parquet"])] == PICTURES
+    assert reads("hub.parquet") == PICTURES
+    for kind in (pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())):
+        feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
+        assert reads("file.arrow") == PICTURES
 
 
-@pytest.mark.parametrize("kind", [pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())])
-def test_texts_of_other_types(folder, kind):
-    """As polars and pandas write them."""
-    feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
-    assert [picture.read() for picture in find_pictures(["file.arrow"])] == PICTURES
-
-
-def test_rows_in_any_order(folder):
-    """As threads ask for them."""
+def test_rows_in_any_order_and_of_a_file_that_is_replaced(folder):
+    """As threads ask for them; and between two runs of one process."""
     values = [f"row {number}".encode() for number in range(3000)]
     parquet.write_table(pyarrow.table({"image": values}), "many.parquet", row_group_size=300)
     pictures = find_pictures(["many.parquet"])
     for number in [*range(100), 40, 2999, 0, 17, 16]:
         assert pictures[number].read() == values[number]
-
-
-def test_a_file_of_the_same_name_is_read_anew(folder):
-    """Replaced between two runs of one process."""
     for thing in ("dog", "cat"):
         (picture,) = find_pictures([write(pyarrow.table({"image": ["files/0.png"], "thing": [thing]}), "again.csv")])
         assert picture.columns()["thing"] == thing
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "expected"),
-    [
-        ({"id": [1], "text": ["a"]}, {}, "no column of pictures found: the columns are id, text: name one with"),
-        ({"id": [1]}, {"image_column": "img"}, "`image_column=` img: no such column; the columns are id"),
-        ({"id": [1], "text": ["a"]}, {"image_column": "id"}, "`image_column=` id is of type int64: expected bytes, "),
-    ],
-)
+def test_columns_of_a_table_are_shown_together(folder):
+    before = pyarrow.array([{"bytes": data, "path": None} for data in PICTURES], STRUCT)
+    columns = {"before": before, "after": ["files/1.png", "files/2.png", None], "caption": ["a", "b", "c"]}
+    write(pyarrow.table(columns), "pairs.parquet")
+    first, second, third = find_pictures(["pairs.parquet"], image_column="before, after")
+    assert first.files(first.read()) == [(f"pairs.parquet/0, picture {n + 1}", PICTURES[n]) for n in range(2)]
+    assert (first.name_in(folder), first.images("pairs.parquet/0")) == ("pairs.parquet/0", None)
+    assert (len(second.open().images), first.columns()) == (2, {"caption": "a"})
+    assert error(third).endswith("/2: has no picture in column after")
+    assert reads("pairs.parquet") == PICTURES
+    assert find_pictures(["pairs.parquet"], image_column="before,") == find_pictures(["pairs.parquet"])
+    for wrong, column in ((",", ","), ("before,later", "later")):
+        with pytest.raises(DataError, match=f"`image_column=` {column}: no such column"):
+            find_pictures(["pairs.parquet"], image_column=wrong)
+
+
+@pytest.mark.parametrize("kind", ["struct", "bytes", "paths"])
+def test_a_column_of_lists_is_shown_together(folder, kind):
+    each, types = KINDS[kind], {"struct": STRUCT, "bytes": pyarrow.binary(), "paths": pyarrow.string()}
+    rows = pyarrow.array([each[:2], each, each[:1], []], pyarrow.list_(types[kind]))
+    write(pyarrow.table({"images": rows, "caption": list("abcd")}), "groups.parquet")
+    groups = find_pictures(["groups.parquet"], **({} if kind == "struct" else {"image_column": "images"}))
+    assert [files(group) for group in groups[:3]] == [PICTURES[:2], PICTURES, PICTURES[:1]]
+    assert error(groups[3]).endswith("/3: has no picture in column images")
+    if kind != "struct":
+        with pytest.raises(DataError, match="no column of pictures found"):
+            find_pictures(["groups.parquet"])
+
+
 @pytest.mark.parametrize("name", ["wrong.parquet", "wrong.jsonl"])
-def test_what_is_wrong_with_columns(folder, columns, options, expected, name):
-    with pytest.raises(DataError) as caught:
-        find_pictures([write(pyarrow.table(columns), name)], **options)
-    assert str(caught.value).startswith(f"{name}: {expected}")
+def test_what_is_wrong_with_columns(folder, name):
+    write(pyarrow.table({"id": [1], "text": ["a"]}), name)
+    for column, expected in {
+        None: "no column of pictures found: the columns are id, text: name one with",
+        "img": "`image_column=` img: no such column; the columns are id, text",
+        "id": "`image_column=` id is of type int64: expected bytes, ",
+    }.items():
+        with pytest.raises(DataError) as caught:
+            find_pictures([name], image_column=column)
+        assert str(caught.value).startswith(f"{name}: {expected}")
 
 
 def test_what_is_wrong_with_rows_and_files(folder):
@@ -289,12 +325,13 @@ def test_what_is_wrong_with_rows_and_files(folder):
         "files/none.png: no such file",
         "rows.parquet/2: has no picture in column image",
     ]
-    Path("bad.parquet").write_text("no table", encoding="utf-8")
-    for name, content in (("bad.arrow", b""), ("bad.jsonl", b'{"image": "a.png"}\n{"image": '), ("bad.csv", b"")):
+    bad = {"bad.parquet": b"no table", "bad.arrow": b"", "bad.jsonl": b'{"image": "a.png"}\n{"image": ', "bad.csv": b""}
+    for name, content in bad.items():
         Path(name).write_bytes(content)
-    found = errors("bad.parquet", "bad.arrow", "bad.jsonl", "bad.csv")
-    assert [message.partition(": ")[0] for message in found] == ["bad.parquet", "bad.arrow", "bad.jsonl", "bad.csv"]
-    assert all(": cannot be read: " in message for message in found)
+    assert [message.split(": ")[:2] for message in errors(*bad)] == [[name, "cannot be read"] for name in bad]
+    both = pyarrow.table({"a": pyarrow.array(KINDS["struct"], STRUCT), "b": pyarrow.array(KINDS["struct"], STRUCT)})
+    with pytest.raises(DataError, match="several columns of pictures: a, b: name one with `image_column=`, or several"):
+        find_pictures([write(both, "both.parquet")])
 
 
 def test_damaged_rows_end_the_file_and_not_the_run(folder):
@@ -317,8 +354,7 @@ def test_damaged_rows_end_the_file_and_not_the_run(folder):
 
 def test_a_table_from_elsewhere_opens_no_connections(folder):
     rows = ["s3://bucket/a.png", "file:///etc/passwd", "http://127.0.0.1:1/a.png", "files/0.png"]
-    found = errors(write(pyarrow.table({"image": rows}), "far.csv"))
-    assert [message.partition(": ")[2] for message in found] == [
+    assert [message.partition(": ")[2] for message in errors(write(pyarrow.table({"image": rows}), "far.csv"))] == [
         "s3://bucket/a.png: expected a path, or a URL of the web",
         "file:///etc/passwd: expected a path, or a URL of the web",
         "failed_to_download: 127.0.0.1 is at 127.0.0.1, which is no public address",
@@ -347,20 +383,15 @@ def test_a_store_gives_the_same(folder):
         store.rm("/bucket", recursive=True)
 
 
-def test_a_store_without_its_package_names_it(monkeypatch):
+def test_what_is_not_installed_is_named(folder, monkeypatch):
     for uri in ("s3://bucket/photos", "s3://bucket/a.tar", "s3://bucket/a.parquet"):
         monkeypatch.setitem(sys.modules, "s3fs", None)
         with pytest.raises(SettingsError, match=rf"^{uri}: Install s3fs to access S3, with pip$"):
             find_pictures([uri])
-
-
-def test_data_sets_without_their_extra(folder, monkeypatch):
-    from sira_cli.pictures.datasets import _prepared
-
-    _prepared.cache_clear()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(SettingsError, match=r"cc-00000\.tar: is a data set: .*pip install .*\[data\]'$"):
-        find_pictures(["shards"])
+    assert len(names("shards")) == 6
+    with pytest.raises(SettingsError, match=r"t\.csv: is a data set: .*pip install .*\[data\]'$"):
+        find_pictures([write(table("paths"), "t.csv")])
 
 
 def test_nothing_is_written_said_or_left(folder):
@@ -408,9 +439,7 @@ else:
     assert sum(len(picture.read()) for picture in find_pictures([name])) == 500 * 4 * 2**20
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
-    peak = 0
     for step in ("write", "read"):
         command = [sys.executable, "-c", script, step, ending]
         done = subprocess.run(command, capture_output=True, check=True, cwd=folder, text=True)
-        peak = int(done.stdout or 0)
-    assert 0 < peak < 900
+    assert 0 < int(done.stdout) < 900

@@ -1,186 +1,243 @@
-"""Which pictures a run is about, and in which order."""
+"""Each kind of picture: where it is, what it is called in a record, where its text goes, how it is read; and groups."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import itertools
+import json
 import os
+import pickle
+import sys
+import tracemalloc
+import unicodedata
 from pathlib import Path
 
+import fsspec
+import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 
-from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures import find
-from sira_cli.pictures.find import Shard, find_pictures, read_list
-from sira_cli.pictures.names import one_line
-from sira_cli.pictures.sources import located
-from sira_cli.pictures.stores import public
+from sira_cli.errors import HugePictureError, PictureError, SettingsError
+from sira_cli.pictures import picture as picture_module
+from sira_cli.pictures.find import check_images, find_pictures
+from sira_cli.pictures.names import as_text, from_text, joined, one_line, parted, public
+from sira_cli.pictures.picture import Picture, pack, unpack
+from sira_cli.pictures.sources import FileSource, as_picture, located, recorded
+from tests.support.shards import EXAMPLES
+
+PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """Pictures, by name only; the current folder."""
-    for name in (
-        "b.jpg",
-        "a.PNG",
-        "note.txt",
-        ".hidden.jpg",
-        "sub/c.webp",
-        "sub/deep/d.jpg",
-        "zoo/e.jpg",
-        ".git/f.jpg",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+def folder(tmp_path, monkeypatch) -> Path:
+    """The current folder, with 0.png, 1.png, 2.png, and sub/cat.png."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for number, data in enumerate(PICTURES):
+        (tmp_path / f"{number}.png").write_bytes(data)
+    (tmp_path / "sub" / "cat.png").write_bytes(PICTURES[0])
     return tmp_path
 
 
-def paths(*given: str, **options) -> list[str]:
-    return [picture.location for picture in find_pictures(given, **options)]
+def kinds(picture: Picture) -> list[str]:
+    return [type(source).__name__ for source in picture.sources]
 
 
-def test_a_folder_is_its_pictures_by_name(tree):
-    assert paths(".") == ["a.PNG", "b.jpg"]
-    assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpg", "zoo/e.jpg"]
-    assert paths("zoo", "b.jpg", "note.txt") == ["zoo/e.jpg", "b.jpg", "note.txt"]  # the order as given
-    assert paths(".", "./b.jpg", "sub/../b.jpg", "b.jpg") == ["a.PNG", "b.jpg"]  # each once
-    assert find_pictures([f"{tree}/sub"], recursive=True) == [
-        located(f"{tree}/sub/{name}", name) for name in ("c.webp", "deep/d.jpg")
-    ]
+def place(picture: Picture) -> tuple[bool, bool, bool]:
+    return picture.is_here(), picture.is_missing(), picture.depends_on_folder
 
 
-def test_globs_that_no_shell_has_expanded(tree):
-    assert paths("*.jpg") == ["b.jpg"]
-    assert paths("**/*.jpg") == ["b.jpg", "sub/deep/d.jpg", "zoo/e.jpg"]
-    assert paths(f"{tree}/s*") == [f"{tree}/sub/c.webp"]  # a folder
-    assert paths("*.tiff") == ["*.tiff"]  # an error of its own when it is opened
-    (tree / "[x].jpg").touch()
-    (tree / "x.jpg").touch()
-    assert paths("[x].jpg") == ["[x].jpg"]  # there is such a file
+def digest(*files: bytes) -> str:
+    return hashlib.sha256("".join(hashlib.sha256(data).hexdigest() for data in files).encode()).hexdigest()
 
 
-def test_links(tree):
-    (tree / "loop").symlink_to(tree)
-    (tree / "link.jpg").symlink_to("b.jpg")
-    (tree / "dangling.jpg").symlink_to("nowhere.jpg")
-    (tree / "self.jpg").symlink_to("self.jpg")
-    found = paths(".", recursive=True)
-    assert {"link.jpg", "dangling.jpg", "self.jpg"} <= set(found)  # the latter two fail when they are opened
-    assert not any("loop" in path for path in found)
-    assert paths("loop") == [f"loop/{name}" for name in ("a.PNG", "b.jpg", "dangling.jpg", "link.jpg", "self.jpg")]
+def test_a_file(folder):
+    photo = folder / "sub" / "cat.png"
+    picture = as_picture("./sub/cat.png")
+    assert (kinds(picture), picture.identity, picture.address) == (["FileSource"], "sub/cat.png", str(photo))
+    assert place(picture) == (True, False, True)
+    seen = [picture.name_in(each) for each in (None, folder / "sub", folder / "other")]
+    assert seen == ["./sub/cat.png", "cat.png", "../sub/cat.png"]
+    assert picture.text_file(".txt") == picture.mirrored(".txt") == Path("sub/cat.txt")
+    assert picture.read() == photo.read_bytes()
+    assert as_picture(photo) == Picture((FileSource(str(photo), str(photo)),))
+    assert not as_picture(photo).depends_on_folder
+    (folder / "link.png").symlink_to("none.png")
+    for name, missing in (("none.png", True), ("link.png", False)):  # what it leads to may be there again tomorrow
+        gone = as_picture(name)
+        assert place(gone)[:2] == (False, missing)
+        with pytest.raises(PictureError, match="no such file"):
+            gone.read()
 
 
-def test_a_folder_that_cannot_be_read_is_not_forgotten(tree, monkeypatch):
-    """As root every folder can be read, so the refusal is put in by hand."""
-    scandir = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("sub"):
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert paths(".", recursive=True) == ["a.PNG", "b.jpg", "sub", "zoo/e.jpg"]
-
-
-def test_shards_are_disjoint_complete_and_stable(tree):
-    names = [f"folder/{number}.jpg" for number in range(500)]
-    shards = [paths(*names, shard=Shard(index, 4)) for index in (1, 2, 3, 4)]
-    assert sorted(path for shard in shards for path in shard) == sorted(names)
-    assert all(80 < len(shard) < 170 for shard in shards)
-    more = paths(*names, "folder/one-more.jpg", shard=Shard(2, 4))
-    assert [path for path in more if path in names] == shards[1]
-    whole = paths(".", recursive=True, shard=Shard(1, 2))
-    elsewhere = find_pictures([str(tree)], recursive=True, shard=Shard(1, 2))
-    assert whole == [picture.relative for picture in elsewhere]
-    assert paths(".", recursive=True, shard=Shard(1, 2), limit=1) == whole[:1]
-    assert paths(".", recursive=True, limit=2) == ["a.PNG", "b.jpg"]
-
-
-@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/4", "1/4/2"])
-def test_bad_shards(text):
-    with pytest.raises(SettingsError, match=r"expected I/N with I from 1 to N"):
-        Shard.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"a.jpg\nb c.jpg\r\n\n", ["a.jpg", "b c.jpg"]),
-        (b"a\nb.jpg\0c.jpg\0", ["a\nb.jpg", "c.jpg"]),
-        (b"\xff.jpg\n", [os.fsdecode(b"\xff.jpg")]),
-        (b"", []),
-        (b"a\nb\r", ["a", "b"]),
-        ("\ufeffé.jpg\nb.jpg\n".encode(), ["é.jpg", "b.jpg"]),
-        ("é.jpg\r\nb.jpg\r\n".encode("utf-16"), ["é.jpg", "b.jpg"]),
-        ("\ufeffé.jpg\nb.jpg".encode("utf-16-be"), ["é.jpg", "b.jpg"]),
-    ],
-)
-def test_lists(data, expected):
-    assert read_list(io.BytesIO(data)) == expected
-
-
-class Endless(io.BytesIO):
-    """What a device gives; more than a lowered limit of it is never asked for."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.asked = data, 0
-
-    def read(self, size: int | None = -1) -> bytes:
-        assert size is not None
-        assert size >= 0
-        self.asked += size
-        assert self.asked <= 2**18
-        return (self.data * (size // len(self.data) + 1))[:size]
-
-
-@pytest.mark.parametrize("data", [b"\0", b"x", b"a.png\n", b"\xff\xfe"])
-def test_a_list_without_an_end_is_no_list(monkeypatch, data):
-    monkeypatch.setattr(find, "_MOST", 2**17)
-    with pytest.raises(DataError, match="is not a list of paths"):
-        read_list(Endless(data))
-
-
-def test_nothing_to_do(tree):
-    (tree / "empty").mkdir()
-    with pytest.raises(SettingsError, match=r"empty: no pictures in this folder \(subfolders count with -r\)"):
-        find_pictures(["empty"])
-    with pytest.raises(SettingsError, match="a picture's path is empty"):
-        find_pictures(["a.PNG", ""])
-    with pytest.raises(SettingsError, match=r"'-' \(stdin\) can be given once"):
-        find_pictures(["-", "-"])
-    assert paths("x" * 5000) == ["x" * 5000]
-
-
-def test_a_store_is_listed_as_a_folder_is(tmp_path):
-    """fsspec's local filesystem stands for a store: other kinds need a network."""
-    for name in ("b.png", "a.jpg", "notes.txt", ".hidden.png", "sub dir/c%20#.png", "sub dir/deep/d.png", ".git/e.png"):
-        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
-    for recursive in (False, True):
-        local = find_pictures([str(tmp_path)], recursive=recursive)
-        store = find_pictures([tmp_path.as_uri()], recursive=recursive)
-        assert [picture.relative for picture in store] == [picture.relative for picture in local]
-        for there, here in zip(store, local, strict=True):
-            assert there.read() == Path(here.location).read_bytes()
-    assert find_pictures([f"{tmp_path.as_uri()}/b.png"])[0].location == f"{tmp_path.as_uri()}/b.png"
-    with pytest.raises(PictureError, match=r"none\.png: no such file"):
-        find_pictures([f"{tmp_path.as_uri()}/none.png"])[0].read()
-    with pytest.raises(SettingsError, match="expected a store such as s3://"):
-        find_pictures(["gopher://example.org/a.png"])
-
-
-def test_folders_of_systems_and_excluded_ones_are_left_out_of_a_store_too(tmp_path):
-    for name in ("a.png", "@eaDir/a.png", "sub/@eaDir/b.png", "sub/#recycle/c.png", "sub/d.png", "old/e.png"):
-        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
-        tmp_path.joinpath(name).touch()
-    for place in (str(tmp_path), tmp_path.as_uri()):
-        found = find_pictures([place], recursive=True, exclude=["old"])
-        assert [picture.relative for picture in found] == ["a.png", "sub/d.png"]
-        assert found.left_out == {"@eaDir/": 2, "#recycle/": 1}
-
-
-def test_credentials_are_not_shown():
+def test_an_object_in_a_store(folder, monkeypatch):
+    """The store is in memory: no other can exist here."""
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    fsspec.filesystem("memory").pipe("/key:secret@bucket/sub/cat.png", PICTURES[0])
+    picture, shown = as_picture("memory://key:secret@bucket/sub/cat.png"), "memory://bucket/sub/cat.png"
+    assert kinds(picture) == ["StoreSource"]
+    assert (picture.address, picture.shown, picture.name_in(folder)) == (shown, shown, shown)
+    assert place(picture) == (False, False, False)
+    with pytest.raises(SettingsError, match=rf"^{shown}: texts are not written to a store"):
+        picture.text_file(".txt")
+    assert picture.read() == PICTURES[0]
+    with pytest.raises(PictureError, match=r"^memory://bucket/sub/dog\.png: no such file"):
+        as_picture("memory://key:secret@bucket/sub/dog.png").read()
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
     assert one_line("s3://me:secret@bucket/é.png") == "s3://bucket/é.png"
+
+
+def test_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PICTURES[0]), encoding="utf-8"))
+    (picture,) = find_pictures(["-"])
+    monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
+    assert picture.read() == picture.read() == PICTURES[0]
+    assert picture.open().sha256 == hashlib.sha256(PICTURES[0]).hexdigest()
+    assert (picture.address, picture.name_in(Path()), picture.shown) == ("", "-", "stdin")
+    for refuse in (picture.text_file, picture.mirrored):
+        with pytest.raises(SettingsError, match=r"'-' \(stdin\) has no place for a text file: leave out `sidecar=`"):
+            refuse(".txt")
+
+
+def test_what_a_program_holds_in_memory(folder):
+    image = Image.open(folder / "0.png").convert("RGB")
+    held, streamed = as_picture(image), as_picture(io.BytesIO(PICTURES[0]))
+    for picture, data in ((held, image.tobytes()), (streamed, PICTURES[0])):
+        opened = picture.open()
+        assert (opened.image.tobytes(), opened.sha256) == (image.tobytes(), hashlib.sha256(data).hexdigest())
+        assert picture.address == ""
+        with pytest.raises(SettingsError, match="no text file can be written next to it"):
+            picture.text_file(".txt")
+    assert as_picture(held) is held
+
+
+# --- names
+
+
+def test_no_two_names_share_a_text():
+    """All names of up to five pieces out of those that could be confused; ordinary ones stand for themselves."""
+    for name in ("a.jpg", "sub/ü ö.png", "new\nline.png", r"back\slash.png", r"C:\xylo\x7f.png", "中文.jpg", "\u2028"):
+        assert as_text(name) == from_text(name) == name
+    pieces = (b"\\", b"\xff", b"x", b"f", b"ff", "é".encode())
+    names = {os.fsdecode(b"".join(each)) for size in range(1, 6) for each in itertools.product(pieces, repeat=size)}
+    texts = {as_text(name) for name in names}
+    assert len(texts) == len(names)
+    for name in names:
+        as_text(name).encode()  # any JSON reader takes it
+        assert from_text(as_text(name)) == name
+
+
+def test_a_name_in_the_other_unicode_form_is_found(tmp_path):
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        place = tmp_path / unicodedata.normalize(form, f"Fotos é {form}")
+        place.mkdir()
+        (place / unicodedata.normalize(form, "Café.png")).touch()
+        folder, name = (unicodedata.normalize(other, each) for each in (str(place), "Café.png"))
+        assert not located("nowhere/é").is_here()
+        assert all(one.is_here() for one in (located(f"{folder}/{name}"), recorded(name, place)))
+        assert [one.is_here() for one in find_pictures([folder])] == [True]
+        check_images(place, [name])
+
+
+def test_a_picture_as_base64_is_no_name(sira, tmp_path, monkeypatch):
+    """Tables of benchmarks hold pictures so: they are read as data sets, and refused in a line where names belong."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"image": base64.b64encode(data).decode(), "text": "Is there a dog?"} for data in PICTURES]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for command in (("check", "q.jsonl"), ("ask", "--questions", "q.jsonl"), ("caption", "--files-from", "q.jsonl")):
+        code, _, err = sira(*command, "-p", "demo")
+        assert (code, "q.jsonl: line 1: image holds a picture as base64, expected its name" in err) == (2, True)
+        assert len(err) < 300
+    assert [picture.read() for picture in find_pictures(["q.jsonl"])] == PICTURES
+
+
+def test_long_names_are_short_in_messages_and_those_of_base64_also_in_records():
+    names = ["A" * 5000 + each for each in ("A", "B")]
+    assert len(one_line(names[0])) == 200
+    assert len({as_text(name) for name in names}) == 2
+    assert max(len(as_text(name)) for name in names) < 200
+    path = "folder.of/" + "sub/" * 100 + "a.jpg"
+    assert as_text(path) == path  # leads to the picture
+    assert (one_line(path)[:14], one_line(path)[-9:]) == ("folder.of/sub/", "sub/a.jpg")
+
+
+# --- groups
+
+
+def test_names_and_files_of_a_group_come_back():
+    for names in (["a | b.jpg", "c|d.jpg"], ["\\", "|", "x"], ["a\\|b", "\\ | \\"], ["a.jpg"], ["s3://a/b", "-"]):
+        assert parted(joined(names)) == names
+    for files in ([b"a", b"", b"bc"], [b""], [b"\0" * 9, b"x"]):
+        assert unpack(pack(files)) == files
+
+
+def test_a_group_is_its_pictures(folder):
+    group = as_picture(["0.png", "1.png", Image.open("2.png")])
+    assert (kinds(group), len(group.open().images)) == (["FileSource", "FileSource", "MemorySource"], 3)
+    files = as_picture(["0.png", "1.png"])
+    data, opened = files.read(), files.open()
+    assert files.files(data) == [("0.png", PICTURES[0]), ("1.png", PICTURES[1])]
+    assert files.digest(data) == opened.sha256 == files.opened(data).sha256 == digest(*PICTURES[:2])
+    assert files.name_in(folder.parent) == f"{folder.name}/0.png | {folder.name}/1.png"
+    assert files.images("x/0.png | x/1.png") == ["x/0.png", "x/1.png"]
+    assert files.address == f"{folder}/0.png | {folder}/1.png"
+    assert (files.file_size(), *place(files)) == (len(PICTURES[0] + PICTURES[1]), True, False, True)
+    assert files.identity != as_picture(["1.png", "0.png"]).identity
+    assert pickle.loads(pickle.dumps(files)) == files
+    assert [image.tobytes() for image in opened.images] == [
+        as_picture(source.location).open().image.tobytes() for source in files.sources
+    ]
+    assert as_picture(["0.png"] * 9).shown == "0.png | 0.png | 0.png | 0.png and 5 more"
+    for refuse in (files.text_file, files.mirrored):
+        with pytest.raises(SettingsError, match=r"0\.png \| 1\.png: a text about several pictures is written as a rec"):
+            refuse(".txt")
+
+
+def test_one_picture_in_a_group_has_its_own_hash_and_name(folder):
+    group, alone = as_picture(["0.png"]), as_picture("0.png")
+    assert group.digest(group.read()) == alone.digest(alone.read()) == alone.open().sha256 == group.open().sha256
+    assert (group.name_in(None), group.images("0.png"), alone.images("0.png")) == ("0.png", ["0.png"], None)
+    assert group.open().shown.tobytes() == alone.open().shown.tobytes()
+    assert group.text_file(".txt") == alone.text_file(".txt") == group.mirrored(".txt") == alone.mirrored(".txt")
+    assert as_picture(["a | b.png"]).images("x/a | b.png") == ["x/a | b.png"]
+
+
+def test_the_name_of_a_group_leads_to_its_pictures(folder):
+    group = recorded("0.png | 1.png", folder)
+    assert [source.location for source in group.sources] == [f"{folder}/0.png", f"{folder}/1.png"]
+    (folder / "0.png | 1.png").write_bytes(PICTURES[2])
+    assert recorded("0.png | 1.png", folder).read() == PICTURES[2]  # a file of this name
+    text = group.known(caption="A dog.", number=2)
+    assert text.images(text.name_in(folder)) == ["0.png", "1.png"]
+    assert [name for name, _ in text.files(text.read())] == [f"{folder}/0.png", f"{folder}/1.png"]
+    assert kinds(recorded("https://a.org/x.png | s3://b/y.png", folder)) == ["WebSource", "StoreSource"]
+
+
+def test_a_group_fails_with_any_of_its_pictures(folder):
+    group = as_picture(["0.png", "none.png"])
+    assert place(group)[:2] == (False, True)
+    with pytest.raises(PictureError, match=r"^none\.png: no such file$"):
+        group.read()
+    (folder / "bad.png").write_bytes(b"no picture")
+    bad = as_picture(["0.png", "bad.png"])
+    for read in (bad.pixels, bad.opened):
+        with pytest.raises(PictureError, match=r"^bad\.png: is not a picture"):
+            read(bad.read())
+
+
+def test_pixels_are_counted_together_before_any_is_decoded(folder, monkeypatch):
+    """Small files of many pixels: a group that would fill the memory is refused by its headers."""
+    Image.fromarray(np.zeros((6000, 6000), np.uint8)).save("large.png")
+    alone, seven, many = as_picture("large.png"), as_picture(["large.png"] * 7), as_picture(["large.png"] * 8)
+    assert seven.pixels(seven.read()) == 7 * 36_000_000
+    data = many.read()
+    tracemalloc.start()
+    with pytest.raises(HugePictureError, match="8 pictures have 288,000,000 pixels together, expected at most 268,435"):
+        many.pixels(data)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    monkeypatch.setattr(picture_module, "MOST_PIXELS", 10)
+    assert alone.pixels(alone.read()) == 36_000_000  # the limit is for groups

@@ -155,6 +155,7 @@ def test_limits(server, monkeypatch):
     assert fails(server, "endless").endswith("failed_to_download: is larger than 1 MiB")
     monkeypatch.setattr(web, "SECONDS", 0.3)
     assert fails(server, "endless?0.05").endswith("failed_to_download: takes longer than 0 s")
+    monkeypatch.setattr(web, "SECONDS", 30)
     monkeypatch.setattr(web, "_WAITS", {**web._WAITS, "read": 0.2})
     assert fails(server, "silent").endswith("failed_to_download: the server does not answer in time")
 
