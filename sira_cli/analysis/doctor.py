@@ -54,44 +54,32 @@ class PresetFit:
 
 @dataclass(frozen=True)
 class Examination(Report):
-    """All findings.
-
-    Attributes:
-        exact: the self-check of the fork under this transformers, and whether this version was tested.
-        vllm: whether vLLM is there, and fits.
-        extras: missing packages by extra.
-        pictures: by kind of file, whether it is read.
-        hub: `reachable`, `offline mode`, or the reason why it cannot be reached.
-        fits: shipped presets, the smallest first.
-        unknown: shipped presets of unknown size.
-        recommended: the preset to begin with; None: only drawn scenes can be captioned.
-        command: to type next.
-    """
+    """All findings."""
 
     schema = "sira.doctor/1"
 
     machine: Machine
-    exact: str
+    exact: str  # the self-check of the fork under this transformers, and whether this version was tested
     vllm: str
-    extras: dict[str, list[str]]
-    pictures: dict[str, bool]
-    hub: str
-    fits: tuple[PresetFit, ...]
-    unknown: tuple[str, ...]
-    recommended: str | None
-    command: str
+    extras: dict[str, list[str]]  # missing packages by extra
+    pictures: dict[str, bool]  # by kind of file, whether it is read
+    hub: str  # `reachable`, `offline mode`, or the reason why it cannot be reached
+    fits: tuple[PresetFit, ...]  # shipped presets, the smallest first
+    unknown: tuple[str, ...]  # shipped presets of unknown size
+    recommended: str | None  # the preset to begin with; None: only drawn scenes can be captioned
+    command: str  # to type next
 
     def table(self) -> Iterator[str]:
         """Yield the findings, a line each, then the presets, the recommended one with its command."""
-        machine = self.machine
+        machine, memory = self.machine, self.machine.memory
         missing = [name for name, packages in self.extras.items() if packages]
+        versions = f"sira {__version__}, Python {machine.python}, torch {machine.torch}, transformers "
         lines = {
-            "versions": f"sira {__version__}, Python {machine.python}, torch {machine.torch}, "
-            f"transformers {machine.transformers}; {machine.system}",
+            "versions": f"{versions}{machine.transformers}; {machine.system}",
             "transformers": self.exact,
             "vLLM": self.vllm,
             "device": f"{machine.device}: {machine.chip}",
-            "memory": f"{_gb(machine.memory.total)}, {_gb(machine.memory.free)} free",
+            "memory": f"{_gb(memory.total)}, {_gb(memory.free)} free",
             "extras": ", ".join(name for name in self.extras if name not in missing) or "none",
             "not installed": ", ".join(missing),
             "pictures": ", ".join(f"{kind} {'yes' if reads else 'no'}" for kind, reads in self.pictures.items()),
@@ -99,17 +87,12 @@ class Examination(Report):
         }
         yield from _aligned([[name, text] for name, text in lines.items() if text])
         yield ""
-        rows = [
-            [
-                fit.preset,
-                _gb(fit.needed),
-                "yes" if fit.fits else "no",
-                "downloaded" if fit.downloaded else "",
-                f"recommended: {self.command}" if fit.preset == self.recommended else "",
-            ]
-            for fit in self.fits
-        ]
-        yield from _aligned([["preset", "memory", "fits", "", ""], *rows])
+        rows = [["preset", "memory", "fits", "", ""]]
+        for fit in self.fits:
+            fetched = "downloaded" if fit.downloaded else ""
+            recommended = f"recommended: {self.command}" if fit.preset == self.recommended else ""
+            rows.append([fit.preset, _gb(fit.needed), "yes" if fit.fits else "no", fetched, recommended])
+        yield from _aligned(rows)
         if self.unknown:
             yield f"size not known: {', '.join(self.unknown)}"
         yield ""
@@ -121,25 +104,18 @@ def examine() -> Examination:
     device, hub = pick_device("auto"), hub_state()
     memory = memory_for_models(device)
     shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
-    shipped = [preset for preset in shipped if preset.model != presets.BUNDLED]
+    sizes = {preset.name: (preset, needed(preset)) for preset in shipped if preset.model != presets.BUNDLED}
     fits = [
-        PresetFit(preset.name, size, size <= memory.usable, _is_downloaded(preset))
-        for preset in shipped
-        if (size := needed(preset)) is not None
+        PresetFit(name, size, size <= memory.usable, _is_downloaded(preset))
+        for name, (preset, size) in sizes.items()
+        if size is not None
     ]
     recommended = recommend(fits, hub)
     named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
     tested = selfcheck.is_tested(transformers.__version__)
+    versions = platform.python_version(), torch.__version__, transformers.__version__
     return Examination(
-        machine=Machine(
-            system=platform.platform(),
-            python=platform.python_version(),
-            torch=torch.__version__,
-            transformers=transformers.__version__,
-            device=device,
-            chip=device_name(torch.device(device)),
-            memory=memory,
-        ),
+        machine=Machine(platform.platform(), *versions, device, device_name(torch.device(device)), memory),
         exact=f"{'tested' if tested else f'not tested (tested: {selfcheck.TESTED})'}; "
         f"self-check: {selfcheck.failure() or 'exact'}",
         vllm=vllm_state(),
@@ -147,7 +123,7 @@ def examine() -> Examination:
         pictures={kind: ending in endings() for kind, ending in KINDS.items()},
         hub=hub,
         fits=tuple(sorted(fits, key=lambda fit: (fit.needed, fit.preset))),
-        unknown=tuple(preset.name for preset in shipped if needed(preset) is None),
+        unknown=tuple(name for name, (_, size) in sizes.items() if size is None),
         recommended=recommended,
         command="sira demo" if recommended is None else f"sira caption photo.jpg{named}",
     )
@@ -170,10 +146,7 @@ def vllm_state() -> str:
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the extras by name, each with its packages that are missing; empty if `sira` is not an installed package.
-
-    `dev` is left out.
-    """
+    """Return the extras but `dev`, each with its missing packages; none if `sira` is not an installed package."""
     try:
         stated = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -181,11 +154,11 @@ def extras() -> dict[str, list[str]]:
     names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     missing: dict[str, list[str]] = {name: [] for name in sorted(names) if name != "dev"}
     for requirement in map(Requirement, stated):
-        for name, packages in missing.items():
-            if requirement.marker is not None and requirement.marker.evaluate({"extra": name}):
-                version = _version(requirement.name)
-                if version is None or not requirement.specifier.contains(version, prereleases=True):
-                    packages.append(str(requirement).partition(";")[0].strip())
+        version, marker = _version(requirement.name), requirement.marker
+        if marker is not None and not (version and requirement.specifier.contains(version, prereleases=True)):
+            for name in missing:
+                if marker.evaluate({"extra": name}):
+                    missing[name].append(str(requirement).partition(";")[0].strip())
     return missing
 
 

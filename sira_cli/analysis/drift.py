@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
-from sira_cli.analysis.perturb import Perturbations, blur, shuffle_patches
-from sira_cli.analysis.plots import STYLES, new_figure
+from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
@@ -49,13 +49,33 @@ ROWS = 16  # in the table; more layers share rows
 
 
 @dataclass(frozen=True)
-class LastRow:
-    """The model's values at the last prompt position: float32, on the CPU.
+class Perturbations:
+    """Strengths of picture perturbations. The paper names both ways, but no strengths."""
 
-    Attributes:
-        hidden: `[L, d]`, h^1..h^L, the outputs of the decoder layers (before the final norm).
-        logits: `[V]`.
-    """
+    blur: float = 0.05  # share of the shorter side
+    patches: int = 8  # along each side
+    seed: int = 0
+
+
+def blur(image: Image.Image, share: float) -> Image.Image:
+    """Blur with a Gaussian whose standard deviation is `share` of the shorter side (Pillow's approximation)."""
+    return image.filter(ImageFilter.GaussianBlur(share * min(image.size)))
+
+
+def shuffle_patches(image: Image.Image, patches: int, seed: int) -> Image.Image:
+    """Put the patches of a grid in random order."""
+    pixels = np.array(image)  # [H, W, 3]
+    height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # pixels of a patch
+    grid = pixels[: patches * height, : patches * width]  # shares memory with the result
+    cut = grid.reshape(patches, height, patches, width, 3).swapaxes(1, 2)  # [P, P, h, w, 3]
+    order = np.random.default_rng(seed).permutation(patches**2)
+    shuffled = cut.reshape(patches**2, height, width, 3)[order]  # [P P, h, w, 3]
+    grid[:] = shuffled.reshape(patches, patches, height, width, 3).swapaxes(1, 2).reshape(grid.shape)
+    return Image.fromarray(pixels)
+
+
+class LastRow(NamedTuple):
+    """The last prompt position, float32 on the CPU: `[L, d]` outputs of the decoder layers, h^1..h^L, `[V]` logits."""
 
     hidden: Tensor
     logits: Tensor
@@ -63,12 +83,7 @@ class LastRow:
 
 @dataclass(frozen=True)
 class Divergence:
-    """One reference against the full stream, for one picture and prompt.
-
-    Attributes:
-        drift: `[L]`, 1 - cosine similarity after each decoder layer, 0 to 2.
-        kl: KL(full || reference) of the next token, in nats.
-    """
+    """One reference against the full stream, for one picture: `[L]` drift, 0 to 2, and the next token's KL."""
 
     drift: tuple[float, ...]
     kl: float
@@ -78,26 +93,19 @@ class Divergence:
 def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -> tuple[LastRow, LastRow]:
     """Return the last row of the full and of the CF stream, from one prefill of one prompt."""
     q = inputs["input_ids"].shape[1]
-    full: list[Tensor] = []
-    cf: list[Tensor] = []
+    rows: list[Tensor] = []
+    steps: list[Step] = []
 
     def keep(layer: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
         # Layers 0..b-1 give [1, q, d], so that both are the same row; the late ones [1, q + T, d] (see fork.py).
-        full.append(hidden[0, q - 1].float().cpu())
-        cf.append(hidden[0, -1].float().cpu())
+        rows.append(hidden[0, [q - 1, -1]].float().cpu())  # [2, d]
 
-    steps: list[Step] = []
-    handles: list[torch.utils.hooks.RemovableHandle] = []
-    with attach(model, config, on_step=steps.append):
-        try:
-            for layer in find_backbone(model).decoder_layers:
-                handles.append(layer.register_forward_hook(keep))
-            model(**inputs, use_cache=False)
-        finally:
-            for handle in handles:
-                handle.remove()
-    (step,) = steps
-    return LastRow(torch.stack(full), step.full[0].cpu()), LastRow(torch.stack(cf), step.cf[0].cpu())
+    with attach(model, config, on_step=steps.append), ExitStack() as hooks:
+        for layer in find_backbone(model).decoder_layers:
+            hooks.callback(layer.register_forward_hook(keep).remove)
+        model(**inputs, use_cache=False)
+    (step,), (full, cf) = steps, torch.stack(rows, dim=1)  # [2, L, d]
+    return LastRow(full, step.full[0].cpu()), LastRow(cf, step.cf[0].cpu())
 
 
 def diverge(full: LastRow, reference: LastRow) -> Divergence:
@@ -108,10 +116,9 @@ def diverge(full: LastRow, reference: LastRow) -> Divergence:
 
 
 def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
-    """Return 1 - cosine similarity of rows, `[L, d]`, `[L, d]` -> `[L]`, in float32.
+    """Return 1 - cosine similarity of rows, `[L, d]`, `[L, d]` -> `[L]`, as half the squared distance at length 1.
 
-    It is computed as half the squared distance of the rows at length 1. That is the same number, exactly 0 for equal
-    rows, never negative, and small angles lose no digits.
+    That is the same number, exactly 0 for equal rows, never negative, and small angles lose no digits.
     """
     apart = F.normalize(full.float(), dim=-1) - F.normalize(reference.float(), dim=-1)  # [L, d]
     return apart.square().sum(dim=-1) / 2
@@ -124,11 +131,9 @@ def measure_drift(
     require(lvlm.decoder, Ability.TRACES, "drift")
     lvlm.check_prompt(prompt)
     how = how or Perturbations()
-    (width, height), cells = image.size, how.patches
-    if min(width, height) < cells:
-        raise PictureSettingsError(
-            f"{width} x {height} pixels cannot be cut into {cells} x {cells} patches: ask for fewer"
-        )
+    if min(image.size) < how.patches:
+        size, cells = "{} x {}".format(*image.size), how.patches
+        raise PictureSettingsError(f"{size} pixels cannot be cut into {cells} x {cells} patches: ask for fewer")
     shown = (image, blur(image, how.blur), shuffle_patches(image, how.patches, how.seed))
     inputs = (lvlm.to_device(lvlm.prepare([each], [prompt])) for each in shown)
     (full, cf), (blurred, _), (shuffled, _) = (last_rows(lvlm.model, each, lvlm.sira) for each in inputs)
@@ -138,11 +143,8 @@ def measure_drift(
     return found
 
 
-@dataclass(frozen=True)
 class DriftTask(Task[dict[str, Divergence]]):
     """The divergences of each picture, one picture at a time."""
-
-    how: Perturbations
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Any]], images: Sequence[Any]) -> Any:
         """Return the pictures' samples."""
@@ -151,16 +153,16 @@ class DriftTask(Task[dict[str, Divergence]]):
     def answers(self, lvlm: LoadedModel, batch: Batch[Any], on_text: Any = None) -> list[dict[str, Divergence]]:
         """Return the divergences of each picture."""
         pairs = zip(batch.inputs, batch.items, strict=True)
-        return [measure_drift(lvlm, image, item.prompt, self.how) for image, item in pairs]
+        return [measure_drift(lvlm, image, item.prompt) for image, item in pairs]
 
 
 def measure_pictures(
-    lvlm: Lvlm, pictures: Sequence[Picture], prompt: str, units: Units[dict[str, Divergence]], how: Perturbations
+    lvlm: Lvlm, pictures: Sequence[Picture], prompt: str, units: Units[dict[str, Divergence]]
 ) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
     """Measure every picture, and yield events."""
     yield StageStarted("pictures", len(pictures))
     items = (Item[dict[str, Divergence]](picture, picture.name_in(None), prompt) for picture in pictures)
-    yield from run_missing(lvlm, DriftTask(how), items, units, batch_size=1)
+    yield from run_missing(lvlm, DriftTask(), items, units, batch_size=1)
 
 
 @dataclass(frozen=True)
@@ -183,19 +185,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Profile:
-    """One reference, over pictures.
+    """One reference, over pictures (Figures 4a to 4c)."""
 
-    Attributes:
-        drift: `[L]`, after each decoder layer (Figure 4a).
-        early: mean drift of h^1..h^b, which the two streams of SIRA share (Figure 4c).
-        late: mean drift of h^(b+1)..h^L (Figure 4c).
-        kl: of the next token, in nats (Figure 4b).
-    """
-
-    drift: tuple[Estimate, ...]
-    early: Estimate
-    late: Estimate
-    kl: Estimate
+    drift: tuple[Estimate, ...]  # `[L]`, after each decoder layer (4a)
+    early: Estimate  # mean drift of h^1..h^b, which the two streams of SIRA share (4c)
+    late: Estimate  # and of h^(b+1)..h^L
+    kl: Estimate  # of the next token, in nats (4b)
 
     @classmethod
     def of(cls, pictures: Sequence[Divergence], boundary: int) -> Profile:
@@ -210,50 +205,34 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class FailedFile:
-    """A picture that could not be measured, and why."""
-
-    file_name: str
-    error: str
-
-
-@dataclass(frozen=True)
 class DriftReport(ModelReport):
-    """The measurements, and the settings that decided them.
-
-    Attributes:
-        prompt: the prompt about every picture.
-        k, layers, boundary: K, L and b = L - K.
-        pictures: number of measured ones, without failures.
-        references: a profile for each of `REFERENCES`.
-    """
+    """The measurements, and the settings that decided them."""
 
     schema = "sira.drift/1"
 
     prompt: str
     k: int
     layers: int
-    boundary: int
+    boundary: int  # b = L - K
     perturbations: Perturbations
-    pictures: int
-    failures: tuple[FailedFile, ...]
+    pictures: int  # measured ones
+    failures: tuple[dict[str, str], ...]
     references: dict[str, Profile]
 
     @classmethod
-    def of(cls, lvlm: Lvlm, prompt: str, how: Perturbations, units: Units[dict[str, Divergence]]) -> DriftReport:
+    def of(cls, lvlm: Lvlm, prompt: str, units: Units[dict[str, Divergence]]) -> DriftReport:
         """Make the report on the results of `measure_drift` for at least one picture."""
         boundary = lvlm.layers - lvlm.k
-        measured = [units[name] for name in units]
         return cls(
             **cls.fields_of(lvlm),
             prompt=prompt,
             k=lvlm.k,
             layers=lvlm.layers,
             boundary=boundary,
-            perturbations=how,
-            pictures=len(measured),
-            failures=tuple(FailedFile(each.picture, each.error) for each in units.failures.values()),
-            references={name: Profile.of([picture[name] for picture in measured], boundary) for name in REFERENCES},
+            perturbations=Perturbations(),
+            pictures=len(units),
+            failures=tuple({"file_name": each.picture, "error": each.error} for each in units.failures.values()),
+            references={name: Profile.of([each[name] for each in units.values()], boundary) for name in REFERENCES},
         )
 
     @property
@@ -263,7 +242,7 @@ class DriftReport(ModelReport):
 
     def table(self) -> Iterator[Table | str]:
         """Yield the table: layers (no row spans the boundary), stages, KL; then the settings."""
-        profiles, b = self.references.values(), self.boundary
+        profiles, b, how = self.references.values(), self.boundary, self.perturbations
         size, sections = -(-self.layers // ROWS), []
         for start, end in ((0, b), (b, self.layers)):
             rows = []
@@ -277,7 +256,6 @@ class DriftReport(ModelReport):
         late = [f"late, {b + 1}-{self.layers}", *(f"{profile.late:.4f}" for profile in profiles)]
         sections += [[early, late], [["next-token KL, nats", *(f"{profile.kl:.2g}" for profile in profiles)]]]
         yield Table(("drift after layer",), [REFERENCES[name] for name in self.references], sections)
-        how = self.perturbations
         yield (
             f"{self.counted}; K = {self.k} of L = {self.layers}, fork at b = {b}; "
             f"blur {how.blur:g} of the shorter side, {how.patches} x {how.patches} patches"
@@ -289,29 +267,26 @@ class DriftReport(ModelReport):
         """Draw Figure 4: (a) drift after every layer, (b) next-token KL, both with one standard error."""
         from matplotlib.ticker import MaxNLocator
 
-        figure, numbers = new_figure(4), range(1, self.layers + 1)
+        figure = new_figure(4)
         over_layers, bars = figure.subplots(1, 2, width_ratios=(2, 1))
-        for (colour, marker), hatch, (name, profile) in zip(STYLES, HATCHES, self.references.items(), strict=False):
-            label, mean = REFERENCES[name], np.array([layer.mean for layer in profile.drift])
-            over_layers.plot(numbers, mean, color=colour, marker=marker, markersize=4, label=label)
-            error = np.array([layer.stderr or 0.0 for layer in profile.drift])
-            over_layers.fill_between(numbers, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
-            look = {"color": colour, "hatch": hatch, "edgecolor": "white", "ecolor": "0.2", "capsize": 3}
+        for number, (name, profile) in enumerate(self.references.items()):
+            label, layers = REFERENCES[name], [(each.mean, each.stderr or 0.0) for each in profile.drift]
+            drift = [(mean, mean - error, mean + error) for mean, error in layers]
+            colour = draw_line(over_layers, range(1, self.layers + 1), drift, label, number)
+            look = {"color": colour, "hatch": HATCHES[number], "edgecolor": "white", "ecolor": "0.2", "capsize": 3}
             two_lines = [label.replace(" ", "\n", 1)]
             bar = bars.bar(two_lines, [profile.kl.mean], yerr=[profile.kl.stderr or 0.0], **look)
             bars.bar_label(bar, fmt="%.3g", padding=3)
         fork = f"fork after b = {self.boundary}"
         over_layers.axvline(self.boundary, color="0.3", linestyle="--", linewidth=1, label=fork)
-        over_layers.set(
-            title="(a) layer-wise drift", xlabel="decoder layer", ylabel="1 - cosine similarity to the full stream"
-        )
+        y = "1 - cosine similarity to the full stream"
+        over_layers.set(title="(a) layer-wise drift", xlabel="decoder layer", ylabel=y)
         over_layers.set_xlim(0.5, self.layers + 0.5)
         over_layers.set_ylim(bottom=0)
         over_layers.xaxis.set_major_locator(MaxNLocator(integer=True))
         over_layers.legend()
         bars.margins(y=0.15)
         bars.set(title="(b) next-token KL", ylabel="KL(full || reference), nats")
-        error_note = ", ± standard error" * (self.pictures > 1)
-        model = self.preset or self.model
-        figure.suptitle(f"{model}: K = {self.k} of {self.layers} layers, {self.counted}{error_note}")
+        measured = f"{self.counted}{', ± standard error' * (self.pictures > 1)}"
+        figure.suptitle(f"{self.preset or self.model}: K = {self.k} of {self.layers} layers, {measured}")
         return figure

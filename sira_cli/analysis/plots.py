@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError, install
 
@@ -32,3 +33,12 @@ def new_figure(height: float) -> Figure:
     figure = Figure(figsize=(10, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def draw_line(axes: Any, x: Sequence[float], values: Sequence[tuple[float, float, float]], label: str, n: int) -> str:
+    """Draw values with a band from low to high around them in the n-th style, and return its colour."""
+    colour, marker = STYLES[n % len(STYLES)]
+    value, low, high = zip(*values, strict=True)
+    axes.plot(x, value, color=colour, marker=marker, markersize=4, label=label)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    return colour

@@ -18,6 +18,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -38,7 +39,7 @@ from sira_cli.core.streams import Step
 from sira_cli.errors import ImageTokenError, PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.attaching import obeyed
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Ability
 from sira_cli.models.processor import refusing
 from sira_cli.models.vocabulary import EndTokens
 from sira_cli.run.lvlm import Lvlm
@@ -48,31 +49,29 @@ TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts
 TOLERANCE = 1e-4  # of the largest logit, in float32
 ROUNDINGS = 4  # of it, in the precision of the weights
-NOT_DECODING = (  # endings of names in generation_config.json
-    *("_token_id", "transformers_version", "_from_model_config", "use_cache", "_attentions", "_states", "return_dict"),
+# Endings of names in generation_config.json.
+NOT_DECODING = (
+    "_token_id",
+    "transformers_version",
+    "_from_model_config",
+    "use_cache",
+    "_attentions",
+    "_states",
+    "return_dict",
 )
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A model's inputs from a picture and a prompt, and the text settings in its files.
+    """A model's inputs from a picture and a prompt, and the text settings in its files."""
 
-    Attributes:
-        image_token: description of the image's token ids, or of the markers around them.
-        image_tokens: number of image tokens in the prompt; `prompt_tokens`: of all tokens.
-        prompt: text with special tokens; runs of one image token are shortened to a count.
-        end_tokens: tokens that end a text, by id.
-        generation: settings of generation_config.json besides token ids.
-        in_force: which of these settings `attach` with plain `generate` obeys; `sira` and `load` obey none.
-    """
-
-    image_token: str
-    image_tokens: int
-    prompt_tokens: int
-    prompt: str
+    image_token: str  # description of the image's token ids, or of the markers around them
+    image_tokens: int  # in the prompt
+    prompt_tokens: int  # all tokens of it
+    prompt: str  # with special tokens; runs of one image token are shortened to a count
     end_tokens: dict[int, str]
-    generation: dict[str, Any]
-    in_force: list[str]
+    generation: dict[str, Any]  # settings of generation_config.json besides token ids
+    in_force: list[str]  # those that `attach` with plain `generate` obeys; `sira` and `load` obey none
 
     @classmethod
     def of(cls, lvlm: Lvlm, inputs: Mapping[str, Any]) -> Seen:
@@ -102,22 +101,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of a comparison.
-
-    Attributes:
-        tokens: number of tokens compared, on SIRA's own text.
-        equal_tokens: whether the reference always picks the same token, or one whose logit is equal within the limit.
-        worst_full, worst_cf: largest difference of logits in the two streams.
-        limit: largest difference allowed, by the precision and the size of the logits.
-        gap: largest difference between the two streams.
-    """
+    """The result of a comparison on SIRA's own text."""
 
     tokens: int
-    equal_tokens: bool
-    worst_full: float
+    equal_tokens: bool  # the reference always picks the same token, or one whose logit is equal within the limit
+    worst_full: float  # largest difference of logits in each stream
     worst_cf: float
-    limit: float
-    gap: float
+    limit: float  # largest difference allowed, by the precision and the size of the logits
+    gap: float  # largest difference between the two streams
 
     @property
     def verdict(self) -> str:
@@ -132,12 +123,11 @@ class Compared:
         if not math.isfinite(self.worst_full + self.worst_cf):
             return "nothing was compared: some logits are no finite numbers (are the weights damaged?)"
         same = "the reference's" if self.equal_tokens else "NOT the reference's"
-        return (
+        line = (
             f"{self.tokens} tokens, {same}; logits differ by {self.worst_full:.1e} (full), {self.worst_cf:.1e} (CF), "
-            f"limit {self.limit:.1e}; the streams by {self.gap:.2g}"
-            + ": nothing was compared"
-            * (self.verdict == "not proven")
         )
+        line += f"limit {self.limit:.1e}; the streams by {self.gap:.2g}"
+        return line + ": nothing was compared" * (self.verdict == "not proven")
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class Proof(Report):
     def table(self) -> Iterator[str]:
         """Yield the lines of a block that can be pasted into a bug report."""
         seen, real = self.seen, self.real
-        generation = ", ".join(f"{name}={value!r}" for name, value in seen.generation.items())
+        share = real.seconds_sira / real.seconds_greedy
         rows = {
             "model": f"{self.model}, revision {self.revision}",
             "family": self.family,
@@ -190,13 +180,12 @@ class Proof(Report):
             "image tokens": f"{seen.image_tokens} of {seen.prompt_tokens} tokens ({seen.image_token})",
             "prompt": repr(seen.prompt),
             "end tokens": ", ".join(f"{token!r} ({number})" for number, token in seen.end_tokens.items()) or "none",
-            "its settings": generation or "none",
+            "its settings": ", ".join(f"{name}={value!r}" for name, value in seen.generation.items()) or "none",
             "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
             "abilities": ", ".join(self.abilities),
             "real weights": f"{real.compared}; {real.dtype} on {real.device}",
             "text": repr(real.text),
-            "time": f"{real.seconds_sira:.3g} s, {real.seconds_sira / real.seconds_greedy:.2f} of greedy's "
-            f"{real.seconds_greedy:.3g} s",
+            "time": f"{real.seconds_sira:.3g} s, {share:.2f} of greedy's {real.seconds_greedy:.3g} s",
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
             "verdict": self.verdict,
         }
@@ -228,19 +217,26 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
     compared = compare(_prompt(lvlm, inputs), config, tokens, steps, precision)
     text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
-    times = [_seconds(each, inputs) for each in (lvlm, greedy)]
+    kind = lvlm.model.config.model_type
+    names = [family.name for family in FAMILIES if family.model_type == kind]
+    tested = f"{kind} ({' or '.join(names)})" if names else kind
+    abilities = [str(ability) for ability in Ability if ability in find("sira").abilities]
+    for name, method in METHODS.items():
+        if name != "sira":
+            with suppress(UnsupportedModelError, SettingsError):
+                method.check_model(lvlm.model, preset.sira_config)
+                abilities.append(f"method {name}")
     return Proof(
         preset.model,
         preset.revision,
-        _family(lvlm.model),
+        tested if find_backbone(lvlm.model).tested else f"{kind}: {untested(lvlm.model)}",
         lvlm.layers,
         lvlm.layers - lvlm.k,
         lvlm.k,
         preset.sira.alpha,
         seen,
-        [str(ability) for ability in Ability if ability in find("sira").abilities]
-        + [f"method {name}" for name, method in METHODS.items() if name != "sira" and _runs(method, lvlm)],
-        Exact(compared, text, lvlm.device, lvlm.dtype, *times),
+        abilities,
+        Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs)),
         {
             "sira": __version__,
             "torch": torch.__version__,
@@ -264,11 +260,7 @@ def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> reference.Prompt:
 
 
 def compare(
-    prompt: reference.Prompt,
-    config: SiraConfig,
-    tokens: Sequence[int],
-    steps: Sequence[Step],
-    dtype: torch.dtype,
+    prompt: reference.Prompt, config: SiraConfig, tokens: Sequence[int], steps: Sequence[Step], dtype: torch.dtype
 ) -> Compared:
     """Compare SIRA's decoding with the reference on the same text."""
     assert config.k is not None
@@ -282,10 +274,9 @@ def compare(
         token == picked or _tied(one, other, token, picked, config, limit)
         for token, picked, one, other in zip(tokens, slow.tokens, slow.full, slow.cf, strict=False)
     )
-    apart_full, apart_cf, gap = (
-        float((one - other).abs().max()) for one, other in ((full, slow.full), (cf, slow.cf), (slow.full, slow.cf))
-    )
-    return Compared(len(steps), same, apart_full, apart_cf, limit, gap)
+    apart = full - slow.full, cf - slow.cf
+    worst_full, worst_cf, gap = (float(each.abs().max()) for each in (*apart, slow.full - slow.cf))
+    return Compared(len(steps), same, worst_full, worst_cf, limit, gap)
 
 
 def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:
@@ -310,20 +301,3 @@ def _seconds(lvlm: Lvlm, inputs: Any) -> float:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
     return min(times)
-
-
-def _family(model: Any) -> str:
-    """Return the name of a model's family, or what is known about its type."""
-    kind = model.config.model_type
-    if not find_backbone(model).tested:
-        return f"{kind}: {untested(model)}"
-    names = [family.name for family in FAMILIES if family.model_type == kind]
-    return f"{kind} ({' or '.join(names)})" if names else kind
-
-
-def _runs(method: Method, lvlm: Lvlm) -> bool:
-    try:
-        method.check_model(lvlm.model, lvlm.preset.sira_config)
-    except (UnsupportedModelError, SettingsError):
-        return False
-    return True

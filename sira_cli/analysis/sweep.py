@@ -23,7 +23,7 @@ import torch
 
 from sira_cli import methods
 from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
-from sira_cli.analysis.plots import STYLES, new_figure
+from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.core.config import check_range
 from sira_cli.core.families import find_backbone
@@ -438,13 +438,9 @@ class SweepReport(ModelReport):
 
         def panel(axes: Any, lines: Mapping[str, str], values: Sequence[float], cells: Sequence[Cell]) -> None:
             """Draw a line per figure over cells, with its interval as a band, and greedy's value."""
-            for (label, name), (colour, marker) in zip(lines.items(), itertools.cycle(STYLES), strict=False):
+            for n, (label, name) in enumerate(lines.items()):
                 drawn = [figures[cell][name] for cell in cells]
-                axes.plot(
-                    values, [each.value for each in drawn], color=colour, marker=marker, markersize=4, label=label
-                )
-                band = [each.low for each in drawn], [each.high for each in drawn]
-                axes.fill_between(values, *band, color=colour, alpha=0.15, linewidth=0)
+                colour = draw_line(axes, values, [(each.value, each.low, each.high) for each in drawn], label, n)
                 axes.axhline(figures[GREEDY][name].value, color=colour, linestyle="--", linewidth=1)
             axes.grid(alpha=0.3)
 

@@ -20,15 +20,16 @@ from sira_cli.analysis.drift import (
     Divergence,
     DriftReport,
     Estimate,
-    FailedFile,
     LastRow,
+    Perturbations,
     Profile,
+    blur,
     cosine_distance,
     diverge,
     last_rows,
     measure_drift,
+    shuffle_patches,
 )
-from sira_cli.analysis.perturb import Perturbations, blur, shuffle_patches
 from sira_cli.cli.terminal.output import save_plot
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
@@ -55,13 +56,16 @@ def states(model: Any, run: Any) -> Tensor:
     return torch.stack(rows)
 
 
-def naive_drift(full: Tensor, other: Tensor) -> Tensor:
-    return 1 - (full * other).sum(-1) / (full.norm(dim=-1) * other.norm(dim=-1))
-
-
 def naive_kl(full: Tensor, other: Tensor) -> float:
     p, q = full.double().softmax(-1), other.double().softmax(-1)
     return float((p * (p / q).log()).sum())
+
+
+def agree(measured: Divergence, full: LastRow, other: LastRow) -> None:
+    one, two = full.hidden.double(), other.hidden.double()
+    expected = 1 - (one * two).sum(-1) / (one.norm(dim=-1) * two.norm(dim=-1))
+    torch.testing.assert_close(torch.tensor(measured.drift).double(), expected, atol=2e-6, rtol=1e-3)
+    assert measured.kl == pytest.approx(naive_kl(full.logits, other.logits), rel=1e-3, abs=1e-6)
 
 
 # --- against Algorithm 1 by the letter
@@ -74,30 +78,23 @@ def test_the_cf_stream_drifts_as_the_reference_says(family: tiny.Tiny, k: int):
     logits: list[Tensor] = []
     full = states(model, lambda: logits.append(model(**inputs, use_cache=False).logits[0, -1]))
     cf = states(model, lambda: logits.append(reference.counterfactual(model, inputs, family.image, k)))
-    expected = naive_drift(full, cf)
-
-    measured = diverge(*last_rows(model, inputs, SiraConfig(k=k)))
-    boundary = tiny.LAYERS - k
+    rows = last_rows(model, inputs, SiraConfig(k=k))
+    measured, boundary = diverge(*rows), tiny.LAYERS - k
     assert measured.drift[:boundary] == (0.0,) * boundary
-    torch.testing.assert_close(torch.tensor(measured.drift).double(), expected, atol=2e-6, rtol=1e-3)
-    assert measured.kl == pytest.approx(naive_kl(*logits), rel=1e-3, abs=1e-6)
+    agree(measured, LastRow(full, logits[0]), LastRow(cf, logits[1]))
     # Else the agreement would prove little. A short convolution may see text alone, in both streams.
     mixers = find_backbone(model).mixers
     assert min(measured.drift[layer] for layer in range(boundary, tiny.LAYERS) if not mixers[layer].recurrent) > 1e-3
-
-
-def test_it_is_the_position_from_which_generate_goes_on(family: tiny.Tiny):
-    full, cf = last_rows(family.model, family.inputs, SiraConfig(k=3))
-    _, steps = generate_sira(family.model, family.inputs, SiraConfig(k=3))
-    torch.testing.assert_close(full.logits, steps[0].full[0], atol=1e-4, rtol=0)
-    torch.testing.assert_close(cf.logits, steps[0].cf[0], atol=1e-4, rtol=0)
+    # It is the position from which `generate` goes on.
+    _, steps = generate_sira(model, inputs, SiraConfig(k=k))
+    for row, stream in zip(rows, (steps[0].full, steps[0].cf), strict=True):
+        torch.testing.assert_close(row.logits, stream[0], atol=1e-4, rtol=0)
 
 
 def test_no_hook_stays(llava: tiny.Tiny):
     llava.model(**llava.inputs)  # transformers installs hooks of its own at the first forward
     before = hooks(llava.model)
     last_rows(llava.model, llava.inputs, SiraConfig(k=3))
-    assert hooks(llava.model) == before
     text = {name: llava.inputs[name][:, -5:] for name in ("input_ids", "attention_mask")}
     with pytest.raises(ImageTokenError):
         last_rows(llava.model, text, SiraConfig(k=3))
@@ -115,27 +112,25 @@ def test_cosine_distance():
     torch.testing.assert_close(cosine_distance(*rows), 1 - F.cosine_similarity(*rows))
     assert torch.equal(cosine_distance(rows[0], rows[0]), torch.zeros(50))
     angle = 1e-5  # 1 - cos = 5e-11, far below float32's resolution at 1
-    a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, angle]])
-    assert cosine_distance(a, b).item() == pytest.approx(angle**2 / 2, rel=1e-4)
-
-
-def kl(full: Tensor, other: Tensor) -> float:
-    return float(kl_divergence(full.log_softmax(-1), other.log_softmax(-1)))
+    small = cosine_distance(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, angle]]))
+    assert small.item() == pytest.approx(angle**2 / 2, rel=1e-4)
 
 
 def test_kl_divergence():
+    def kl(full: Tensor, other: Tensor) -> float:
+        return float(kl_divergence(full.log_softmax(-1), other.log_softmax(-1)))
+
     for full, other in zip(*5 * torch.randn(2, 9, 300, generator=torch.Generator().manual_seed(0)), strict=True):
         assert kl(full, other) == pytest.approx(naive_kl(full, other), rel=1e-4)
         assert kl(full, full) == 0
         assert 0 <= kl(full, full + 1) < 1e-6  # the same distribution
-    assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(
-        0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
-    )
-    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])  # what is impossible adds nothing
+    by_hand = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(by_hand)
+    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])  # an impossible token adds nothing
     assert float(kl_divergence(p.log(), q.log())) == pytest.approx(math.log(2), rel=0, abs=1e-7)
 
 
-# --- spoilt pictures
+# --- perturbed pictures
 
 
 def example(number: int) -> Image.Image:
@@ -152,29 +147,20 @@ def noise(width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize(("size", "patches"), [((50, 37), 4), ((9, 30), 5)])
 def test_the_shuffle_moves_whole_patches(size, patches):
-    image = noise(*size)
-    before, after = np.array(image), np.array(shuffle_patches(image, patches, seed=3))
-    assert after.shape == before.shape
+    before, after = np.array(noise(*size)), np.array(shuffle_patches(noise(*size), patches, seed=3))
     height, width = before.shape[0] // patches, before.shape[1] // patches
-
-    def cut(pixels: np.ndarray) -> list[bytes]:
-        return [
+    cut = [
+        [
             pixels[row : row + height, column : column + width].tobytes()
             for row in range(0, patches * height, height)
             for column in range(0, patches * width, width)
         ]
-
-    assert sorted(cut(after)) == sorted(cut(before))
-    assert cut(after) != cut(before)
+        for pixels in (before, after)
+    ]
+    assert after.shape == before.shape
+    assert (sorted(cut[0]) == sorted(cut[1]), cut[0] == cut[1]) == (True, False)
     assert np.array_equal(after[patches * height :], before[patches * height :])  # the rest at the bottom
     assert np.array_equal(after[:, patches * width :], before[:, patches * width :])  # and at the right
-
-
-def test_the_blur_follows_the_shorter_side():
-    image = noise(200, 100)
-    assert blur(image, 0).tobytes() == image.tobytes()
-    assert blur(image, 0.05).tobytes() == image.filter(ImageFilter.GaussianBlur(5)).tobytes()
-    assert blur(image, 0.05).size == image.size
 
 
 # --- one picture
@@ -186,28 +172,19 @@ def lvlm():
 
 
 @torch.no_grad()
-def plain(lvlm: Any, picture: Image.Image, prompt: str) -> LastRow:
-    """The model without SIRA."""
-    inputs = lvlm.prepare([picture], [prompt])
-    logits: list[Tensor] = []
-    hidden = states(lvlm.model, lambda: logits.append(lvlm.model(**inputs).logits[0, -1]))
-    return LastRow(hidden, logits[0])
-
-
-def agree(measured: Divergence, full: LastRow, other: LastRow) -> None:
-    expected = naive_drift(full.hidden.double(), other.hidden.double())
-    torch.testing.assert_close(torch.tensor(measured.drift).double(), expected, atol=2e-6, rtol=1e-3)
-    assert measured.kl == pytest.approx(naive_kl(full.logits, other.logits), rel=1e-3, abs=1e-6)
-
-
 def test_blur_and_shuffle_are_the_plain_model_on_other_pictures(lvlm):
-    how, prompt = Perturbations(blur=0.1, patches=4, seed=7), "Is there a tree in the image?"
-    picture = example(0)
+    how, prompt, picture = Perturbations(blur=0.1, patches=4, seed=7), "Is there a tree in the image?", example(0)
     measured = measure_drift(lvlm, picture, prompt, how)
+    assert blur(picture, 0).tobytes() == picture.tobytes()
+
+    def plain(shown: Image.Image) -> LastRow:
+        inputs, logits = lvlm.prepare([shown], [prompt]), list[Tensor]()
+        return LastRow(states(lvlm.model, lambda: logits.append(lvlm.model(**inputs).logits[0, -1])), *logits)
+
+    full = plain(picture)
+    agree(measured["blur"], full, plain(picture.filter(ImageFilter.GaussianBlur(38.4))))  # of the shorter side
+    agree(measured["shuffle"], full, plain(shuffle_patches(picture, 4, 7)))
     assert tuple(measured) == tuple(REFERENCES)
-    full = plain(lvlm, picture, prompt)
-    agree(measured["blur"], full, plain(lvlm, picture.filter(ImageFilter.GaussianBlur(38.4)), prompt))
-    agree(measured["shuffle"], full, plain(lvlm, shuffle_patches(picture, 4, 7), prompt))
     assert measured["blur"].drift[0] > 1e-4  # from the first layer on, unlike the CF stream
     assert measured["cf"].drift[:4] == (0.0,) * 4
     assert measured["cf"].drift[4] > 1e-4
@@ -220,9 +197,6 @@ def test_pictures_that_cannot_be_measured(lvlm):
     measure_drift(lvlm, small, "Why?", Perturbations(patches=7))
     with pytest.raises(SettingsError, match="placeholder"):
         measure_drift(lvlm, example(0), "<image>")
-
-
-def test_what_is_not_a_number_is_an_error():
     broken = load("demo")
     with torch.no_grad():
         broken.model.get_decoder().layers[2].input_layernorm.weight[0] = math.inf  # a matrix may be packed
@@ -245,19 +219,12 @@ def test_means_and_standard_errors():
     assert Profile.of([Divergence((0.0, 0.4), 2.0)], boundary=1).kl == Estimate(2.0, None)
 
 
-def made_up(layers: int, boundary: int, pictures: int = 2) -> DriftReport:
-    """A report whose drift after layer i is i / 100."""
-    stderr = 0.001 if pictures > 1 else None
-    one = Estimate(0.25, stderr)
-    profile = Profile(tuple(Estimate(layer / 100, stderr) for layer in range(1, layers + 1)), one, one, one)
-    references = dict.fromkeys(REFERENCES, profile)
-    settings = ("", "some/model", "main", None, "float32", "Why?", layers - boundary, layers, boundary)
-    return DriftReport(*settings, Perturbations(), pictures, (FailedFile("a.png", "is odd"),), references)
-
-
 def test_every_format_of_the_figure(tmp_path):
+    one = Estimate(0.25, 0.001)
+    profile = Profile(tuple(Estimate(layer / 100, 0.001) for layer in range(1, 41)), one, one, one)
+    settings = ("", "some/model", "main", None, "float32", "Why?", 20, 40, 20, Perturbations(), 2, ())
     for ending in (".png", ".PDF", ".svg"):
-        save_plot(made_up(40, 20), tmp_path / f"drift{ending}")
+        save_plot(DriftReport(*settings, dict.fromkeys(REFERENCES, profile)), tmp_path / f"drift{ending}")
     assert (tmp_path / "drift.PDF").read_bytes().startswith(b"%PDF-")
     assert b"<svg" in (tmp_path / "drift.svg").read_bytes()
     with Image.open(tmp_path / "drift.png") as picture:
@@ -270,31 +237,26 @@ def test_every_format_of_the_figure(tmp_path):
 # --- the command
 
 
-def test_json(sira, tmp_path):
+def test_json(sira, lvlm, tmp_path):
     file = tmp_path / "drift.json"
-    code, out, err = sira("drift", *EXAMPLES[:2], "-p", "demo", "--k", 3, "--question", "A dog?", "--json", "-o", file)
+    code, out, err = sira("drift", *EXAMPLES[:2], "-p", "demo", "--k", 4, "--question", "A dog?", "--json", "-o", file)
     assert (code, err) == (0, "")
     assert file.read_text(encoding="utf-8") == out
     record = json.loads(out)
     expected = {"schema": "sira.drift/1", "preset": "demo", "prompt": "A dog?", "dtype": "float32"}
-    expected |= {"quantization": None}
-    expected |= {"k": 3, "layers": 8, "boundary": 5, "pictures": 2, "failures": []}
+    expected |= {"quantization": None, "k": 4, "layers": 8, "boundary": 4, "pictures": 2, "failures": []}
+    expected |= {"perturbations": {"blur": 0.05, "patches": 8, "seed": 0}}
     assert {name: record[name] for name in expected} == expected
-    assert record["perturbations"] == {"blur": 0.05, "patches": 8, "seed": 0}
-    lvlm = load("demo", k=3)
     measured = [measure_drift(lvlm, example(number), "A dog?") for number in range(2)]
     assert list(record["references"]) == [*REFERENCES]
     for name, found in record["references"].items():
         one, two = (picture[name] for picture in measured)
-        assert [layer["mean"] for layer in found["drift"]] == pytest.approx(
-            [(a + b) / 2 for a, b in zip(one.drift, two.drift, strict=True)]
-        )
-        assert found["kl"] == {
-            "mean": pytest.approx((one.kl + two.kl) / 2),
-            "stderr": pytest.approx(abs(one.kl - two.kl) / 2),
-        }
-        assert found["early"]["mean"] == pytest.approx(sum(one.drift[:5] + two.drift[:5]) / 10)
-        assert found["late"]["mean"] == pytest.approx(sum(one.drift[5:] + two.drift[5:]) / 6)
+        means = [(a + b) / 2 for a, b in zip(one.drift, two.drift, strict=True)]
+        assert [layer["mean"] for layer in found["drift"]] == pytest.approx(means)
+        kl = {"mean": pytest.approx((one.kl + two.kl) / 2), "stderr": pytest.approx(abs(one.kl - two.kl) / 2)}
+        assert found["kl"] == kl
+        assert found["early"]["mean"] == pytest.approx(sum(means[:4]) / 4)
+        assert found["late"]["mean"] == pytest.approx(sum(means[4:]) / 4)
 
 
 def test_the_table_and_the_figure(sira, tmp_path):
@@ -324,7 +286,6 @@ def test_bad_pictures_do_not_end_the_run(sira, tmp_path):
     assert errors[1] == f"{small}: 20 x 7 pixels cannot be cut into 8 x 8 patches: ask for fewer"
     assert err.endswith(f"sira: {errors[0]}\nsira: {errors[1]}\nsira: 2 of 3 pictures failed\n")
     assert record["references"]["cf"]["kl"]["stderr"] is None
-
     code, out, err = sira("drift", bad, "-p", "demo", "--quiet", "-o", tmp_path / "none.json")
     assert (code, out, err) == (3, "", f"sira: {errors[0]}\n")
     assert not (tmp_path / "none.json").exists()

@@ -7,26 +7,17 @@ import typer
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.groups import (
-    AsJson,
     Depth,
     FewOptions,
     Images,
-    Overwrite,
     Plot,
     Question,
-    Quiet,
-    ReportFile,
+    ReportOptions,
     ResearchModelOptions,
-    Verbose,
     with_options,
 )
-from sira_cli.cli.terminal.console import set_verbosity, show_stages
-from sira_cli.cli.terminal.output import (
-    check_file,
-    check_plot,
-    save_plot,
-    show_report,
-)
+from sira_cli.cli.terminal.console import show_stages
+from sira_cli.cli.terminal.output import check_plot, save_plot, show_report
 
 EXAMPLES = """
 sira drift photo.jpg
@@ -40,14 +31,10 @@ def drift(
     paths: Images = None,
     question: Question = None,
     k: Depth = None,
+    plot: Plot = None,
     model: ResearchModelOptions,
     selection: FewOptions,
-    output: ReportFile = None,
-    plot: Plot = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    target: ReportOptions,
 ) -> None:
     """Measure how far SIRA's CF stream and blurred or shuffled pictures diverge from the original (Figure 4).
 
@@ -56,22 +43,20 @@ def drift(
     than a caption, whose first word may always be the same. The paper does not give the strength of its blur and
     shuffle: these are ours.
     """
-    set_verbosity(quiet, verbose)
-    check_file("--output", output, overwrite)
-    check_plot(plot, overwrite)
+    target.check()
+    check_plot(plot, target.overwrite)
     pictures = selection.selected(paths).pictures()
     preset = choose_preset(model, k=k)
     prompt = preset.prompts.caption if question is None else preset.prompts.asking(question)
     lvlm = load_model(preset, model, "sira", pictures=pictures)
     from sira_cli.analysis.drift import Divergence, DriftReport, measure_pictures
     from sira_cli.analysis.experiment import Units
-    from sira_cli.analysis.perturb import Perturbations
 
-    how, units = Perturbations(), Units[dict[str, Divergence]]()
-    show_stages(measure_pictures(lvlm, pictures, prompt, units, how), len(pictures))
-    if len(units):
-        report = DriftReport.of(lvlm, prompt, how, units)
-        show_report(report, as_json, output)
+    units = Units[dict[str, Divergence]]()
+    show_stages(measure_pictures(lvlm, pictures, prompt, units), len(pictures))
+    if units:
+        report = DriftReport.of(lvlm, prompt, units)
+        show_report(report, target.as_json, target.output)
         if plot is not None:
             save_plot(report, plot)
     if units.failures:
