@@ -35,10 +35,9 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.task import Task
+from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,10 +24,9 @@ from sira_cli.run.report import Report
 
 if TYPE_CHECKING:
     from sira_cli.models.model import LoadedModel
-    from sira_cli.run.batch import BatchSize, Item
     from sira_cli.run.events import Advanced, FailedPicture, Halved
     from sira_cli.run.lvlm import Lvlm
-    from sira_cli.run.task import Task
+    from sira_cli.run.runner import BatchSize, Item, Task
 
 SCHEMA = "sira.sweep.units/1"
 

@@ -44,11 +44,10 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
 from sira_cli.pictures.cache import Cache
-from sira_cli.run.batch import Batch, BatchSize, Item, check_batch_size, most_that_fit
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
-from sira_cli.run.task import Task
+from sira_cli.run.runner import Batch, BatchSize, Item, Task, check_batch_size, most_that_fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot

@@ -148,7 +148,6 @@ def check(
     from sira_cli.look.verify import Verify
     from sira_cli.pictures.find import Pictures, left_out_message
     from sira_cli.run.check import Check
-    from sira_cli.run.endpoint import RemoteCheck
     from sira_cli.run.output import Files, Output
     from sira_cli.run.run import run
 
@@ -164,7 +163,7 @@ def check(
             note(f"left out: {_number(found.without, 'picture')} without a caption")
         if found.failed:
             note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
-        answering = engine_of(model, engine, pictures) if server is None else RemoteCheck(server)
+        answering = server or engine_of(model, engine, pictures)
         summary = Summary()
         with closing(run(task, pictures, answering, kept, fail_fast=output.fail_fast)) as events:
             next(events)  # the model is ready

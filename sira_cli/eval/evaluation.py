@@ -31,12 +31,12 @@ from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import KEPT
 from sira_cli.pictures.sources import located
-from sira_cli.run.batch import BatchSize
 from sira_cli.run.events import Halved, PictureEvent, Started
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import hash_of
 from sira_cli.run.run import Local, all_named, nothing_left, run
+from sira_cli.run.runner import BatchSize
 from sira_cli.run.task import TASKS, PictureTask
 
 if TYPE_CHECKING:

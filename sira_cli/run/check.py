@@ -21,11 +21,11 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.captions import Captions
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import Batch, BatchSize, Item, message
 from sira_cli.run.events import Event
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
 from sira_cli.run.run import Local, run
+from sira_cli.run.runner import Batch, BatchSize, Item, message
 from sira_cli.run.task import PictureTask
 
 if TYPE_CHECKING:

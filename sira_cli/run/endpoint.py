@@ -10,11 +10,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from PIL import Image
@@ -27,22 +27,19 @@ from sira_cli.models.texts import Answer
 from sira_cli.pictures.opening import MEMORY, data_url, encoded
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.web import in_time
-from sira_cli.run.batch import Item, ahead, is_final
 from sira_cli.run.check import Check
 from sira_cli.run.events import PictureEvent
 from sira_cli.run.records import Result
-from sira_cli.run.run import Engine, event_of
+from sira_cli.run.run import Engine, event_of, item_of
+from sira_cli.run.runner import Item, ahead, is_final
 from sira_cli.run.task import PictureTask
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 T = TypeVar("T")
 
-REVISION = "endpoint"  # in records: the files of the model are not known here
 CONCURRENCY = 4  # questions at once, each about another picture
 _SHORT = 200  # characters of a server's message
-_TOPS = (20, 5, 0)  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
+_TOPS = [20, 5, 0]  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
+_COMPLETION = "max_completion_tokens"  # the name that some servers have for `max_tokens`
 _SPACES = " \u2581\u0120"  # the space itself, and its marks in vocabularies
 # Asks for an answer without contrast and reasoning, in the words of a kind of server (`owned_by` of its models). Others
 # do not get it: OpenAI's refuses requests with unknown keys.
@@ -60,108 +57,170 @@ class Reply(NamedTuple):
     """An answer of a server: its text, and the likeliest first tokens with their log-probabilities; none, if untold."""
 
     text: str
-    top: tuple[tuple[str, float], ...]
+    top: list[tuple[str, float]]
 
 
-class Endpoint:
-    """A model on a server. Safe in threads, until `end`.
+class Endpoint(Engine):
+    """A model on a server, asked about the objects that captions name: no model is loaded here.
 
     Attributes:
-        shown: the address without password.
+        server: the address without password.
         model: its name there.
         system: system message; empty: none.
     """
+
+    revision = "endpoint"  # in records: the files of the model are not known here
 
     def __init__(self, address: str, model: str | None = None) -> None:
         """Prepare to ask."""
         place = urlsplit(address)
         if place.scheme not in ("http", "https") or not place.hostname or place.query:
             raise SettingsError("`endpoint=` is not an address: expected one such as http://localhost:11434/v1")
-        self.shown = place._replace(netloc=place.netloc.rpartition("@")[2], fragment="").geturl()
-        self._openai, self._ended = _package(), threading.Event()
+        self.server = place._replace(netloc=place.netloc.rpartition("@")[2], fragment="").geturl()
+        try:
+            import openai
+        except ImportError:
+            raise SettingsError(
+                f"`endpoint=` needs the package openai, which is not installed: {install('serve')}"
+            ) from None
+        self._openai, self._ended = openai, threading.Event()
         self._key = os.environ.get("OPENAI_API_KEY", "")
-        self._client = self._openai.OpenAI(base_url=address, api_key=self._key or "none")
-        self.system, self._more, self._limit = "", dict[str, Any](), "max_tokens"
-        self._top, self._told = _TOPS[0], False  # the second: whether the server is known to tell them
+        self._client = openai.OpenAI(base_url=address, api_key=self._key or "none")
+        self.system, self._limit, self._top, self._scored = "", "max_tokens", _TOPS[0], False
+        self._more: dict[str, Any] = {}
         self.model = model or self._only_model()
 
-    def begin(self, question: str) -> str:
-        """Ask about an empty picture, to learn how the server answers."""
-        owners = dict(self._models())
-        self._more = _OWN_WORDS.get(owners.get(self.model, next(iter(owners.values()), "")), {})
-        picture = encoded(Image.new("RGB", (64, 64), "grey"))
-        for self._top in _TOPS:
-            try:
-                reply = self._first(picture, question)
-            except NoAnswerError as error:
-                if not self._top or "logprob" not in str(error):
-                    raise SiraError(str(error)) from None
-            else:
-                break
-        self._told = bool(reply.top)
-        self._top *= self._told
-        return "logprobs" if self._told else "answer"
-
-    def support(self, picture: str, question: str, answers: Sequence[Sequence[str]]) -> tuple[float, float]:
-        """Return the probability of yes against no, and that of any other answer."""
-        reply = self.reply(picture, question)
-        words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top]
-        found = read_answers(words or [(_first_word(reply.text), 0.0)], answers)
-        if found is None:
-            said = _line(reply.text or (reply.top[0][0] if reply.top else ""))
-            raise NoAnswerError(
-                f"{self.model} begins its answer to {question!r} with {said!r}, expected "
-                f"{' or '.join(some[0].lower() for some in answers)}: choose a model that does not reason first"
-            )
-        return found
-
-    def reply(self, picture: str, text: str, max_tokens: int = 1) -> Reply:
-        """Return the likeliest answer."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
-        scores = {"logprobs": True, "top_logprobs": self._top} if self._top else {}
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [*system, {"role": "user", "content": content}],
-            self._limit: max_tokens,
-            "temperature": 0,
-            **scores,
-        }
-        completion = self._sent(lambda: self._client.chat.completions.create(**body, extra_body=self._more))
+    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result:
+        """Ask the server a first question, to learn how it answers."""
+        assert isinstance(task, Check)
+        assert task.verify is not None
+        self._done, self._finder = done, ObjectFinder(task.verify, task.preset)
         try:
-            choice = completion.choices[0]
-            said, refusal = choice.message.content or "", getattr(choice.message, "refusal", None)
-            if refusal or choice.finish_reason == "content_filter":
-                raise NoAnswerError(
-                    f"{self.shown} refuses to answer {text!r}: {_line(refusal or 'its content filter')}"
-                )
-        except (AttributeError, IndexError, TypeError):
-            said = self._message(str(completion))
-            raise NoAnswerError(f"{self.shown} does not answer in OpenAI's chat protocol: {said!r}") from None
-        top: tuple[tuple[str, float], ...] = ()
-        with suppress(AttributeError, IndexError, TypeError):
-            first = choice.logprobs.content[0].top_logprobs
-            top = tuple((each.token, each.logprob) for each in first if math.isfinite(each.logprob))
-        if self._top and self._told and not top:
-            raise NoAnswerError(f"{self.shown} sent an answer without log-probabilities, unlike before")
-        if not said.strip() and not top:
-            raise NoAnswerError(f"{self.shown} sent an empty answer to {text!r}")
-        return Reply(said, top)
+            source = self.learn(self._finder.question(Thing("dog", (), "dog")))
+        except BaseException:
+            self.end()
+            raise
+        self._task = replace(task, source=source).at(self.revision, self.server)
+        return self._task.blank()
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the model runs, for the run's report."""
+        return {"model": {"revision": self.revision}, "device": self.server, "batch_size": CONCURRENCY}
 
     def end(self) -> None:
         """Abandon running requests, and close the connections."""
         self._ended.set()
         self._client.close()
 
-    def _first(self, picture: str, question: str) -> Reply:
-        """Ask for one token, by the name that the server has for the limit."""
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
+        """Yield the event of every picture, in order."""
+        pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
+        items = (item_of(self._task, *picture) for picture in pictures)
         try:
-            return self.reply(picture, question)
-        except NoAnswerError as error:
-            if self._limit != "max_tokens" or "max_completion_tokens" not in str(error):
+            yield from map(event_of, ahead(pool, self._work, items, 2 * CONCURRENCY))
+        finally:
+            self.end()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def learn(self, question: str) -> str:
+        """Ask about an empty picture, and return where the support of answers comes from: `logprobs` or `answer`."""
+        owners = dict(self._models())
+        self._more = _OWN_WORDS.get(owners.get(self.model, next(iter(owners.values()), "")), {})
+        picture, reply = encoded(Image.new("RGB", (64, 64), "grey")), None
+        while reply is None:
+            try:
+                reply = self.reply(picture, question)
+            except NoAnswerError as error:
+                if self._limit == "max_tokens" and _COMPLETION in str(error):
+                    self._limit = _COMPLETION
+                elif self._top and "logprob" in str(error):
+                    self._top = _TOPS[_TOPS.index(self._top) + 1]
+                else:
+                    raise SiraError(str(error)) from None
+        self._scored = bool(reply.top)
+        self._top *= self._scored
+        return "logprobs" if self._scored else "answer"
+
+    def reply(self, picture: str, text: str, max_tokens: int = 1) -> Reply:
+        """Return the likeliest answer."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [*system, {"role": "user", "content": content}],
+            self._limit: max_tokens,
+            "temperature": 0,
+            **({"logprobs": True, "top_logprobs": self._top} if self._top else {}),
+        }
+        completion = self._sent(lambda: self._client.chat.completions.create(**body, extra_body=self._more))
+        try:
+            choice = completion.choices[0]
+            answer, refusal = choice.message.content or "", getattr(choice.message, "refusal", None)
+            if choice.finish_reason == "content_filter":
+                refusal = refusal or "its content filter"
+        except (AttributeError, IndexError, TypeError):
+            sent = self._message(str(completion))
+            raise NoAnswerError(f"{self.server} does not answer in OpenAI's chat protocol: {sent!r}") from None
+        if refusal:
+            raise NoAnswerError(f"{self.server} refuses to answer {text!r}: {_line(refusal)}")
+        top: list[tuple[str, float]] = []
+        with suppress(AttributeError, IndexError, TypeError):
+            first = choice.logprobs.content[0].top_logprobs
+            top = [(each.token, each.logprob) for each in first if math.isfinite(each.logprob)]
+        if self._top and self._scored and not top:
+            raise NoAnswerError(f"{self.server} sent an answer without log-probabilities, unlike before")
+        if not answer.strip() and not top:
+            raise NoAnswerError(f"{self.server} sent an empty answer to {text!r}")
+        return Reply(answer, top)
+
+    def _work(self, item: Item[Result]) -> Item[Result]:
+        """Ask about each object of a caption, separately for each picture."""
+        began, task = time.perf_counter(), self._task
+        failure: Exception | None = None
+        try:
+            with MEMORY.taken(item.picture.file_size()):
+                item.data = item.picture.read()
+            item.sha256 = item.picture.digest(item.data)
+            item.prompt = task.asked(item.picture)
+        except Exception as error:
+            failure = error
+        if self._done(item.id) == task.key(item.name, item.sha256, item.prompt):
+            item.skipped = True
+            return item
+        try:
+            if failure is not None:
+                raise failure
+            files = [data_url(*file) for file in item.picture.files(item.data)]
+            item.warnings = tuple(warning for _, warnings in files for warning in warnings)
+            urls, text = [url for url, _ in files], item.picture.caption or ""
+
+            def ask(named: Sequence[Thing]) -> list[Claim]:
+                return best_of([[self._claim(url, thing) for thing in named] for url in urls])
+
+            named = self._finder.named(text, lambda prompt: self.reply(urls[0], prompt, LIST_TOKENS).text)
+            answer = self._finder.check(text, named, {}, ask).added_to(Answer(text, "stop"), task.how)
+        except Exception as error:
+            if is_final(error):
                 raise
-            self._limit = "max_completion_tokens"
-            return self.reply(picture, question)
+            answer = task.failed(item, error)
+        task.settle(None, item, answer, 1000 * (time.perf_counter() - began))
+        return item
+
+    def _claim(self, url: str, thing: Thing) -> Claim:
+        """Return an object with the probability of yes against no."""
+        question, answers = self._finder.question(thing), self._task.preset.verify.answers
+        reply = self.reply(url, question)
+        words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top]
+        if not words and (word := re.search(r"\w+", reply.text)):
+            words = [(word[0], 0.0)]
+        support = read_answers(words, answers)
+        if support is None:
+            sent = _line(reply.text or (reply.top[0][0] if reply.top else ""))
+            raise NoAnswerError(
+                f"{self.model} begins its answer to {question!r} with {sent!r}, expected "
+                f"{' or '.join(some[0].lower() for some in answers)}: choose a model that does not reason first"
+            )
+        return Claim(thing.name, thing.spans, *support)
 
     def _models(self) -> list[tuple[str, str]]:
         """Return name and owner of the server's models; nothing if it has no list of them."""
@@ -176,7 +235,7 @@ class Endpoint:
             return names[0]
         self.end()
         listed = f"has {len(names)} models: {', '.join(names)[: 5 * _SHORT]}" if names else "lists no models"
-        raise SettingsError(f"{self.shown} {listed}: choose one by `model=`")
+        raise SettingsError(f"{self.server} {listed}: choose one by `model=`")
 
     def _sent(self, send: Callable[[], T]) -> T:
         """Send a request, and return its result; nobody waits for it after `end`."""
@@ -184,21 +243,21 @@ class Endpoint:
         try:
             return in_time(send, math.inf, self._check_wanted)
         except package.APITimeoutError:
-            raise NoAnswerError(f"{self.shown}: no answer within the time limit of `openai`") from None
+            raise NoAnswerError(f"{self.server}: no answer within the time limit of `openai`") from None
         except package.APIConnectionError as error:
             reason = self._message(str(error.__cause__ or error))
-            raise SiraError(f"{self.shown} cannot be reached: {reason}: is the server running?") from None
+            raise SiraError(f"{self.server} cannot be reached: {reason}: is the server running?") from None
         except package.APIStatusError as error:
-            said = f"{self.shown} answers {error.status_code}: {self._message(error.message)}"
-            if error.status_code in (401, 403) and "logprob" not in said:  # else about a field, not about the key
-                raise SiraError(f"{said} (the key is that of OPENAI_API_KEY)") from None
+            sent = f"{self.server} answers {error.status_code}: {self._message(error.message)}"
+            if error.status_code in (401, 403) and "logprob" not in sent:  # else about a field, not about the key
+                raise SiraError(f"{sent} (the key is that of OPENAI_API_KEY)") from None
             if error.status_code in (404, 405):
                 raise SiraError(
-                    f"{said} (is {self.model!r} a model of this server, and should /v1 end the address?)"
+                    f"{sent} (is {self.model!r} a model of this server, and should /v1 end the address?)"
                 ) from None
-            raise NoAnswerError(said) from None
+            raise NoAnswerError(sent) from None
         except package.OpenAIError as error:
-            raise NoAnswerError(f"{self.shown}: {self._message(str(error))}") from None
+            raise NoAnswerError(f"{self.server}: {self._message(str(error))}") from None
 
     def _check_wanted(self) -> None:
         if self._ended.is_set():
@@ -211,122 +270,24 @@ class Endpoint:
 
 def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[str]]) -> tuple[float, float] | None:
     """Return the probability of the first answer against both, and that of any other word; None if it has neither."""
-    whole: tuple[list[float], list[float]] = ([], [])
-    begun: tuple[list[float], list[float]] = ([], [])
-    for word, logprob in words:
-        starts = [number for number, some in enumerate(answers) if word and any(each.startswith(word) for each in some)]
-        if hits := [number for number, some in enumerate(answers) if word in some]:
-            whole[hits[0]].append(logprob)
-        elif len(starts) == 1:
-            begun[starts[0]].append(logprob)
-    found = whole if any(whole) else begun
-    if not any(found):
+
+    def begins(word: str, answer: Sequence[str]) -> bool:
+        return bool(word) and any(each.startswith(word) for each in answer)
+
+    scores = [[logprob for word, logprob in words if word in answer] for answer in answers]
+    if not any(scores):  # the first tokens of the words, where they tell them apart
+        scores = [
+            [logprob for word, logprob in words if begins(word, answer) and not begins(word, other)]
+            for answer, other in (answers, answers[::-1])
+        ]
+    if not any(scores):
         return None
-    highest = max(logprob for part in found for logprob in part)
-    first, second = (math.fsum(math.exp(logprob - highest) for logprob in part) for part in found)
-    said = math.fsum(math.exp(logprob) for part in found for logprob in part)
-    return first / (first + second), min(1.0, max(0.0, 1 - said))
-
-
-def _package() -> ModuleType:
-    try:
-        import openai
-    except ImportError:
-        raise SettingsError(
-            f"`endpoint=` needs the package openai, which is not installed: {install('serve')}"
-        ) from None
-    return openai
-
-
-def _first_word(content: str) -> str:
-    word = re.search(r"\w+", content)
-    return "" if word is None else word[0]
+    highest = max(logprob for part in scores for logprob in part)
+    first, second = (math.fsum(math.exp(logprob - highest) for logprob in part) for part in scores)
+    both = math.fsum(math.exp(logprob) for part in scores for logprob in part)
+    return first / (first + second), min(1.0, max(0.0, 1 - both))
 
 
 def _line(text: str) -> str:
     """Return a text from elsewhere on one line, without control characters."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())[:_SHORT]
-
-
-class RemoteCheck(Engine):
-    """Questions about the objects that captions name, to a model on a server: no model is loaded here."""
-
-    revision = REVISION
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Prepare to ask."""
-        self._endpoint, self.server = endpoint, endpoint.shown
-
-    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result:
-        """Ask the server a first question, to learn how it answers."""
-        assert isinstance(task, Check)
-        assert task.verify is not None
-        self._done, self._finder = done, ObjectFinder(task.verify, task.preset)
-        try:
-            source = self._endpoint.begin(self._finder.question(Thing("dog", (), "dog")))
-        except BaseException:
-            self.end()
-            raise
-        self._task = replace(task, source=source).at(REVISION, self.server)
-        return self._task.blank()
-
-    def facts(self) -> dict[str, Any]:
-        """Return where the model runs, for the run's report."""
-        return {"model": {"revision": REVISION}, "device": self.server, "batch_size": CONCURRENCY}
-
-    def end(self) -> None:
-        """Abandon the requests under way."""
-        self._endpoint.end()
-
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
-        """Yield the event of every picture, in order."""
-        pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
-        items: Iterator[Item[Result]] = (
-            Item(picture, name, picture.asked(self._task.prompt), picture.id) for picture, name in pictures
-        )
-        try:
-            yield from map(event_of, ahead(pool, self._work, items, 2 * CONCURRENCY))
-        finally:
-            self.end()
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _work(self, item: Item[Result]) -> Item[Result]:
-        began = time.perf_counter()
-        failure: Exception | None = None
-        try:
-            with MEMORY.taken(item.picture.file_size()):
-                item.data = item.picture.read()
-            item.sha256 = item.picture.digest(item.data)
-            item.prompt = self._task.asked(item.picture)
-        except Exception as error:
-            failure = error
-        if self._done(item.id) == self._task.key(item.name, item.sha256, item.prompt):
-            item.skipped = True
-            return item
-        try:
-            if failure is not None:
-                raise failure
-            answer = self._answer(item)
-        except Exception as error:
-            if is_final(error):
-                raise
-            answer = self._task.failed(item, error)
-        self._task.settle(None, item, answer, 1000 * (time.perf_counter() - began))
-        return item
-
-    def _answer(self, item: Item[Result]) -> Answer:
-        """Ask about each object of a caption, separately for each picture."""
-        files = [data_url(*file) for file in item.picture.files(item.data)]
-        item.warnings = tuple(warning for _, warnings in files for warning in warnings)
-        urls, text = [url for url, _ in files], item.picture.caption or ""
-
-        def ask(named: Sequence[Thing]) -> list[Claim]:
-            return best_of([[self._claim(url, thing) for thing in named] for url in urls])
-
-        named = self._finder.named(text, lambda prompt: self._endpoint.reply(urls[0], prompt, LIST_TOKENS).text)
-        return self._finder.check(text, named, {}, ask).added_to(Answer(text, "stop"), self._task.how)
-
-    def _claim(self, url: str, thing: Thing) -> Claim:
-        question = self._finder.question(thing)
-        answers = self._task.preset.verify.answers
-        return Claim(thing.name, thing.spans, *self._endpoint.support(url, question, answers))

@@ -24,9 +24,8 @@ from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
-from sira_cli.run.batch import Batch, BatchSize, Item
 from sira_cli.run.records import Result
-from sira_cli.run.runner import Runner
+from sira_cli.run.runner import Batch, BatchSize, Item, Runner
 from sira_cli.run.task import Ask, Caption, PictureTask
 
 
@@ -154,8 +153,7 @@ class Lvlm(LoadedModel):
             raise SettingsError(f"batch_size must be 1 or more; got {batch_size}")
         task = Caption.of(self.preset, self.decoder, prompt).at(self.revision)
         task.check_model(self)
-        sources = (as_picture(source) for source in pictures)
-        items = (Item[Result](source, source.name_in(None), task.prompt, source.id) for source in sources)
+        items = (Item[Result](each, each.name_in(None), task.prompt, each.id) for each in map(as_picture, pictures))
         with closing(self.runner(task, batch_size).run(items)) as settled:
             yield from (item.result for item in settled if isinstance(item, Item) and item.result is not None)
 

@@ -11,7 +11,6 @@ pictures are known from the keys in the file of records, as in runs on one machi
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -20,16 +19,15 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sira_cli.errors import SettingsError, SiraError, install
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import AUTO, WINDOW, BatchSize
-from sira_cli.run.events import Failed, Finished, Halved, PictureEvent, Skipped
-from sira_cli.run.records import Result
+from sira_cli.run.events import Halved, PictureEvent
 from sira_cli.run.run import Engine, Local
+from sira_cli.run.runner import AUTO, WINDOW, BatchSize
 from sira_cli.run.task import PictureTask
 
 LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
@@ -38,20 +36,14 @@ RETRIES = 3  # for a block whose worker was killed
 LOST = 3  # blocks that may lose all their workers in one run; if there are more, the pictures are not to blame
 
 
-@dataclass(frozen=True)
-class Work:
-    """The job of a worker; it is sent to each.
+class Row(NamedTuple):
+    """A picture for a worker, with the key of its earlier record; with an error, it is not opened."""
 
-    Attributes:
-        task, batch_size: of `Local`.
-        loading: further arguments of `load`.
-        folder: the current folder, which relative paths start from.
-    """
-
-    task: PictureTask
-    loading: dict[str, Any]
-    batch_size: BatchSize | None
-    folder: str
+    number: int
+    picture: Picture
+    name: str
+    key: str
+    error: str = ""
 
 
 class OnRay(Engine):
@@ -74,37 +66,33 @@ class OnRay(Engine):
 
         The workers load the model, so nothing is known before the first result.
         """
-        self._work = Work(task, self._loading, self._batch_size, str(Path.cwd()))
-        self._done = done
+        self._task, self._done = task, done
         self._ray = _connect(self._workers, self._quiet)
-        self._needs = self._resources(self._workers)
+        try:
+            self._needs = self._resources()
+        except SettingsError:
+            self._ray.shutdown()
+            raise
 
     def facts(self) -> dict[str, Any]:
         """Return facts as `Local.facts` does: the smallest batch size and the largest peaks of all workers."""
-        return {"workers": self._needs["workers"], **self._facts}
+        return {"workers": self._workers, **self._facts}
 
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
         """Yield the event of every picture, in the order in which they become ready."""
-        self._pictures = list(pictures)
         rows = {
-            number: {
-                "number": number,
-                "picture": pickle.dumps(picture),
-                "name": name,
-                "id": picture.id or name,
-                "done": self._done(picture.id or name),
-                "error": "",
-            }
-            for number, (picture, name) in enumerate(self._pictures)
+            number: Row(number, picture, name, self._done(picture.id or name))
+            for number, (picture, name) in enumerate(pictures)
         }
-        block = math.ceil(len(rows) / (4 * self._needs["workers"]))
-        block = min(max(ROWS, WINDOW * self._most_together), block)
+        most = self._batch_size or (LARGE if self._needs["num_gpus"] else 1)
+        together = max(ROWS, WINDOW * (LARGE if most == AUTO else most))
+        block = min(together, math.ceil(len(rows) / (4 * self._needs["workers"])))
         try:
             yield from self._all(rows, block)
             if block > 1:
                 yield from self._all(rows, 1)  # to find the picture in a lost block that its worker did not survive
-            for row in rows.values():
-                row["error"] = f"the worker that had it was killed {RETRIES + 1} times"
+            for number, row in rows.items():
+                rows[number] = row._replace(error=f"the worker that had it was killed {RETRIES + 1} times")
             yield from self._all(rows, ROWS)
         except self._ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
@@ -112,69 +100,48 @@ class OnRay(Engine):
         finally:
             self._ray.shutdown()
 
-    def _all(self, rows: dict[int, dict[str, Any]], block: int) -> Iterator[PictureEvent]:
+    def _all(self, rows: dict[int, Row], block: int) -> Iterator[PictureEvent]:
         """Yield the events of the rows' pictures; finished rows are taken out of `rows`."""
         if not rows:
             return
         from ray.data import ActorPoolStrategy, from_items
 
         count = math.ceil(len(rows) / block)
-        blocks = from_items(list(rows.values()), override_num_blocks=count)
+        blocks = from_items([{"row": pickle.dumps(row)} for row in rows.values()], override_num_blocks=count)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray 2.64 has no max_task_retries
             dataset = blocks.map_batches(
                 Captioner,
                 batch_size=None,
-                fn_constructor_args=(self._work,),
+                fn_constructor_args=(self._task, self._loading, self._batch_size, str(Path.cwd())),
                 compute=ActorPoolStrategy(size=min(self._needs["workers"], count)),
                 num_cpus=self._needs["num_cpus"],
                 num_gpus=self._needs["num_gpus"],
                 max_task_retries=RETRIES,
             )
-        for row in dataset.iter_rows():
-            if row["failure"]:
-                raise pickle.loads(row["failure"])
-            number = int(row["number"])
-            if rows.pop(number, None) is None:
-                continue  # from a worker that was killed after it had answered
-            self._note(json.loads(row["facts"]))
-            picture, name = self._pictures[number]
-            if not row["record"]:
-                yield Skipped(picture, name, picture.id or name)
-                continue
-            record = Result(**json.loads(row["record"]))
-            yield (Finished if record.status == "ok" else Failed)(picture, name, picture.id or name, record)
+        for answer in dataset.iter_rows():
+            number, event, facts = pickle.loads(answer["row"])
+            if isinstance(event, SiraError):
+                raise event
+            if rows.pop(number, None) is not None:  # else from a worker that was killed after it had answered
+                before = self._facts or facts
+                peaks = before["peak_memory_bytes"], facts["peak_memory_bytes"]
+                most = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in facts["peak_memory_bytes"]}
+                size = min(before["batch_size"], facts["batch_size"])
+                self._facts = facts | {"batch_size": size, "peak_memory_bytes": most}
+                yield event
 
-    @property
-    def _most_together(self) -> int:
-        """Number of pictures that a worker may request at once."""
-        size = self._batch_size
-        if size is None:
-            return LARGE if self._needs["num_gpus"] else 1
-        return size if isinstance(size, int) else LARGE
-
-    def _note(self, facts: dict[str, Any]) -> None:
-        before = self._facts or facts
-        facts["batch_size"] = min(before["batch_size"], facts["batch_size"])
-        peaks = (before["peak_memory_bytes"], facts["peak_memory_bytes"])
-        facts["peak_memory_bytes"] = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in peaks[1]}
-        self._facts = facts
-
-    def _resources(self, workers: int | None) -> dict[str, Any]:
+    def _resources(self) -> dict[str, Any]:
         """Return the resources of each worker in Ray: a GPU, or an equal part of the CPUs."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        gpus = [int(node.get("GPU", 0)) for node in nodes]
-        cpus = [int(node.get("CPU", 0)) for node in nodes]
+        gpus, cpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("GPU", "CPU"))
         device = self._loading["device"]
         on_gpu = device.startswith("cuda") or (device == "auto" and sum(gpus) > 0)
-        if workers is None:
-            workers = max(1, sum(gpus)) if on_gpu else 1
+        workers = self._workers = self._workers or (max(1, sum(gpus)) if on_gpu else 1)
         kind, has = ("GPU", gpus) if on_gpu else ("CPU", cpus)
         if workers > sum(has):
-            self._ray.shutdown()
             raise SettingsError(f"{workers} Ray workers: the cluster has {sum(has)} {kind}s: give fewer")
         if self._batch_size == AUTO and not on_gpu and workers > 1:
-            self._ray.shutdown()
             raise SettingsError(
                 f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, so the free memory "
                 "of each is unknown: give a number"
@@ -186,59 +153,40 @@ class OnRay(Engine):
 class Captioner:
     """A worker: a loaded model and its blocks of pictures."""
 
-    def __init__(self, work: Work) -> None:
-        with contextlib.suppress(OSError):  # `__call__` raises if it matters
-            os.chdir(work.folder)
-        self._folder = work.folder
-        self._keys: dict[str, str] = {}
-        self._failure = b""
+    def __init__(self, task: PictureTask, loading: dict[str, Any], batch_size: BatchSize | None, folder: str) -> None:
+        with contextlib.suppress(OSError):  # `_events` raises if it matters
+            os.chdir(folder)
+        self._folder, self._keys = folder, dict[str, str]()
+        self._failure: SiraError | None = None
         from sira_cli.run.lvlm import load
 
         try:
-            lvlm = load(work.task.preset, method=work.task.method, **work.loading)
-            self._engine = Local(lvlm, work.batch_size)
-            self._engine.begin(
-                replace(work.task, preset=lvlm.preset, method=lvlm.decoder), lambda name: self._keys[name]
-            )
+            lvlm = load(task.preset, method=task.method, **loading)
+            self._engine = Local(lvlm, batch_size)
+            self._engine.begin(replace(task, preset=lvlm.preset, method=lvlm.decoder), lambda name: self._keys[name])
         except SiraError as error:  # if it were raised here, Ray would start workers again and again
-            self._failure = pickle.dumps(error)
+            self._failure = error
 
-    def __call__(self, rows: dict[str, Any]) -> dict[str, list[Any]]:
-        """Return the records of a block of pictures."""
-        if self._failure:
-            return _columns([{"failure": self._failure}])
-        self._keys = dict(zip(rows["id"], rows["done"], strict=True))
-        given = [pickle.loads(picture) for picture in rows["picture"]]
-        pictures = list(zip(given, rows["name"], strict=True))
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
+        """Return the number, the event and the facts of each picture of a block; or an error in place of the event."""
+        given = [pickle.loads(row) for row in rows["row"]]
         try:
-            if not Path(self._folder).is_dir() and any(picture.depends_on_folder for picture in given):
-                raise SettingsError(
-                    f"{self._folder} does not exist on {platform.node()}: all machines need the same files"
-                )
-            if rows["error"][0]:
-                lost = zip(pictures, rows["error"], strict=True)
-                events = [self._engine.give_up(picture, name, error) for (picture, name), error in lost]
-            else:
-                events = [event for event in self._engine.results(pictures) if not isinstance(event, Halved)]
+            events = self._events(given)
         except SiraError as error:
-            return _columns([{"failure": pickle.dumps(error)}])
-        facts = json.dumps(self._engine.facts())
-        numbers = dict(zip((picture.identity for picture in given), rows["number"], strict=True))
-        return _columns(
-            [
-                {
-                    "number": numbers[event.picture.identity],
-                    "record": "" if isinstance(event, Skipped) else event.record.to_json(),
-                    "facts": facts,
-                }
-                for event in events
-            ]
-        )
+            return {"row": [pickle.dumps((0, error, None))]}
+        facts, numbers = self._engine.facts(), {row.picture.identity: row.number for row in given}
+        return {"row": [pickle.dumps((numbers[event.picture.identity], event, facts)) for event in events]}
 
-
-def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    empty = {"number": 0, "record": "", "facts": "", "failure": b""}
-    return {name: [row.get(name, default) for row in rows] for name, default in empty.items()}
+    def _events(self, rows: list[Row]) -> list[PictureEvent]:
+        if self._failure is not None:
+            raise self._failure
+        if not Path(self._folder).is_dir() and any(row.picture.depends_on_folder for row in rows):
+            raise SettingsError(f"{self._folder} does not exist on {platform.node()}: all machines need the same files")
+        if rows[0].error:
+            return [self._engine.give_up(row.picture, row.name, row.error) for row in rows]
+        self._keys = {row.picture.id or row.name: row.key for row in rows}
+        events = self._engine.results((row.picture, row.name) for row in rows)
+        return [event for event in events if not isinstance(event, Halved)]
 
 
 def _connect(workers: int | None, quiet: bool) -> Any:
@@ -250,16 +198,16 @@ def _connect(workers: int | None, quiet: bool) -> Any:
         import ray.data
     except ImportError as error:
         raise SettingsError(f"the engine ray needs Ray: {install('ray')}") from error
-    said: dict[str, Any] = {"log_to_driver": not quiet, "logging_level": "ERROR" if quiet else "INFO"}
+    logs: dict[str, Any] = {"log_to_driver": not quiet, "logging_level": "ERROR" if quiet else "INFO"}
     with _muted_stderr() if quiet else contextlib.nullcontext():
         try:
             if os.environ.get("RAY_ADDRESS") == "local":
                 raise ConnectionError
-            ray.init("auto", **said)
+            ray.init("auto", **logs)
         except ConnectionError:
             if os.environ.get("RAY_ADDRESS", "local") != "local":
                 raise SettingsError(f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there") from None
-            ray.init("local", num_cpus=max(os.cpu_count() or 1, workers or 1), include_dashboard=False, **said)
+            ray.init("local", num_cpus=max(os.cpu_count() or 1, workers or 1), include_dashboard=False, **logs)
     context = ray.data.DataContext.get_current()
     context.max_errored_blocks = LOST
     if quiet:
@@ -272,11 +220,11 @@ def _connect(workers: int | None, quiet: bool) -> Any:
 def _muted_stderr() -> Iterator[None]:
     """Mute stderr: Ray's C++ part announces even that it is silent."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    before = os.dup(2)
     try:
         with Path(os.devnull).open("wb") as null:
             os.dup2(null.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(before, 2)
+        os.close(before)

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -58,44 +59,74 @@ class Files:
         """Whether results go into files; otherwise only to the caller."""
         return self.output is not None or self.sidecar or self.output_dir is not None
 
+    def records(self, kind: str) -> Path:
+        """Return the file of records of a kind of task."""
+        path = Path(str(self.output))
+        if path.is_dir() or not (path.suffix or path.exists()):
+            make_folder(path)
+            path /= NAMES[kind]
+        if self.method:
+            path = path.with_stem(f"{path.stem}-{self.method}")
+        if path.suffix.lower() != ".jsonl":
+            raise SettingsError(f"`output=` {path}: expected a name that ends in .jsonl, or a folder")
+        if not path.parent.is_dir():
+            raise SettingsError(f"`output=` {path}: the folder {path.parent} does not exist: make it first")
+        return path
+
 
 class Output:
     """The files of a run, checked and locked until `close`; records of an earlier run are kept.
 
     Attributes:
-        path: the file of records; None: they are not kept.
-        ledger: this file, open.
+        ledger: the file of records, open.
+        path: of this file; None: records are not kept.
         any: whether there are any files.
         counts: the run's progress.
         facts: tells the engine's facts, for the report.
         more: further fields of each record.
     """
 
-    def __init__(
-        self,
-        task: PictureTask,
-        pictures: Sequence[Picture],
-        files: Files | None = None,
-        *,
-        report: bool = True,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, task: PictureTask, pictures: Sequence[Picture], files: Files, *, report: bool = True) -> None:
         """Check and open the files, before the model is loaded; without `report` they are those of a benchmark."""
-        files = files or Files()
-        self._task, self._pictures, self._files, self._reports = task, pictures, files, report
-        self.counts, self.more, self.any = Counts(len(pictures)), more, files.any
+        self._task, self._pictures, self._files, self._is_benchmark = task, pictures, files, not report
+        self.counts, self.any = Counts(len(pictures)), files.any
+        self.more: Mapping[str, Any] | None = None
         self.facts: Callable[[], Mapping[str, Any]] = dict
         self._began, self._begun = time.monotonic(), False
         self._settings, self._before = task.settings(), dict[str, Any]()
-        self._sidecars = self._open_sidecars()
-        self.ledger = self._open_ledger()
-        self.path = None if self.ledger is None else self.ledger.path
-        self._folder = None if self.path is None else self.path.parent.resolve()
-        try:
-            self._check()
-        except BaseException:
-            self.close()
-            raise
+        self._sidecars: Sidecars | None = None
+        if files.sidecar or files.output_dir is not None:
+            self._sidecars = Sidecars(
+                pictures,
+                extension=f".{files.method}" * bool(files.method) + f".{files.caption_extension.removeprefix('.')}",
+                output_dir=None if files.output_dir is None else Path(files.output_dir),
+                overwrite=files.overwrite,
+                keep_lines=task.preset.text.lines == "keep",
+            )
+        self.ledger: Ledger | None = None
+        self.path = self._folder = self._report = None
+        if files.output is None:
+            return
+        self.path = path = files.records(task.kind)
+        self._folder, self._report = path.parent.resolve(), path.with_suffix(".run.json") if report else None
+        failures = path.with_name(METADATA_FAILURES) if path.name == METADATA else None
+        for written in filter(None, (path.with_suffix(".run.json"), failures)):
+            check_unprotected(written)
+        by = "id" if any(picture.id for picture in pictures[:1]) else "file_name"
+        ledger = Ledger(path, overwrite=files.overwrite, by=by, same_prompt=not task.fills, failures=failures)
+        self.ledger = ledger
+        if self._report is None or not len(ledger):
+            return
+        with suppress(OSError, ValueError, TypeError):
+            self._before = dict(json.loads(self._report.read_text(encoding="utf-8")))
+        settings = self._before.get("settings")
+        if isinstance(settings, dict):  # most of which only the report knows
+            off = dict.fromkeys(ONLY_IF_SET)
+            try:
+                check_same(path, off | flat(self._settings), off | flat(settings))
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -107,56 +138,6 @@ class Output:
         """Release the files."""
         if self.ledger is not None:
             self.ledger.close()
-
-    def _open_sidecars(self) -> Sidecars | None:
-        files = self._files
-        if not files.sidecar and files.output_dir is None:
-            return None
-        return Sidecars(
-            self._pictures,
-            extension=f".{files.method}" * bool(files.method) + f".{files.caption_extension.removeprefix('.')}",
-            output_dir=None if files.output_dir is None else Path(files.output_dir),
-            overwrite=files.overwrite,
-            keep_lines=self._task.preset.text.lines == "keep",
-        )
-
-    def _open_ledger(self) -> Ledger | None:
-        if self._files.output is None:
-            return None
-        path = Path(self._files.output)
-        if path.is_dir() or not (path.suffix or path.exists()):
-            make_folder(path)
-            path /= NAMES[self._task.kind]
-        if self._files.method:
-            path = path.with_stem(f"{path.stem}-{self._files.method}")
-        if path.suffix.lower() != ".jsonl":
-            raise SettingsError(f"`output=` {path}: expected a name that ends in .jsonl, or a folder")
-        if not path.parent.is_dir():
-            raise SettingsError(f"`output=` {path}: the folder {path.parent} does not exist: make it first")
-        failures = path.with_name(METADATA_FAILURES) if path.name == METADATA else None
-        for written in filter(None, (path.with_suffix(".run.json"), failures)):
-            check_unprotected(written)
-        return Ledger(
-            path,
-            overwrite=self._files.overwrite,
-            by="id" if any(picture.id for picture in self._pictures[:1]) else "file_name",
-            same_prompt=not self._task.fills,
-            failures=failures,
-        )
-
-    @property
-    def _report(self) -> Path | None:
-        return None if self.path is None or not self._reports else self.path.with_suffix(".run.json")
-
-    def _check(self) -> None:
-        """Check that existing records were made with the same settings, most of which only the report knows."""
-        if self._report is None or self.ledger is None or not len(self.ledger):
-            return
-        self._before = read_report(self._report)
-        there = self._before.get("settings")
-        if isinstance(there, dict):
-            off = dict.fromkeys(ONLY_IF_SET)
-            check_same(self.ledger.path, off | flat(self._settings), off | flat(there))
 
     @property
     def revision_before(self) -> str:
@@ -209,66 +190,55 @@ class Output:
 
     def write(self, event: PictureEvent) -> PictureEvent:
         """Keep a picture's result, or complete that of an earlier run, and count it."""
-        picture, ledger = event.picture, self.ledger
+        picture, ledger, sidecars = event.picture, self.ledger, self._sidecars
         if isinstance(event, Skipped):
             self.begin(None)
             event = replace(event, failed=ledger is not None and ledger.is_error(event.id))
-            if ledger is not None and self._sidecars is not None and not event.failed:
-                name = event.id
-                self._sidecars.complete(picture, lambda: str(ledger.record(name)["text"]))
+            if ledger is not None and sidecars is not None and not event.failed and not sidecars.is_there(picture):
+                sidecars.replace(picture, str(ledger.record(event.id)["text"]))
         else:
             self.begin(event.record)
             if ledger is not None:
-                ledger.append(self._as_written(picture, event.record.to_record()))
-            if self._sidecars is not None and event.record.status == "ok":
-                self._sidecars.write(picture, event.record.text)
+                record, identity = event.record.to_record(), {"id": picture.id}
+                if self.more is not None:
+                    record = {**record, **identity, **self.more}
+                elif picture.id:
+                    record = {"schema": record["schema"], **identity, **record}
+                ledger.append(record)
+            if sidecars is not None and event.record.status == "ok" and not sidecars.keeps(picture):
+                sidecars.replace(picture, event.record.text)
         self.counts.add(event)
         return event
-
-    def _as_written(self, picture: Picture, record: dict[str, Any]) -> dict[str, Any]:
-        if self.more is not None:
-            return {**record, "id": picture.id, **self.more}
-        return {"schema": record["schema"], "id": picture.id, **record} if picture.id else record
 
     def finish(self) -> None:
         """Put the records in the order of the pictures."""
         self.begin(None)
         if self.ledger is not None:
             names = (picture.id or self.name(picture) for picture in self._pictures)
-            self.ledger.finish(names, repeated=self._reports)
+            self.ledger.finish(names, repeated=not self._is_benchmark)
 
     def report(self, state: str) -> None:
         """Write how the records were made, and how fast, if the run has begun."""
         if self._report is None or not self._begun:
             return
-        counts, seconds = self.counts, self.seconds
+        counts, seconds, before = self.counts, self.seconds, self._before
         times: dict[str, Any] = {
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
             "seconds": round(seconds, 3),
             "pictures_per_second": round(counts.worked / max(seconds, 1e-9), 3),
             "tokens_per_second": round(counts.tokens / max(seconds, 1e-9), 2),
         }
-        before = self._before
         if before.keys() >= {*TIMES} and before["pictures_per_second"] * before["seconds"] > counts.worked:
             times = {name: before[name] for name in TIMES}
         left_out = self._pictures.left_out if isinstance(self._pictures, Pictures) else {}
+        libraries = {name: version(name) for name in ("torch", "transformers")}
+        done = {"ok": counts.ok, "error": counts.error, "ok before": counts.ok_before}
         report = {
             "state": state,
             "settings": self._settings,
             **self.facts(),
-            "versions": {
-                "sira": __version__,
-                "torch": version("torch"),
-                "transformers": version("transformers"),
-                "python": platform.python_version(),
-            },
-            "pictures": {
-                "all": counts.total,
-                "ok": counts.ok,
-                "error": counts.error,
-                "ok before": counts.ok_before,
-                "error before": counts.error_before,
-            },
+            "versions": {"sira": __version__, **libraries, "python": platform.python_version()},
+            "pictures": {"all": counts.total, **done, "error before": counts.error_before},
             **({"left_out": dict(left_out)} if left_out else {}),
             **times,
         }
@@ -279,20 +249,11 @@ class Output:
         """Return the remarks on the text files for the summary of a run."""
         if self._sidecars is None:
             return []
-        joined, apart, found = self._sidecars.joined, self._sidecars.apart, []
+        joined, apart, remarks = self._sidecars.joined, self._sidecars.apart, []
         if joined:
             number = f"{joined} text of several lines is" if joined == 1 else f"{joined} texts of several lines are"
-            found.append(f"{number} one line (setting `text.lines`: keep)")
+            remarks.append(f"{number} one line (setting `text.lines`: keep)")
         if apart:
             number = "1 text file is" if len(apart) == 1 else f"{len(apart)} text files are"
-            found.append(f"{number} named like {next(iter(apart.values())).name}, next to another picture's")
-        return found
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """Return the report of an earlier run; empty if it does not exist or cannot be read."""
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        report = None
-    return report if isinstance(report, dict) else {}
+            remarks.append(f"{number} named like {next(iter(apart.values())).name}, next to another picture's")
+        return remarks

@@ -7,7 +7,7 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,16 +21,14 @@ from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import Selection
-from sira_cli.run.batch import BatchSize, Item, ahead
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
+from sira_cli.run.runner import READERS, BatchSize, Item, ahead
 from sira_cli.run.task import TASKS, Ask, PictureTask
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
-
-READERS = 4
 
 
 class Engine(ABC):
@@ -64,7 +62,7 @@ class Engine(ABC):
 
 
 class Local(Engine):
-    """A model on this machine; it is loaded for the first task that needs it."""
+    """A model on this machine, or what loads one under the method of the first task that needs it."""
 
     def __init__(
         self,
@@ -72,21 +70,18 @@ class Local(Engine):
         batch_size: BatchSize | None = None,
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
-        """Take a loaded model, or what loads one under the method of a task."""
-        self._load = model if callable(model) else None
-        self._lvlm = None if callable(model) else model
-        self._batch_size, self.on_text = batch_size, on_text
+        self._model, self._batch_size, self.on_text = model, batch_size, on_text
 
     def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> Result:
         """Load the model, or switch the loaded one to the method of another task."""
-        if self._lvlm is None:
-            assert self._load is not None
-            lvlm = self._lvlm = self._load(task)
+        if callable(self._model):
+            self._model = self._model(task)
+            lvlm = self._model
         else:
-            lvlm = self._lvlm
+            lvlm = self._model
             if lvlm.decoder != task.method or lvlm.preset is not task.preset:
                 lvlm = lvlm.under(task.method, task.preset)
-        self._under, self._task = lvlm, task.at(lvlm.revision)
+        self._lvlm, self._task = lvlm, task.at(lvlm.revision)
         self._task.check_model(lvlm)
         self._runner = lvlm.runner(self._task, self._batch_size, done=done, on_text=self.on_text)
         return self._task.blank(lvlm)
@@ -101,7 +96,7 @@ class Local(Engine):
         from sira_cli.models.memory import peak_of_process
         from sira_cli.models.processor import pixel_library
 
-        lvlm = self._under
+        lvlm = self._lvlm
         return {
             "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
             "device": lvlm.device,
@@ -111,20 +106,22 @@ class Local(Engine):
             "peak_memory_bytes": peak_of_process(),
         }
 
-    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
-        """Fail a picture without opening it."""
-        item = self._item(picture, name)
-        self._task.fail(self._under, item, PictureError(f"{picture.shown}: {message}"))
-        return event_of(item)
-
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
         """Yield the event of every picture, in order."""
-        with closing(self._runner.run(self._item(*picture) for picture in pictures)) as items:
+        with closing(self._runner.run(item_of(self._task, *picture) for picture in pictures)) as items:
             for item in items:
                 yield item if isinstance(item, Halved) else event_of(item)
 
-    def _item(self, picture: Picture, name: str) -> Item[Result]:
-        return Item(picture, name, picture.asked(self._task.prompt), picture.id)
+    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
+        """Fail a picture without opening it."""
+        item = item_of(self._task, picture, name)
+        self._task.fail(self._lvlm, item, PictureError(f"{picture.shown}: {message}"))
+        return event_of(item)
+
+
+def item_of(task: PictureTask, picture: Picture, name: str) -> Item[Result]:
+    """Return a picture on its way through a run."""
+    return Item(picture, name, picture.asked(task.prompt), picture.id)
 
 
 def event_of(item: Item[Result]) -> PictureEvent:
@@ -142,10 +139,9 @@ def run(
     Pictures that an earlier run has done are skipped, without a model if none is left (or None is given). Closing the
     generator interrupts the run; finished pictures are kept.
     """
-    idle = engine is None or nothing_left(task, pictures, output, engine.revision, engine.server)
-    if idle and engine is not None:
+    if engine is not None and nothing_left(task, pictures, output, engine.revision, engine.server):
         engine.end()
-    engine = None if idle else engine
+        engine = None
     output.facts = output.facts_before if engine is None else engine.facts
     state = "finished"
     try:
@@ -174,19 +170,18 @@ def _results(
     pictures: Sequence[Picture], engine: Engine | None, output: Output
 ) -> Generator[PictureEvent | Halved, None, None]:
     """Write and yield the result of each picture; without an engine, all were done before."""
-    kept = [picture for picture in pictures if output.keeps(picture)]
-    for picture in kept:
-        yield output.write(_skipped(picture, output.name(picture)))
-    done = {picture.identity for picture in kept}
-    left = ((picture, output.name(picture)) for picture in pictures if picture.identity not in done)
-    found = engine.results(left) if engine is not None else (_skipped(*each) for each in left)
-    with closing(found):
-        for event in found:
+    kept = {picture.identity for picture in pictures if output.keeps(picture)}
+
+    def named(are_kept: bool) -> Iterator[tuple[Picture, str]]:
+        return ((each, output.name(each)) for each in pictures if (each.identity in kept) == are_kept)
+
+    def skipped(pictures: Iterator[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
+        return (Skipped(picture, name, picture.id or name) for picture, name in pictures)
+
+    yield from map(output.write, skipped(named(True)))
+    with closing(skipped(named(False)) if engine is None else engine.results(named(False))) as events:
+        for event in events:
             yield event if isinstance(event, Halved) else output.write(event)
-
-
-def _skipped(picture: Picture, name: str) -> Skipped:
-    return Skipped(picture, name, picture.id or name)
 
 
 def all_named(pictures: Iterable[Picture], output: Output) -> bool:
@@ -200,14 +195,23 @@ def nothing_left(
 ) -> bool:
     """Return whether an earlier run has done every picture, so that no model is needed, and no weights on this machine.
 
-    Pictures are read only if the output has all of them by name.
+    Pictures are read only if the output has all of them by name. The revision is that of the model's local files;
+    without them, that of the records.
     """
     if not all_named(pictures, output):
         return False
     left = [picture for picture in pictures if not output.keeps(picture)]
     if not left:
         return True
-    task = task.at(_revision(task, output) if revision is None else revision, server)
+    if revision is None:
+        preset = task.preset
+        model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
+        try:
+            code = preset.load.trust_remote_code
+            revision = find_checkpoint(model, preset.revision, offline=True, code=code).revision
+        except ModelNotFoundError:
+            revision = output.revision_before
+    task = task.at(revision, server)
 
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
@@ -220,16 +224,6 @@ def nothing_left(
 
     with ThreadPoolExecutor(READERS, "sira-reader") as readers:
         return all(ahead(readers, is_done, left, 2 * READERS))
-
-
-def _revision(task: PictureTask, output: Output) -> str:
-    """Return the revision of the model's local files; without local files, that of the records."""
-    preset = task.preset
-    model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
-    try:
-        return find_checkpoint(model, preset.revision, offline=True, code=preset.load.trust_remote_code).revision
-    except ModelNotFoundError:
-        return output.revision_before
 
 
 def run_pictures(

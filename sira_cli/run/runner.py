@@ -10,47 +10,228 @@ batches. Results still come in the order of the pictures.
 
 from __future__ import annotations
 
+import logging
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-import torch
-
-from sira_cli.errors import PictureError
-from sira_cli.models.model import LoadedModel
-from sira_cli.models.processor import refused
+from sira_cli import interrupts
+from sira_cli.errors import (
+    LongPromptError,
+    NoAnswerError,
+    PictureError,
+    PictureSettingsError,
+    SettingsError,
+    SiraError,
+)
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.opening import MEMORY
 from sira_cli.pictures.picture import OpenedPicture, Picture
-from sira_cli.run.batch import (
-    AUTO,
-    FIRST,
-    WINDOW,
-    Batch,
-    BatchSize,
-    Item,
-    ahead,
-    as_they_come,
-    check_batch_size,
-    is_final,
-    out_of_memory,
-    usual_batch_size,
-)
 from sira_cli.run.events import Halved
-from sira_cli.run.task import Task
 
 if TYPE_CHECKING:
-    from sira_cli.methods.prompts import Shown
+    import torch
 
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.memory import PictureMemory
+    from sira_cli.models.model import LoadedModel
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 R = TypeVar("R")
 
+BatchSize = int | Literal["auto"]
+AUTO: Literal["auto"] = "auto"
+WINDOW = 4  # batches, within which pictures are sorted by size
+FIRST = 32  # pictures, the largest of which decides an automatic batch size
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
 HELD = 256  # pictures on their way when one that is slow to read is waited for
 LARGE = 2**24  # pixels; the samples of larger pictures do not wait
 KEPT = 2**22  # bytes; larger files are read again when they are decoded
+PATIENCE = 0.05  # seconds, after which a picture is slow to read
+_LOOK = 0.5  # seconds between looks for an interrupt
+
+
+@dataclass
+class Item(Generic[R]):
+    """A picture on its way through a run; `name` is that in the record, `id` is unique in a run."""
+
+    picture: Picture
+    name: str
+    prompt: str  # given to the model word by word
+    id: str = ""  # the name, unless a picture has several prompts
+    read: bool = False  # whether its reading has ended
+    data: bytes = b""  # the file's content, until it is settled; also empty if it is large and can be read again
+    sha256: str = ""  # of these bytes (`Picture.digest`)
+    pixels: int = 0  # of a group all together
+    warnings: tuple[str, ...] = ()  # about the picture
+    skipped: bool = False  # done in an earlier run
+    result: R | None = None
+    error: str = ""  # reason for the missing result, in one line
+
+    def __post_init__(self) -> None:
+        self.id = self.id or self.name
+
+    def content(self) -> bytes:
+        """Return the file's content."""
+        if self.data:
+            return self.data
+        data = self.picture.read()
+        if self.picture.digest(data) != self.sha256:
+            raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
+        return data
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a result or an error, or was skipped."""
+        return self.skipped or self.result is not None or bool(self.error)
+
+
+@dataclass
+class Batch(Generic[R]):
+    """Pictures that are prepared and worked on together."""
+
+    items: list[Item[R]]
+    images: list[Shown] = field(default_factory=list)  # their samples, if the task needs them again
+    inputs: Any = None  # of the model
+    seconds: float = 0.0  # of the preparation
+    failure: Exception | None = None  # that prevented the inputs
+
+
+def is_final(error: Exception) -> bool:
+    """Return whether an error is about the model or the settings, so that every picture would fail."""
+    return isinstance(error, SiraError) and not isinstance(error, PictureError)
+
+
+def message(picture: Picture, error: Exception) -> str:
+    """Return the reason why a picture failed, in one line that names it."""
+    name, text = picture.shown, str(error)
+    if isinstance(error, LongPromptError | PictureSettingsError | NoAnswerError):
+        return f"{name}: {text}"
+    if isinstance(error, PictureError):
+        return text
+    line = next(iter(text.strip().splitlines()), "")
+    if out_of_memory(error):
+        return f"{name}: memory does not suffice for it, even alone: {line}"
+    _log.debug("%s failed", name, exc_info=error)
+    return f"{name}: {type(error).__name__}: {line}"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether an error means too little memory, so that fewer pictures at once might fit."""
+    import torch
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(should_reduce_batch_size(error))
+
+
+def check_batch_size(batch_size: BatchSize | None) -> None:
+    """Check a batch size; None means the default."""
+    is_number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
+    if not (batch_size is None or batch_size == AUTO or is_number):
+        raise SettingsError(f"`batch_size=` {batch_size!r}: expected a whole number from 1 on, or auto")
+
+
+def usual_batch_size(device: torch.device) -> BatchSize:
+    """Return the default batch size: `auto` on a GPU of NVIDIA or AMD, else 1."""
+    return AUTO if device.type == "cuda" else 1
+
+
+def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:
+    """Measure the memory of one picture, and return the number that fits."""
+    from sira_cli.models.memory import free_memory, most_pictures
+    from sira_cli.models.placement import devices_of
+
+    try:
+        picture = measure()
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        _log.info("batch size 1: memory does not suffice for one picture")
+        return 1
+    free = free_memory(*devices_of(model))
+    size = picture.largest_batch(free, most_pictures(model.device))
+    numbers = says.format(prompt=picture.prefill / 1e9, text=picture.text / 1e9, free=free / 1e9)
+    _log.info("batch size %d: %s", size, numbers)
+    return size
+
+
+def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
+    """Map in order, with at most `depth` items in progress."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) >= depth:
+            yield _settled(waiting.popleft())
+    while waiting:
+        yield _settled(waiting.popleft())
+
+
+def _settled(future: Future[R]) -> R:
+    """Return a result; an interrupt that a library has swallowed is raised without waiting."""
+    while not future.done():
+        wait([future], _LOOK)
+        interrupts.check()
+    return future.result()
+
+
+class Task(ABC, Generic[R]):
+    """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks."""
+
+    kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
+    at_once: ClassVar[bool] = False  # whether the model's inputs are for one pass, without decoding
+    opened: ClassVar[int] = 0  # pictures whose samples wait for the next question about them
+
+    @abstractmethod
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[R], on_text: Callable[[str], None] | None = None
+    ) -> Sequence[Any]:
+        """Return the model's answer about each picture of a prepared batch."""
+
+    def settle(self, lvlm: LoadedModel, item: Item[R], answer: Any, milliseconds: float = 0.0) -> None:
+        """Give an item its result; by default, the answer is the result."""
+        item.result = answer
+
+    def fail(self, lvlm: LoadedModel, item: Item[R], error: Exception) -> None:
+        """Give an item the reason why it has no result."""
+        item.error = message(item.picture, error)
+
+    def complete(self, lvlm: LoadedModel, item: Item[R]) -> None:
+        """After the bytes are read: complete the prompt."""
+
+    def key(self, name: str, image_sha256: str, prompt: str) -> str:
+        """Return a hash of everything that decides a picture's result; empty: results are not kept."""
+        return ""
+
+    def needs_images(self) -> bool:
+        """Return whether `answers` needs the samples."""
+        return False
+
+    def streams(self, lvlm: LoadedModel) -> bool:
+        """Return whether `answers` takes `on_text` for a picture alone."""
+        return False
+
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
+        """Return the model's inputs for pictures whose samples are decoded; at least one."""
+        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
+        return lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
+
+    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
+        """Run a picture's prompt, and return the number of such pictures that fit into memory."""
+        from sira_cli.models.memory import measure_picture
+
+        return most_that_fit(
+            lvlm.model,
+            lambda: measure_picture(lvlm, inputs, self.kind),
+            "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
+        )
 
 
 class Runner(Generic[R]):
@@ -73,8 +254,8 @@ class Runner(Generic[R]):
         """Prepare a run; `done` returns the key of an item's earlier result, by its id."""
         check_batch_size(batch_size)
         self._lvlm, self._task, self._done = lvlm, task, done
-        usual = usual_batch_size(lvlm.model.device) if on_text is None else 1
-        batch_size = usual if batch_size is None else batch_size
+        if batch_size is None:
+            batch_size = usual_batch_size(lvlm.model.device) if on_text is None else 1
         self._undecided = batch_size == AUTO and lvlm.batches
         self.batch_size = batch_size if isinstance(batch_size, int) and lvlm.batches else 1
         self._on_text = on_text if self._one_by_one and task.streams(lvlm) else None
@@ -87,12 +268,9 @@ class Runner(Generic[R]):
         readers = ThreadPoolExecutor(READERS, "sira-reader")
         preparer = ThreadPoolExecutor(1, "sira-preparer")
         given_out = self._given_out = deque()
-
-        def prepare(batch: Batch[R]) -> Batch[R]:
-            return self._prepare(batch, readers.map)
-
         try:
-            for batch in ahead(preparer, prepare, self.batches(readers, todo), 2):
+            batches = self.batches(readers, todo)
+            for batch in ahead(preparer, lambda batch: self._prepare(batch, readers.map), batches, 2):
                 self._decode(batch)
                 while self._halvings:
                     yield self._halvings.popleft()
@@ -106,16 +284,15 @@ class Runner(Generic[R]):
 
     def batches(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Batch[R]]:
         """Read items ahead, and put those that are left to do into batches; an empty batch lets out the others."""
-        read = self._read_ahead(readers, todo)
+        read, window = self._read_ahead(readers, todo), list[Item[R]]()
         while True:
-            window: list[Item[R]] = []
+            window.clear()
             for item in read:
                 if item is None:  # the next one is slow: those that are read do not wait for it
                     if window:
                         break
                     yield Batch([])
                     continue
-                item.read = True
                 if not item.settled:
                     window.append(item)
                 if len(window) == self._window:
@@ -141,22 +318,25 @@ class Runner(Generic[R]):
         return self.batch_size == 1 and not self._undecided
 
     def _read_ahead(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Item[R] | None]:
-        """Read ahead. If pictures are decoded one by one, a slow one does not delay the others."""
-
-        def depth() -> int:
-            return READERS + self._window
-
-        def reach() -> int:
-            if not self._one_by_one:
-                return 0
-            return 1 if self._on_text is not None or len(self._given_out) >= HELD else depth()
-
-        def taken() -> Iterator[Item[R]]:
-            for item in todo:
+        """Yield items in order as they are read; where they are decoded one by one, none waits for one that is slow."""
+        left, waiting = iter(todo), list[Future[Item[R]]]()
+        while True:
+            for item in islice(left, max(0, READERS + self._window - len(waiting))):
                 self._given_out.append(item)
-                yield item
-
-        return as_they_come(readers, self._read, taken(), depth, reach)
+                waiting.append(readers.submit(self._read, item))
+            if not waiting:
+                return
+            place = 0
+            if self._one_by_one:
+                reach = 1 if self._on_text is not None or len(self._given_out) >= HELD else len(waiting)
+                wait(waiting[:reach], PATIENCE, FIRST_COMPLETED)
+                place = next((place for place, each in enumerate(waiting[:reach]) if each.done()), -1)
+            if place < 0:
+                yield None
+                continue
+            item = _settled(waiting.pop(place))
+            item.read = True
+            yield item
 
     def _read(self, item: Item[R]) -> Item[R]:
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
@@ -193,11 +373,8 @@ class Runner(Generic[R]):
         but the error.
         """
         started = time.perf_counter()
-        pictures = [
-            (item, image)
-            for item, image in zip(batch.items, each(self._samples, batch.items), strict=True)
-            if image is not None
-        ]
+        opened = zip(batch.items, each(self._samples, batch.items), strict=True)
+        pictures = [(item, image) for item, image in opened if image is not None]
         try:
             batch.inputs = self._inputs(pictures)
         except Exception as error:
@@ -206,7 +383,7 @@ class Runner(Generic[R]):
             if out_of_memory(error):
                 batch.failure = error
             else:  # the processor refused one of them, but which?
-                pictures = [(item, image) for item, image in pictures if self._is_accepted(item, image)]
+                pictures = [picture for picture in pictures if self._is_accepted(*picture)]
                 batch.inputs = self._inputs(pictures)
         batch.items = [item for item, _ in pictures]
         # Samples that are not needed again are decoded again if the batch has to be halved.
@@ -234,10 +411,12 @@ class Runner(Generic[R]):
 
     def _is_accepted(self, item: Item[R], image: Shown) -> bool:
         try:
-            self._task.inputs(self._lvlm, [item], [image])
+            self._inputs([(item, image)])
         except Exception as error:
             if is_final(error):
                 raise
+            from sira_cli.models.processor import refused
+
             self._fail(item, error if isinstance(error, PictureError) else refused(item.picture.shown, error))
             return False
         return True
@@ -246,7 +425,7 @@ class Runner(Generic[R]):
         """Choose the batch size by the largest of some pictures, or of later ones if these cannot be prepared."""
         for item in reversed(window):
             try:
-                inputs = self._task.inputs(self._lvlm, [item], [item.picture.opened(item.content()).shown])
+                inputs = self._inputs([(item, item.picture.opened(item.content()).shown)])
             except Exception as error:
                 if is_final(error):
                     raise
@@ -259,9 +438,29 @@ class Runner(Generic[R]):
         """Give every item its result. A failed batch is tried again in halves, down to single pictures."""
         if not batch.items:
             return
-        if len(batch.items) > self.batch_size:
-            self._decode_halves(batch)
-            return
+        if len(batch.items) <= self.batch_size:
+            failure = self._answered(batch)
+            if failure is None:
+                return
+            if len(batch.items) == 1:
+                self._fail(batch.items[0], failure)
+                return
+            if out_of_memory(failure):
+                before, self.batch_size = len(batch.items), len(batch.items) // 2
+                self._halvings.append(Halved(before, self.batch_size))
+            failure.__traceback__ = None  # it holds on to the memory of the failed try
+            import torch
+
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        batch.inputs = batch.failure = None
+        batch.images.clear()
+        middle = len(batch.items) // 2
+        for items in (batch.items[:middle], batch.items[middle:]):
+            self._decode(self._prepare(Batch(items, seconds=batch.seconds / 2)))
+
+    def _answered(self, batch: Batch[R]) -> Exception | None:
+        """Give every item its answer; else return the error."""
         started = time.perf_counter()
         picture, show = batch.items[0].picture, self._on_text
         try:
@@ -272,45 +471,22 @@ class Runner(Generic[R]):
         except Exception as error:
             if is_final(error):
                 raise
-            failure = error
-        else:
-            each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
-            for item, answer in zip(batch.items, answers, strict=True):
-                self._task.settle(self._lvlm, item, answer, each)
-                item.data = b""
-            return
-        self._failed(batch, failure)
-
-    def _failed(self, batch: Batch[R], failure: Exception) -> None:
-        """Retry a failed batch in halves; a single picture fails."""
-        if len(batch.items) == 1:
-            self._fail(batch.items[0], failure)
-            return
-        if out_of_memory(failure):
-            before, self.batch_size = len(batch.items), len(batch.items) // 2
-            self._halvings.append(Halved(before, self.batch_size))
-        failure.__traceback__ = None  # it holds on to the memory of the failed try
-        batch.inputs = batch.failure = None
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        self._decode_halves(batch)
-
-    def _decode_halves(self, batch: Batch[R]) -> None:
-        batch.inputs = None
-        batch.images.clear()
-        middle = len(batch.items) // 2
-        for items in (batch.items[:middle], batch.items[middle:]):
-            self._decode(self._prepare(Batch(items, seconds=batch.seconds / 2)))
+            return error
+        each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
+        for item, answer in zip(batch.items, answers, strict=True):
+            self._task.settle(self._lvlm, item, answer, each)
+            item.data = b""
+        return None
 
 
 def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
     """Yield batches of at most `size` pictures, fewer if their samples would fill the memory."""
-    batch, room = Batch[R]([]), size * LARGE
+    batch, free = Batch[R]([]), size * LARGE
     for item in window:
-        if batch.items and (len(batch.items) == size or item.pixels > room):
+        if batch.items and (len(batch.items) == size or item.pixels > free):
             yield batch
-            batch, room = Batch[R]([]), size * LARGE
+            batch, free = Batch[R]([]), size * LARGE
         batch.items.append(item)
-        room -= item.pixels
+        free -= item.pixels
     if batch.items:
         yield batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from sira_cli.errors import SettingsError
@@ -11,6 +11,8 @@ from sira_cli.files import check_folder, check_unprotected, make_folder, replaci
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
+
+_RECORDS = "write records with `output=`"
 
 
 class Sidecars:
@@ -49,17 +51,17 @@ class Sidecars:
             if too_long(place):
                 raise SettingsError(
                     f"{picture.shown}: the name of its text file would be too long: rename it, choose a shorter "
-                    "`caption_extension=`, or write records with `output=`"
+                    f"`caption_extension=`, or {_RECORDS}"
                 )
             if output_dir is not None and (name := reserved(picture.mirrored(extension))) is not None:
                 raise SettingsError(
                     f"{picture.shown}: its text file would be named {name}, which Windows does not allow: rename it, "
-                    "or write records with `output=`"
+                    f"or {_RECORDS}"
                 )
             if place in taken:
                 raise SettingsError(
                     f"{picture.shown} and {taken[place].shown} would both be described in "
-                    f"{one_line(str(place))}: rename one, or write records with `output=`"
+                    f"{one_line(str(place))}: rename one, or {_RECORDS}"
                 )
             taken[place] = picture
         to_write = [place for place, picture in taken.items() if not self.keeps(picture)]
@@ -92,11 +94,6 @@ class Sidecars:
         except OSError:
             return False
 
-    def write(self, picture: Picture, text: str) -> None:
-        """Write a picture's text, unless an existing file is to be kept."""
-        if not self.keeps(picture):
-            self.replace(picture, text)
-
     def replace(self, picture: Picture, text: str) -> None:
         """Write a picture's text in the place of any other."""
         place = self.place(picture)
@@ -106,8 +103,3 @@ class Sidecars:
             self.joined += 1
         with replacing(place) as file:
             file.write(f"{text}\n".encode())
-
-    def complete(self, picture: Picture, text: Callable[[], str]) -> None:
-        """Write the text of an earlier run, if its file is missing."""
-        if not self.is_there(picture):
-            self.write(picture, text())

@@ -1,18 +1,11 @@
-"""What is asked about each picture: with a model and a picture, a task decides the result. Known before the model.
-
-@dataclass(frozen=True)
-class Brightness(Task[float]):
-    def answers(self, lvlm, batch, on_text=None):
-        return [...]  # one result for each of batch.items, from batch.inputs
-"""
+"""What is asked about each picture, for records: a caption, or an answer. Known before the model."""
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureSettingsError, SettingsError
@@ -26,85 +19,17 @@ from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import brief
 from sira_cli.pictures.selection import filled, needs_columns
-from sira_cli.run.batch import Batch, Item, message, most_that_fit
 from sira_cli.run.records import Result, hash_of
+from sira_cli.run.runner import Batch, Item, Task, message
 
 if TYPE_CHECKING:
     from sira_cli.look.second_look import PictureLook, SecondLook
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
 
-R = TypeVar("R")
-T = TypeVar("T")
-
 OPENED = 2  # pictures whose samples wait for the next question about them
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
 SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(Result)} - {"warnings"}
-
-
-class Task(ABC, Generic[R]):
-    """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks.
-
-    Attributes:
-        at_once: whether the model's inputs are for one pass, without decoding.
-        opened: number of pictures whose samples wait for the next question about them.
-    """
-
-    kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
-    at_once: ClassVar[bool] = False
-    opened: ClassVar[int] = 0
-
-    @abstractmethod
-    def answers(
-        self, lvlm: LoadedModel, batch: Batch[R], on_text: Callable[[str], None] | None = None
-    ) -> Sequence[Any]:
-        """Return the model's answer about each picture of a prepared batch."""
-
-    def settle(self, lvlm: LoadedModel, item: Item[R], answer: Any, milliseconds: float = 0.0) -> None:
-        """Give an item its result; by default, the answer is the result."""
-        item.result = answer
-
-    def fail(self, lvlm: LoadedModel, item: Item[R], error: Exception) -> None:
-        """Give an item the reason why it has no result."""
-        item.error = message(item.picture, error)
-
-    def complete(self, lvlm: LoadedModel, item: Item[R]) -> None:
-        """After the bytes are read: complete the prompt."""
-
-    def key(self, name: str, image_sha256: str, prompt: str) -> str:
-        """Return a hash of everything that decides a picture's result; empty: results are not kept."""
-        return ""
-
-    def needs_images(self) -> bool:
-        """Return whether `answers` needs the samples."""
-        return False
-
-    def streams(self, lvlm: LoadedModel) -> bool:
-        """Return whether `answers` takes `on_text` for a picture alone."""
-        return False
-
-    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
-        """Return the model's inputs for pictures whose samples are decoded; at least one."""
-        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
-
-    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
-        """Run a picture's prompt, and return the number of such pictures that fit into memory."""
-        from sira_cli.models.memory import measure_picture
-
-        return most_that_fit(
-            lvlm.model,
-            lambda: measure_picture(lvlm, inputs, self.kind),
-            "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
-        )
-
-
-class Asked(NamedTuple):
-    """The fields of a record that say what was asked, and about which picture."""
-
-    file_name: str
-    image_sha256: str
-    prompt: str
 
 
 @dataclass(frozen=True)
@@ -153,9 +78,9 @@ class PictureTask(Task[Result]):
         engine: str = "",
     ) -> Self:
         """Return the task for a prompt or a question, if the settings and the method support it."""
-        follows = None if schema is None else Schema.of(schema)
-        text = preset.prompts.ask if questions else cls._worded(preset, prompt, follows)
-        task = cls(preset, method, text, words, tuple(choices), Verify.of(verify), follows, needs_text)
+        known = None if schema is None else Schema.of(schema)
+        text = preset.prompts.ask if questions else cls._worded(preset, prompt, known)
+        task = cls(preset, method, text, words, tuple(choices), Verify.of(verify), known, needs_text)
         task.check(engine)
         return task
 
@@ -175,24 +100,17 @@ class PictureTask(Task[Result]):
 
     def check(self, engine: str = "") -> None:
         """Check that the settings, the method and the engine support the task."""
-        choices = self.choices
-        combinations.check(
-            self.preset,
-            self.method,
-            task=self.kind,
-            words=self.words,
-            choices=choices,
-            verify=None if self.verify is None else self.verify.mode,
-            schema=self.schema,
-            engine=engine,
-        )
-        if not choices:
+        mode = None if self.verify is None else self.verify.mode
+        more: dict[str, Any] = {"words": self.words, "choices": self.choices, "verify": mode, "schema": self.schema}
+        combinations.check(self.preset, self.method, task=self.kind, engine=engine, **more)
+        if not (choices := self.choices):
             return
+        shown = ",".join(choices)
         if len(choices) < 2 or not all(choices):
-            raise SettingsError(f"`choices=` {','.join(choices)!r}: expected two or more answers, such as Yes,No")
+            raise SettingsError(f"`choices=` {shown!r}: expected two or more answers, such as Yes,No")
         if repeated := next((each for each in choices if choices.count(each) > 1), None):
-            raise SettingsError(f"`choices=` {','.join(choices)!r}: {repeated!r} stands twice; give each answer once")
-        check_text("`choices=`", ",".join(choices))
+            raise SettingsError(f"`choices=` {shown!r}: {repeated!r} stands twice; give each answer once")
+        check_text("`choices=`", shown)
 
     def check_model(self, lvlm: LoadedModel) -> None:
         """Check that a loaded model can follow the prompt and the schema, before the first picture."""
@@ -251,18 +169,17 @@ class PictureTask(Task[Result]):
     @functools.cached_property
     def _key(self) -> dict[str, Any]:
         """The parts of a key that are equal in the whole run, without the preset."""
-        load = self.preset.load
-        parts = {"method": self.method.name, "revision": self.revision, "quantization": load.quantization}
+        quantization, generation = self.preset.load.quantization, self.preset.generation
+        parts: dict[str, Any] = {"method": self.method.name, "revision": self.revision, "quantization": quantization}
         if self.server:
             parts["endpoint"] = self.server.rstrip("/")
-        if self.preset.generation.temperature > 0 or self.method.uses_seed:
+        if generation.temperature > 0 or self.method.uses_seed:
             parts["draws"] = "per picture and prompt"
-        more: dict[str, Any] = {}
         if self.how is not None and self.how["mode"] != "flag":
-            more["verify"] = self.how
+            parts["verify"] = self.how
         if self.schema is not None:
-            more["json_schema"] = self.schema.label
-        return parts | more
+            parts["json_schema"] = self.schema.label
+        return parts
 
     def needs_images(self) -> bool:
         """Return whether `answers` needs the samples."""
@@ -301,9 +218,9 @@ class PictureTask(Task[Result]):
         if self.verify is not None and self.verify.guides:
             from sira_cli.look.guiding import GuidedCaptions
 
+            guided: GuidedCaptions = self._made("guide", lvlm, functools.partial(GuidedCaptions, lvlm))
             assert seeds is not None
             assert self.how is not None
-            guided = self._made("guide", lvlm, functools.partial(GuidedCaptions, lvlm))
             return guided.answers(images, inputs, self.how, seeds=seeds, task=self.kind)
         more: dict[str, Any] = {"seeds": seeds, "words": self.words, "task": self.kind}
         if self.schema is not None:
@@ -319,18 +236,15 @@ class PictureTask(Task[Result]):
 
     def second_look(self, lvlm: Any) -> SecondLook:
         """Return the second look of a loaded model."""
-        look: Callable[[Verify], SecondLook] = lvlm.look
-        return self._made("look", lvlm, look)
+        look: SecondLook = self._made("look", lvlm, lvlm.look)
+        return look
 
-    def _made(self, name: str, lvlm: LoadedModel, make: Callable[[Verify], T]) -> T:
+    def _made(self, name: str, lvlm: LoadedModel, make: Callable[[Verify], Any]) -> Any:
         """Make a look at pictures once for a model under its method."""
         assert self.verify is not None
-        verify, made = lvlm.memo.get(name, (None, None))
-        if verify is not self.verify:
-            made = make(self.verify)
-            lvlm.memo[name] = self.verify, made
-        found: T = made
-        return found
+        if lvlm.memo.get(name, (None,))[0] is not self.verify:
+            lvlm.memo[name] = self.verify, make(self.verify)
+        return lvlm.memo[name][1]
 
     def finish(self, answer: Answer, look: PictureLook | None = None) -> Answer:
         """Return a decoded answer in its final form: with the settings of texts applied, and a second look at it."""
@@ -345,21 +259,21 @@ class PictureTask(Task[Result]):
 
     def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
+        shown, (start, end) = item.picture.shown, self.preset.text.written(answer.text)
         if answer.error and answer.tokens:  # the decoded text is not an answer
-            answer = replace(answer, error=f"{item.picture.shown}: {answer.error}")
-        elif self.needs_text and not answer.error and not self._has_text(answer.text):
+            answer = replace(answer, error=f"{shown}: {answer.error}")
+        elif self.needs_text and not answer.error and not answer.text[start:end].strip():
             tokens = answer.output_tokens
             reason = f"the model's text is empty ({tokens} token{'s' * (tokens != 1)}): try another prompt or method"
-            answer = replace(answer, text="", error=f"{item.picture.shown}: {reason}")
+            answer = replace(answer, text="", error=f"{shown}: {reason}")
         if self.kind != "check" and (repeated := repetition(answer.text)):
             item.warnings = (*item.warnings, f"says {brief(repeated)} again and again")
-        asked, images = Asked(item.name, item.sha256, item.prompt), item.picture.images(item.name)
         item.error = answer.error
-        item.result = self.record(asked, answer, milliseconds, lvlm=lvlm, warnings=item.warnings, images=images)
-
-    def _has_text(self, text: str) -> bool:
-        start, end = self.preset.text.written(text)
-        return bool(text[start:end].strip())
+        result = self.record(
+            answer, lvlm, name=item.name, image_sha256=item.sha256, prompt=item.prompt, warnings=item.warnings
+        )
+        images = item.picture.images(item.name)
+        item.result = replace(result, duration_ms=round(milliseconds, 1), images=images)
 
     def fail(self, lvlm: LoadedModel, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""
@@ -380,26 +294,26 @@ class PictureTask(Task[Result]):
 
     def blank(self, lvlm: LoadedModel | None = None) -> Result:
         """Return a record without a picture: the fields that are equal in all records of this task."""
-        return self.record(Asked("", "", self.prompt), self.no_answer("", lvlm), lvlm=lvlm)
+        return self.record(self.no_answer("", lvlm), lvlm)
 
     def record(
         self,
-        asked: Asked,
         answer: Answer,
-        milliseconds: float = 0.0,
-        *,
         lvlm: LoadedModel | None = None,
+        *,
+        name: str = "",
+        image_sha256: str = "",
+        prompt: str | None = None,
         warnings: Sequence[str] = (),
-        images: list[str] | None = None,
     ) -> Result:
         """Return the record of a picture, with equal keys and types if it failed; without a model, a server's."""
-        preset, generation = self.preset, self.preset.generation
+        preset, generation, prompt = self.preset, self.preset.generation, self.prompt if prompt is None else prompt
         return Result(
             schema=f"sira.{self.kind}/1",
-            key=self.key(*asked),
-            file_name=asked.file_name,
+            key=self.key(name, image_sha256, prompt),
+            file_name=name,
             status="error" if answer.error else "ok",
-            prompt=asked.prompt,
+            prompt=prompt,
             preset=preset.name,
             model=preset.model,
             revision=self.revision,
@@ -407,12 +321,11 @@ class PictureTask(Task[Result]):
             max_new_tokens=generation.max_new_tokens,
             temperature=generation.temperature,
             seed=generation.seed,
-            duration_ms=round(milliseconds, 1),
-            image_sha256=asked.image_sha256,
+            duration_ms=0.0,
+            image_sha256=image_sha256,
             sira_version=__version__,
             text_settings=preset.text.given() or None,
             warnings=[*warnings, *answer.warnings] or None,
-            images=images,
             **{name: getattr(answer, name) for name in SHARED},
             **self._of_model(lvlm, answer.image_tokens),
             **preset.later(),

@@ -27,7 +27,7 @@ from sira_cli.pictures.opening import decode_picture, picture_size
 from sira_cli.pictures.picture import digest_of
 from sira_cli.pictures.web import WebSource, is_web
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.task import TASKS, Asked, PictureTask
+from sira_cli.run.task import TASKS, PictureTask
 from sira_cli.serve import Limits
 from sira_cli.serve.protocol import SYSTEM, ChatRequest, RequestError, SiraOptions, shortened
 
@@ -271,7 +271,7 @@ class Job:
             if answer.error:
                 raise RequestError(answer.error, 422, code="unprocessable")
             answer = task.finish(answer, None if task.verify is None else PictureLook(task.second_look(lvlm), image))
-        record = task.record(Asked("", self.pictures.sha256, str(self.prompt)), answer, lvlm=lvlm).to_record()
+        record = task.record(answer, lvlm, image_sha256=self.pictures.sha256, prompt=str(self.prompt)).to_record()
         self._send(answer.text, answer.reasoning or "", last=True)
         shown = {name: record[name] for name in SHOWN if name in record}
         self.tell(Reply(answer, shown | {"decoding_seconds": seconds}))

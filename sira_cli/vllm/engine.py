@@ -36,10 +36,9 @@ from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import load_processor
 from sira_cli.models.texts import Answer
-from sira_cli.run.batch import Batch, Item, ahead, is_final
 from sira_cli.run.events import Halved
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import Runner
+from sira_cli.run.runner import Batch, Item, Runner, ahead, is_final
 from sira_cli.vllm.plugin import DRAW, KEY
 
 if TYPE_CHECKING:

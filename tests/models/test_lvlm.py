@@ -26,7 +26,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.sources import open_picture
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.task import Asked, Caption
+from sira_cli.run.task import Caption
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast, mostly_slow
 from tests.support.tiny import Tiny
@@ -128,7 +128,7 @@ def test_alpha_zero_is_greedy_and_sira_is_not(fixture, request, photos):
 def test_the_record(llava, photos):
     good = llava.caption(photos["rocket"])
     task = Caption.of(llava.preset, llava.decoder)
-    bad = task.record(Asked("missing.jpg", "", task.prompt), Answer(error="no such file"), lvlm=llava)
+    bad = task.record(Answer(error="no such file"), llava, name="missing.jpg")
     for result, task in ((good, "caption"), (bad, "caption"), (llava.ask(photos["rocket"], "Hm?"), "ask")):
         record = json.loads(result.to_json())
         assert {key: type(value) for key, value in record.items()} == RECORD

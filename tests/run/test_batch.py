@@ -5,31 +5,53 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 import re
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
-from sira_cli import load
+from sira_cli import SettingsError, load
+from sira_cli.analysis import sweep as sweeping
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.questions import Question, QuestionSet
+from sira_cli.analysis.sweep import Grid, SweepReport, sweep
 from sira_cli.look.verify import Verify
+from sira_cli.methods import find
+from sira_cli.models import memory
+from sira_cli.models.presets import resolve
 from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, located
-from sira_cli.run.batch import Item
-from sira_cli.run.events import Halved, Skipped
+from sira_cli.run import on_ray, runner
+from sira_cli.run.events import FailedPicture, Halved, Skipped
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import _portions
+from sira_cli.run.on_ray import OnRay
+from sira_cli.run.runner import Item, _portions, check_batch_size, usual_batch_size
+from sira_cli.run.task import Caption
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.runs import key_of, local
 
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Is there a cat on the table?"
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo", max_new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def brief():
+    return load("demo", max_new_tokens=2)
 
 
 @pytest.fixture
@@ -42,72 +64,53 @@ def folder(tmp_path, photos) -> Path:
     return tmp_path
 
 
-def records(
-    lvlm, folder: Path, batch_size: int, prompt: str = "Describe this image.", task: str = "caption"
-) -> list[dict]:
-    pictures = named(folder)
-    events = local(lvlm, task, prompt, batch_size=batch_size).results(pictures)
-    found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
+@pytest.fixture
+def scenes(tmp_path) -> Path:
+    """Drawn scenes of two sizes in turn: the bundled model says something different about each."""
+    for number, path in enumerate(EXAMPLES[:5] * 2):
+        image = Image.open(path)
+        (image.resize((200, 150)) if number % 2 else image).save(tmp_path / f"{number}.jpg")
+    return tmp_path
+
+
+def named(folder: Path, count: int | None = None) -> list[tuple[Picture, str]]:
+    """The pictures of a folder, each with its name in the record."""
+    return [(located(str(path)), path.name) for path in sorted(folder.glob("*.jpg"))[:count]]
+
+
+def records(lvlm, folder: Path, batch_size, prompt="Describe this image.", task="caption", count=None) -> list[dict]:
+    pictures = named(folder, count)
+    found = of_run(local(lvlm, task, prompt, batch_size=batch_size), pictures)
     assert [record["file_name"] for record in found] == [name for _, name in pictures]
     return found
 
 
-def named(folder: Path) -> list[tuple[Picture, str]]:
-    """The pictures of a folder, each with its name in the record."""
-    return [(located(str(path)), path.name) for path in sorted(folder.glob("*.jpg"))]
-
-
-def hash_of_file(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def without_time(records: list[dict]) -> list[dict]:
-    return [{name: value for name, value in record.items() if name != "duration_ms"} for record in records]
+def of_run(run, pictures) -> list[dict]:
+    events = [event for event in run.results(pictures) if not isinstance(event, Halved)]
+    return [event.record.to_record() | {"duration_ms": 0} for event in events]
 
 
 @pytest.mark.parametrize("family", [*REPRESENTATIVES, "LLaVA-NeXT"])  # which cuts pictures up
 @pytest.mark.parametrize("method", ["sira", "greedy"])
 def test_a_batch_gives_the_records_of_single_runs(family, method, folder, checkpoint_of):
-    lvlm = load(checkpoint_of(family), method=method, dtype="float32", max_new_tokens=6)
+    lvlm, own = load(checkpoint_of(family), method=method, dtype="float32", max_new_tokens=6), ("file_name", "key")
     together = records(lvlm, folder, 4, PROMPT)
+    assert [record["status"] for record in together].count("ok") == 5
     for record in together:
         if record["status"] == "ok":
-            alone = lvlm.caption(folder / record["file_name"], PROMPT).to_record()
-            assert {**alone, "file_name": "", "key": "", "duration_ms": 0} == {
-                **record,
-                "file_name": "",
-                "key": "",
-                "duration_ms": 0,
-            }
-    assert [record["status"] for record in together].count("error") == 2
+            alone = lvlm.caption(folder / record["file_name"], PROMPT).to_record() | {"duration_ms": 0}
+            assert alone | dict.fromkeys(own) == record | dict.fromkeys(own)
 
 
-@pytest.fixture(scope="module")
-def demo():
-    return load("demo", max_new_tokens=12)
-
-
-@pytest.fixture
-def scenes(tmp_path) -> Path:
-    """Drawn scenes of two sizes in turn: the bundled model says something different about each."""
-    for number, path in enumerate(sorted(Path("examples").glob("*.png"))[:5] * 2):
-        image = Image.open(path)
-        if number % 2:
-            image = image.resize((200, 150))
-        image.save(tmp_path / f"{number}.jpg")
-    return tmp_path
-
-
-def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch):
-    sizes = []
-    prepare = demo.prepare
+def test_pictures_of_similar_size_are_decoded_together(brief, scenes, monkeypatch):
+    sizes, prepare = [], brief.prepare
 
     def note(images, *rest, **more):
         sizes.append([image.size for image in images])
         return prepare(images, *rest, **more)
 
-    monkeypatch.setattr(demo, "prepare", note)
-    records(demo, scenes, batch_size=5, task="ask")
+    monkeypatch.setattr(brief, "prepare", note)
+    records(brief, scenes, 5, task="ask")
     assert sorted(sizes) == [[(200, 150)] * 5, [(384, 384)] * 5]
 
 
@@ -116,78 +119,81 @@ def test_pictures_of_similar_size_are_decoded_together(demo, scenes, monkeypatch
 )
 def test_sampling_does_not_depend_on_the_batch(scenes, method):
     lvlm = load("demo", method=method, max_new_tokens=8, temperature=1.0, top_p=0.95, seed=3)
-    alone = records(lvlm, scenes, batch_size=1)
+    alone, sizes = records(lvlm, scenes, 1), []
     assert len({record["text"] for record in alone if record["text"]}) > 2
-    sizes = []
-    lvlm.model.register_forward_pre_hook(
-        lambda model, args, asked: sizes.append(len(asked["input_ids"])), with_kwargs=True
-    )
-    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(alone)
+    lvlm.model.register_forward_pre_hook(lambda _, args, asked: sizes.append(len(asked["input_ids"])), with_kwargs=True)
+    assert records(lvlm, scenes, 4) == alone
     assert max(sizes) == 4
 
 
-def test_settings_of_decoding_hold_in_every_row(scenes):
-    settings = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3}
-    for number in range(4, 10):
-        (scenes / f"{number}.jpg").unlink()
-    lvlm, plain = load("demo", max_new_tokens=24, **settings), load("demo", max_new_tokens=24)
-    alone = records(lvlm, scenes, batch_size=1)
-    assert without_time(records(lvlm, scenes, batch_size=2)) == without_time(alone)
-    without = records(plain, scenes, batch_size=4)
-    assert [record["text"] for record in alone] != [record["text"] for record in without]
+@pytest.mark.parametrize(
+    "settings", [{"repetition_penalty": 1.3, "no_repeat_ngram_size": 3}, {"num_beams": 3}], ids=str
+)
+def test_settings_of_decoding_hold_in_every_row(scenes, settings):
+    tokens = 8 if "num_beams" in settings else 24
+    lvlm, plain = load("demo", max_new_tokens=tokens, **settings), load("demo", max_new_tokens=tokens)
+    alone = records(lvlm, scenes, 1, count=4)
+    assert records(lvlm, scenes, 2, count=4) == alone
+    if "num_beams" not in settings:
+        assert [each["text"] for each in alone] != [each["text"] for each in records(plain, scenes, 4, count=4)]
 
 
 @pytest.mark.parametrize("asked", [{"words": True}, {"choices": ("A cat", "A table")}, {"verify": Verify()}], ids=str)
 def test_what_looks_at_texts_is_the_same_in_a_batch(scenes, asked):
-    lvlm, found = load("demo", max_new_tokens=12), []
-    for batch_size in (1, 4):
-        run = local(lvlm, batch_size=batch_size, **asked)
-        found.append([event.record.to_record() for event in run.results(named(scenes)[:4])])
+    lvlm, number = load("demo", max_new_tokens=12), r"-?\d+\.\d+(?:e-\d+)?"
+    found = [of_run(local(lvlm, batch_size=size, **asked), named(scenes, 4)) for size in (1, 4)]
     [part] = ({"verify": "objects"}.get(name, name) for name in asked)
     assert any(record[part] for record in found[0])
-    for one, other in zip(*map(without_time, found), strict=True):
+    for one, other in zip(*found, strict=True):
         for name in ("text", "finish_reason", "output_tokens"):
             assert one[name] == other[name]
         assert one.keys() == other.keys()
-        (rest, numbers), (same, near) = (split(json.dumps(record[part])) for record in (one, other))
-        assert (rest, numbers) == (same, pytest.approx(near, abs=1e-3))
+        here, there = (json.dumps(record[part]) for record in (one, other))
+        assert re.sub(number, "", here) == re.sub(number, "", there)
+        here, there = ([float(each) for each in re.findall(number, text)] for text in (here, there))
+        assert here == pytest.approx(there, abs=1e-3)
 
 
-def split(text: str) -> tuple[str, list[float]]:
-    """Return a text without its fractions, and these."""
-    number = r"-?\d+\.\d+(?:e-\d+)?"
-    return re.sub(number, "", text), [float(each) for each in re.findall(number, text)]
-
-
-def test_beams_in_a_batch(scenes):
-    lvlm = load("demo", max_new_tokens=8, num_beams=3)
-    assert without_time(records(lvlm, scenes, batch_size=4)) == without_time(records(lvlm, scenes, batch_size=1))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
-    ids=["GPU", "CPU"],
-)
-def test_out_of_memory_halves_the_batch(demo, scenes, error):
-    """Memory that ends at three pictures is made up: here it would end the machine first."""
-    expected = records(demo, scenes, batch_size=3)
-    tried = []
+@pytest.fixture
+def short_of_memory(demo):
+    """The sizes of batches that the model was given, of which those above three end with the error; it is made up."""
+    tried, error = [], [torch.OutOfMemoryError("CUDA out of memory.")]
 
     def limit(model, args, asked):
         tried.append(len(asked["input_ids"]))
         if tried[-1] > 3:
-            raise error
+            raise error[0]
 
     handle = demo.model.register_forward_pre_hook(limit, with_kwargs=True)
-    try:
-        events = list(local(demo, batch_size=8).results(named(scenes)))
-    finally:
-        handle.remove()
+    yield tried, error
+    handle.remove()
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory.", "DefaultCPUAllocator: can't allocate memory"])
+def test_out_of_memory_halves_the_batch(demo, scenes, short_of_memory, message):
+    tried, error = short_of_memory
+    error[0] = torch.OutOfMemoryError(message) if "CUDA" in message else RuntimeError(message)
+    expected = records(demo, scenes, 3)
+    tried.clear()
+    events = list(local(demo, batch_size=8).results(named(scenes)))
     assert [rows for rows in tried if rows > 3] == [8, 4]  # it does not run into the wall again
-    found = [event.record.to_record() for event in events if not isinstance(event, Halved)]
-    assert without_time(found) == without_time(expected)
+    found = [event.record.to_record() | {"duration_ms": 0} for event in events if not isinstance(event, Halved)]
+    assert found == expected
     assert [event for event in events if isinstance(event, Halved)] == [Halved(8, 4), Halved(4, 2)]
+
+
+def test_an_automatic_size_that_memory_did_not_suffice_for_stays_lowered(demo, scenes, monkeypatch, short_of_memory):
+    tried, _ = short_of_memory
+    monkeypatch.setattr(Caption, "largest_batch", lambda *args: 8)
+    monkeypatch.setattr(runner, "FIRST", 2)
+    expected, pictures = records(demo, scenes, 3), named(scenes)
+    tried.clear()
+    run = local(demo, batch_size="auto")
+    assert of_run(run, pictures) == expected
+    assert (max(tried), run.batch_size) == (8, 2)
+    tried.clear()
+    assert of_run(run, pictures) == expected
+    assert max(tried) <= 3
 
 
 def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes):
@@ -198,46 +204,35 @@ def test_a_picture_that_the_model_chokes_on_fails_alone(demo, scenes):
         if any(torch.equal(row, poison) for row in (*args, *asked.values())[0]):
             raise RuntimeError("kernel on fire\nmore")
 
-    expected = records(demo, scenes, batch_size=4)
+    expected = records(demo, scenes, 4)
     handle = demo.model.model.vision_tower.register_forward_pre_hook(choke, with_kwargs=True)
-    try:
-        found = records(demo, scenes, batch_size=4)
-    finally:
-        handle.remove()
-    assert found[3]["error"] == f"{scenes / '3.jpg'}: RuntimeError: kernel on fire"
-    del found[3], expected[3]
-    assert without_time(found) == without_time(expected)
+    found = records(demo, scenes, 4)
+    handle.remove()
+    assert found.pop(3)["error"] == f"{scenes / '3.jpg'}: RuntimeError: kernel on fire"
+    assert found == [*expected[:3], *expected[4:]]
 
 
 def test_a_picture_that_the_processor_refuses_fails_alone(qwen_folder, folder):
     """Qwen's image processor takes no picture that is more than 200 times as wide as high."""
     Image.new("RGB", (3000, 2)).save(folder / "1-line.jpg")
-    lvlm = load(qwen_folder, max_new_tokens=3)
-    found = {record["file_name"]: record for record in records(lvlm, folder, batch_size=8)}
+    found = {record["file_name"]: record for record in records(load(qwen_folder, max_new_tokens=3), folder, 8)}
     assert "the image processor refused it: absolute aspect ratio" in found["1-line.jpg"]["error"]
     assert [record["status"] for record in found.values()].count("ok") == 5
 
 
-def test_a_processor_without_memory_halves_the_batch(demo, scenes, monkeypatch):
-    """The shortage is made up: more than three pictures are too many for the processor."""
-    expected = records(demo, scenes, batch_size=3)
-    prepare = Lvlm.prepare
+def test_a_processor_without_memory_halves_the_batch(brief, scenes, monkeypatch):
+    """The shortage is made up: so many pictures are too many for the processor."""
+    expected, prepare, most = records(brief, scenes, 3), Lvlm.prepare, 3
 
     def short(self, images, *args, **kwargs):
-        if len(images) > 3:
-            raise MemoryError
+        if len(images) > most:
+            raise MemoryError("cannot allocate\nmore")
         return prepare(self, images, *args, **kwargs)
 
     monkeypatch.setattr(Lvlm, "prepare", short)
-    assert without_time(records(demo, scenes, batch_size=8)) == without_time(expected)
-
-
-def test_a_picture_for_which_memory_does_not_suffice_is_not_called_damaged(demo, scenes, monkeypatch):
-    def short(self, *args, **kwargs):
-        raise MemoryError("cannot allocate\nmore")
-
-    monkeypatch.setattr(Lvlm, "prepare", short)
-    for record in records(demo, scenes, batch_size=3):
+    assert records(brief, scenes, 8) == expected
+    most = 0  # then it is not called damaged
+    for record in records(brief, scenes, 3):
         assert record["error"].endswith("memory does not suffice for it, even alone: cannot allocate")
 
 
@@ -255,53 +250,48 @@ def test_batches_of_large_pictures_are_smaller():
     assert sizes([], 3) == []
 
 
-def test_large_files_are_read_again_and_have_to_be_the_same(demo, scenes, monkeypatch):
-    expected = records(demo, scenes, batch_size=3)
+def test_large_files_are_read_again_and_have_to_be_the_same(brief, scenes, monkeypatch):
+    expected, reads, read = records(brief, scenes, 3), [], FileSource.read
     monkeypatch.setattr("sira_cli.run.runner.KEPT", 100)
-    reads = []
-    read = FileSource.read
     monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture) or read(picture))
-    assert without_time(records(demo, scenes, batch_size=3)) == without_time(expected)
+    assert records(brief, scenes, 3) == expected
     assert len(reads) == 2 * len(expected)
-
     monkeypatch.setattr(FileSource, "read", lambda picture: read(picture) + b"." * len(reads.append(picture) or reads))
-    for record in records(demo, scenes, batch_size=3):
-        assert "changed between two readings" in record["error"]
+    assert all("changed between two readings" in record["error"] for record in records(brief, scenes, 3))
 
 
-def test_pictures_are_read_a_little_ahead_and_no_further(demo, scenes, monkeypatch):
-    read = []
-    read_picture = FileSource.read
-    monkeypatch.setattr(FileSource, "read", lambda picture: read.append(picture) or read_picture(picture))
-    taken = []
+def test_pictures_are_read_a_little_ahead_and_no_further(brief, scenes, monkeypatch):
+    done, taken, read = [], [], FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: done.append(picture) or read(picture))
 
     def endless():
         while True:
             taken.append(1)
             yield located(str(scenes / "0.jpg")), "0.jpg"
 
-    events = local(demo, "ask", PROMPT, batch_size=2).results(endless())
+    events = local(brief, "ask", PROMPT, batch_size=2).results(endless())
     for _ in range(4):
         next(events)
     events.close()
-    assert 4 <= len(read) <= len(taken) < 60
+    assert 4 <= len(done) <= len(taken) < 60
 
 
-def test_what_is_skipped_is_neither_decoded_nor_lost(demo, scenes):
+def test_what_is_skipped_is_neither_decoded_nor_lost(brief, scenes):
     pictures = named(scenes)
-    keys = {name: key_of(demo, "ask", name, hash_of_file(picture.location), PROMPT) for picture, name in pictures}
+    keys = {
+        name: key_of(brief, "ask", name, hashlib.sha256(Path(picture.location).read_bytes()).hexdigest(), PROMPT)
+        for picture, name in pictures
+    }
     keys |= {"2.jpg": "", "7.jpg": keys["6.jpg"]}
-    run = local(demo, "ask", PROMPT, batch_size=3, done=keys.__getitem__)
-    events = list(run.results(pictures))
+    events = list(local(brief, "ask", PROMPT, batch_size=3, done=keys.__getitem__).results(pictures))
     assert [event.name for event in events] == [name for _, name in pictures]
     assert [event.name for event in events if not isinstance(event, Skipped)] == ["2.jpg", "7.jpg"]
-    assert events[2].record.text == demo.ask(scenes / "2.jpg", PROMPT).text
+    assert events[2].record.text == brief.ask(scenes / "2.jpg", PROMPT).text
 
 
-def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypatch):
-    prepared = [threading.Event() for _ in range(6)]
-    answered = []
-    prepare, answer = demo.prepare, demo.answer
+def test_the_next_batch_is_prepared_while_the_model_works(brief, scenes, monkeypatch):
+    prepared, answered = [threading.Event() for _ in range(6)], []
+    prepare, answer = brief.prepare, brief.answer
 
     def note(*rest, **more):
         inputs = prepare(*rest, **more)
@@ -312,9 +302,9 @@ def test_the_next_batch_is_prepared_while_the_model_works(demo, scenes, monkeypa
         answered.append(len(answered) == 4 or prepared[len(answered) + 1].wait(timeout=30))
         return answer(inputs, on_text, **asked)
 
-    monkeypatch.setattr(demo, "prepare", note)
-    monkeypatch.setattr(demo, "answer", wait_for_the_next)
-    records(demo, scenes, batch_size=2, task="ask")
+    monkeypatch.setattr(brief, "prepare", note)
+    monkeypatch.setattr(brief, "answer", wait_for_the_next)
+    records(brief, scenes, 2, task="ask")
     assert answered == [True] * 5
 
 
@@ -329,18 +319,10 @@ class SlowSource(FileSource):
         return super().read()
 
 
-@pytest.fixture(scope="module")
-def brief():
-    return load("demo", max_new_tokens=2)
-
-
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_alone(brief, scenes, monkeypatch, place):
-    for path in sorted(scenes.glob("*.jpg"))[5:]:
-        path.unlink()
-    expected = records(brief, scenes, batch_size=1)
-    decoded, others = [], threading.Event()
-    answer = brief.answer
+    expected, pictures = records(brief, scenes, 1, count=5), named(scenes, 5)
+    decoded, others, answer = [], threading.Event(), brief.answer
 
     def note(*args, **kwargs):
         answers = answer(*args, **kwargs)
@@ -350,21 +332,108 @@ def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_a
         return answers
 
     monkeypatch.setattr(brief, "answer", note)
-    pictures = named(scenes)
     slow, name = pictures[place]
     pictures[place] = (Picture((SlowSource(slow.location, slow.relative, others),)), name)
-    events = local(brief, batch_size=1).results(pictures)
-    assert without_time([event.record.to_record() for event in events]) == without_time(expected)
+    assert of_run(local(brief, batch_size=1), pictures) == expected
 
 
 def test_texts_that_are_shown_as_they_are_decoded_come_in_order(brief, scenes):
     """Whatever the sizes of the pictures are: on a terminal, each text follows its picture's name."""
-    pictures, shown = named(scenes)[:4], dict[str, str]()
-
-    def show(picture: Picture, text: str) -> None:
-        shown[picture.location] = text
-
-    run = local(brief, batch_size=1, on_text=show)
+    pictures, shown = named(scenes, 4), dict[str, str]()
+    run = local(brief, batch_size=1, on_text=lambda picture, text: shown.update({picture.location: text}))
     for number, event in enumerate(run.results(pictures), start=1):
         assert event.picture == pictures[number - 1][0]
         assert list(shown) == [picture.location for picture, _ in pictures[:number]]
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets the bytes that a batch may take, where a prompt takes 100 and a text 40."""
+    monkeypatch.setattr(memory, "measure_picture", lambda *args, **more: memory.PictureMemory(100, 40))
+    return lambda size: monkeypatch.setattr(memory, "free_memory", lambda device: size)
+
+
+@pytest.mark.parametrize("task", ["caption", "ask"])
+def test_as_many_as_fit_and_the_records_of_single_pictures(brief, folder, scenes, free, task):
+    free(300)
+    run = local(brief, task, PROMPT, batch_size="auto")
+    assert run.batch_size == 1
+    found = of_run(run, named(scenes))
+    assert run.facts()["batch_size"] == run.batch_size == 3
+    assert found == records(brief, scenes, 1, PROMPT, task)
+
+
+def test_the_choice_is_that_of_the_memory_that_one_picture_takes(brief, free, monkeypatch, caplog):
+    free(1000)
+    caption = Caption.of(brief.preset, brief.decoder)
+    with caplog.at_level(logging.INFO, "sira_cli"):
+        assert caption.largest_batch(brief, None) == 10
+    assert "batch size 10: a prompt takes" in caplog.text
+
+    def no_memory(*args, **more):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(memory, "measure_picture", no_memory)
+    assert caption.largest_batch(brief, None) == 1
+
+
+def test_what_is_usual_on_a_device(brief, scenes, free, monkeypatch):
+    """No GPU here: the rule is asked about a device by its name, and a run by a stand-in for the rule."""
+    assert [usual_batch_size(torch.device(name)) for name in ("cuda", "cuda:1", "cpu", "mps")] == ["auto", "auto", 1, 1]
+    free(300)
+    monkeypatch.setattr(runner, "usual_batch_size", lambda device: "auto")
+    shown = {"on_text": lambda text: None}  # texts on a terminal come while they are decoded
+    for given, expected in (({}, 3), ({"batch_size": 2}, 2), (shown, 1), ({"batch_size": "auto", **shown}, 3)):
+        run = local(brief, **given)
+        of_run(run, named(scenes, 4))
+        assert run.batch_size == expected
+
+
+@pytest.mark.parametrize("wrong", [0, "8", True])
+def test_other_batch_sizes_are_refused(wrong):
+    with pytest.raises(SettingsError, match=r"`batch_size=` .*: expected a whole number from 1 on, or auto"):
+        check_batch_size(wrong)
+
+
+def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
+    for number in range(3):
+        shutil.copy(EXAMPLES[number], tmp_path / f"{number}.png")
+    command = ("caption", tmp_path, "-p", "demo", "--max-new-tokens", 4)
+    code, _, err = sira(*command, "-b", "auto", "-o", tmp_path / "auto.jsonl", "-v")
+    assert (code, "batch size 16: a prompt takes" in err) == (0, True), err
+    assert json.loads((tmp_path / "auto.run.json").read_text())["batch_size"] == 16
+    code, _, err = sira(*command, "-b", 2, "-o", tmp_path / "auto.jsonl")  # nothing is left to do
+    assert (code, "3 of 3 pictures were done before" in err) == (0, True)
+
+
+def test_workers_that_share_memory_cannot_find_it(monkeypatch):
+    """The cluster is a stand-in: one machine with four CPUs, without GPUs."""
+    cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
+    monkeypatch.setattr(on_ray, "_connect", lambda workers, quiet: cluster)
+    task = Caption.of(resolve("demo"), find("sira"))
+    OnRay({"device": "auto"}, "auto", workers=1).begin(task)
+    with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
+        OnRay({"device": "auto"}, "auto", workers=2).begin(task)
+
+
+def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch):
+    texts = [(path.name, text) for path in EXAMPLES[:2] for text in ("Is there a dog?", "Is there a cat?")]
+    asked = tuple(Question(name, text, True, ("all",)) for name, text in texts)
+    questions = QuestionSet(("all",), asked, lambda name: located(str(Path("examples") / name)))
+    sizes, first, grid, answers = [], sweeping.first_tokens, Grid((2, 3), (0.5,)), {}
+
+    def note(lvlm, grid, inputs):
+        sizes.append(len(inputs["input_ids"]))
+        return first(lvlm, grid, inputs)
+
+    monkeypatch.setattr(sweeping, "first_tokens", note)
+    for size, expected in (("auto", [1, 4]), (None, [1, 1, 1, 1]), (3, [3, 1])):
+        sizes.clear()
+        units = Units[list[str]]()
+        events = sweep(demo, questions, grid, units, batch_size=size)
+        assert not [event for event in events if isinstance(event, FailedPicture)]
+        answers[size] = SweepReport.of(demo, questions, grid, units).to_json()
+        assert sizes == expected
+    assert answers["auto"] == answers[None] == answers[3]
+    with pytest.raises(SettingsError, match="`batch_size=` 0"):
+        list(sweep(demo, questions, grid, Units(), batch_size=0))

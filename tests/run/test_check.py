@@ -21,7 +21,7 @@ from sira_cli.look.verify import Verify
 from sira_cli.pictures.captions import find_captions
 from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check, check_captions
 from sira_cli.run.events import Failed, Finished, Skipped
-from sira_cli.run.on_ray import Captioner, Work
+from sira_cli.run.on_ray import Captioner, Row
 from tests.support.shards import write_tar
 
 FIRST = VALIDATION_SEEDS[500_000]  # a bicycle, tables, a bowl, a clock
@@ -175,17 +175,11 @@ def test_what_decides_is_in_the_key(demo, scenes):
 
 
 def test_a_worker_of_a_cluster_gives_the_same_records(demo, scenes):
-    work = Work(Check.under(demo.preset), {"device": "auto", "offline": False}, 2, os.getcwd())  # noqa: PTH109
     captions = find_captions(scenes).pictures
-    rows = {
-        "number": range(len(captions)),
-        "picture": [pickle.dumps(picture) for picture in captions],
-        "id": [picture.name_in(None) for picture in captions],
-        "name": [picture.name_in(None) for picture in captions],
-        "done": [""] * len(captions),
-        "error": [""] * len(captions),
-    }
-    found = [json.loads(record) for record in Captioner(work)(rows)["record"]]
+    rows = [Row(number, picture, picture.name_in(None), "") for number, picture in enumerate(captions)]
+    worker = Captioner(Check.under(demo.preset), {"device": "auto", "offline": False}, 2, os.getcwd())  # noqa: PTH109
+    answers = map(pickle.loads, worker({"row": [pickle.dumps(row) for row in rows]})["row"])
+    found = [event.record.to_record() for _, event, _ in answers]
     expected = [event.record.to_record() for event in events(demo, scenes, None)]
     assert [{**record, "duration_ms": 0} for record in found] == [{**record, "duration_ms": 0} for record in expected]
 

@@ -282,7 +282,7 @@ def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once,
     monkeypatch.chdir(folder)
     command = ("caption", ".", *FAST, "-o", "captions.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("sira_cli.run.batch.Item.content", None)
+        broken.setattr("sira_cli.run.runner.Item.content", None)
         assert sira(*command)[0] == 3
     assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
     sira(*command)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sira_cli import Lvlm
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import BatchSize
 from sira_cli.run.run import Local
+from sira_cli.run.runner import BatchSize
 from sira_cli.run.task import TASKS
 
 

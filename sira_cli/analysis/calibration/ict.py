@@ -39,10 +39,9 @@ from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.cache import Cache
-from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.task import Task
+from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

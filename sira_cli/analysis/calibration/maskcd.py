@@ -30,11 +30,10 @@ from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
-from sira_cli.run.task import Task
+from sira_cli.run.runner import Batch, Item, Task
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sira_cli.files import replacing, writing
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.progress import WordScores
-from sira_cli.run.batch import Batch, Item
+from sira_cli.run.runner import Batch, Item
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

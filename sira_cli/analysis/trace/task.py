@@ -22,11 +22,10 @@ from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
-from sira_cli.run.batch import Batch, Item
 from sira_cli.run.events import Halved
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
+from sira_cli.run.runner import Batch, Item, Task
 from sira_cli.run.sidecars import Sidecars
-from sira_cli.run.task import Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -110,7 +110,7 @@ def read_batch_size(text: str) -> int | str:
 
 
 def batch_size_option(description: str) -> Any:
-    """Return the option --batch-size of a command; its value is a `BatchSize` (`run/batch.py`)."""
+    """Return the option --batch-size of a command; its value is a `BatchSize` (`run/runner.py`)."""
     shown: dict[str, Any] = {"metavar": "N|auto", "show_default": False, "help": description}
     return typer.Option("-b", "--batch-size", parser=read_batch_size, **shown)
 
