@@ -17,7 +17,7 @@ from sira_cli.eval.chair import Chair
 from sira_cli.run.lvlm import Lvlm, load
 from tests.support.eval.amber_data import benchmark, lay_out
 from tests.support.eval.coco_data import IMAGES, write_coco
-from tests.support.eval.helpers import SCENES, SPLITS
+from tests.support.eval.writing import SCENES, SPLITS
 
 
 @pytest.fixture(scope="session")

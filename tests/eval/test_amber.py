@@ -1,9 +1,16 @@
-"""AMBER: cases counted by hand."""
+"""AMBER: cases counted by hand, its files, and similar words."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import random
+import sys
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,13 +18,15 @@ import pytest
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber import Judged, Lexicon, opened
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking
-from sira_cli.eval.similarity import EQUAL, Similarity
-from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near, write
+from sira_cli.eval.similarity import EQUAL, OFFICIAL, Similarity, find_similarity, vectors
+from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near
+from tests.support.eval.writing import save
+
+# What is asked.
 
 
 def test_what_is_asked(amber, data):
     captions, questions = amber.parts
-    assert amber.name == "amber"
     assert (captions.name, captions.task, captions.settings) == ("generative", "caption", {"max_new_tokens": 512})
     assert (questions.name, questions.task, questions.settings) == ("discriminative", "ask", {"max_new_tokens": 16})
     assert captions.asks[0] == Ask("1", "a.jpg", "Describe this image.")
@@ -25,24 +34,37 @@ def test_what_is_asked(amber, data):
     assert [len(part.asks) for part in amber.parts] == [3, 8]
     (only,) = benchmark(data, parts=["discriminative"], suffix="").parts
     assert only.asks[0].prompt == "Is it 4?"
+    other = benchmark(data, prompt="What is it?")
+    assert {ask.prompt for ask in other.parts[0].asks} == {"What is it?"}
+    assert other.parts[1] == questions
 
 
 def test_one_file_of_queries_does_for_both_parts(amber, data):
     files = [data / "query" / f"query_{part.name}.json" for part in amber.parts]
-    both = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
-    edited = [{**row, "image": f"{row['id']}.jpg"} for row in both]
-    write(data / "query" / "query_all.json", edited)
+    edited = [row | {"image": f"{row['id']}.jpg"} for file in files for row in json.loads(file.read_text())]
+    everything = save(data / "query" / "query_all.json", edited)
     assert benchmark(data).parts == amber.parts  # the files of their own come first
     for file in files:
         file.unlink()
-    write(data / "query" / "query_all.json", edited[:3])
+    assert [part.asks[0].picture for part in benchmark(data).parts] == ["1.jpg", "4.jpg"]
+    save(everything, edited[:3])
     with pytest.raises(DataError, match=r"query_all.json: holds no queries of discriminative"):
         benchmark(data)
-    write(data / "query" / "query_all.json", edited)
-    assert [[ask.picture for ask in part.asks][:2] for part in benchmark(data).parts] == [
-        ["1.jpg", "2.jpg"],
-        ["4.jpg", "5.jpg"],
-    ]
+
+
+def test_one_dimension_of_the_questions(amber, data, tmp_path):
+    attribute = opened(data, Asking(options={"task": "attribute"}))
+    (part,) = attribute.parts
+    assert [ask.id for ask in part.asks] == ["4", "5", "6", "7"]
+    scored = {group: tally for group, tally in attribute.score(part, ANSWERED).items() if tally.counts}
+    whole = amber.score(amber.parts[1], ANSWERED)
+    assert scored == {group: whole[group] for group in ("attribute", "state", "number", "action")}
+    ids = str(save(tmp_path / "ids.txt", "4"))
+    with pytest.raises(SettingsError, match="`task=` relation: no such question in AMBER's folder"):
+        opened(data, Asking(options={"task": "relation", "ids": ids}))
+
+
+# Counts.
 
 
 def judge(nouns: str, truth: str, hallu: str = "", similar: Similarity = EQUAL) -> Judged:
@@ -51,49 +73,31 @@ def judge(nouns: str, truth: str, hallu: str = "", similar: Similarity = EQUAL) 
 
 
 @pytest.mark.parametrize(
-    ("nouns", "truth", "hallu", "expected"),
+    ("similar", "nouns", "truth", "hallu", "expected"),
     [
-        ("dog dog", "sky", "", ("dog dog", "dog dog", "", "")),
-        ("light", "sky", "light", ("light", "", "", "")),
-        ("woman", "sky person", "", ("woman", "", "person", "")),
-        ("bush", "tree forest", "", ("bush", "", "tree", "")),
-        ("ship boat", "ship ship", "", ("ship boat", "", "ship", "")),
-        ("puppy", "dog", "puppy", ("puppy", "", "dog", "")),
+        (EQUAL, "dog dog", "sky", "", ("dog dog", "dog dog", "", "")),
+        (EQUAL, "light", "sky", "light", ("light", "", "", "")),
+        (EQUAL, "woman", "sky person", "", ("woman", "", "person", "")),
+        (EQUAL, "bush", "tree forest", "", ("bush", "", "tree", "")),
+        (EQUAL, "ship boat", "ship ship", "", ("ship boat", "", "ship", "")),
+        (EQUAL, "puppy", "dog", "puppy", ("puppy", "", "dog", "")),
+        ("near", "sun", "sky cloud", "", ("sun", "", "cloud", "")),
+        ("near", "sun", "cloud", "sun", ("sun", "", "cloud", "sun")),
+        ("near", "sun", "sky", "cloud sun", ("sun", "sun", "", "cloud sun")),
+        ("near", "man", "sky tree", "", ("man", "", "tree", "")),
     ],
 )
-def test_equal_words(nouns, truth, hallu, expected):
-    assert judge(nouns, truth, hallu) == Judged(*(tuple(words.split()) for words in expected))
-
-
-@pytest.mark.parametrize(
-    ("nouns", "truth", "hallu", "expected"),
-    [
-        ("sun", "sky cloud", "", ("sun", "", "cloud", "")),
-        ("sun", "cloud", "sun", ("sun", "", "cloud", "sun")),
-        ("sun", "sky", "cloud sun", ("sun", "sun", "", "cloud sun")),
-        ("man", "sky tree", "", ("man", "", "tree", "")),
-    ],
-)
-def test_similar_words(nouns, truth, hallu, expected):
-    similar = near({"sun", "cloud"}, {"man", "forest"})
-    judged = judge(nouns, truth, hallu, similar)
-    assert (*map(" ".join, (judged.mentions, judged.hallucinated, judged.covered, judged.cognitive)),) == expected
+def test_equal_and_similar_words(similar, nouns, truth, hallu, expected):
+    similar = near({"sun", "cloud"}, {"man", "forest"}) if similar == "near" else similar
+    assert judge(nouns, truth, hallu, similar) == Judged(*(tuple(words.split()) for words in expected))
 
 
 def test_captions_counted_by_hand(amber):
     (part, _) = amber.parts
     (tally,) = amber.score(part, SAID).values()
-    assert tally.counts["a.jpg"] == {
-        "answers": 1,
-        "clean answers": 1,
-        "mentions": 4,
-        "hallucinated mentions": 0,
-        "truth": 5,
-        "covered truth": 3,
-        "hallu words": 2,
-        "marked hallu words": 0,
-        "words": 10,
-    }
+    names = ("answers", "clean answers", "mentions", "hallucinated mentions", "truth", "covered truth", "hallu words")
+    expected = dict(zip((*names, "marked hallu words", "words"), (1, 1, 4, 0, 5, 3, 2, 0, 10), strict=True))
+    assert tally.counts["a.jpg"] == expected
     assert tally.right == {"1": True, "2": False, "3": True}
     assert amber.figures("generative", tally.total()) == {
         "CHAIR": 22.2,  # 2 of 9: sun and dog of the second
@@ -102,26 +106,11 @@ def test_captions_counted_by_hand(amber):
         "Cog": 25.0,  # 1 of 4
         "words": 7.0,
     }
-    assert list(amber.details(part, SAID))[1:] == [
-        {
-            "id": "2",
-            "image": "b.jpg",
-            "response": SAID["2"],
-            "mentions": ["sun", "light", "dog", "man"],
-            "hallucinated": ["sun", "dog"],
-            "covered": ["person"],
-            "cognitive": ["sun"],
-        },
-        {
-            "id": "3",
-            "image": "c.jpg",
-            "response": "The sun.",
-            "mentions": ["sun"],
-            "hallucinated": [],
-            "covered": ["cloud"],
-            "cognitive": [],
-        },
-    ]
+    second = {"mentions": ["sun", "light", "dog", "man"], "hallucinated": ["sun", "dog"]}
+    second |= {"covered": ["person"], "cognitive": ["sun"]}
+    details = list(amber.details(part, SAID))
+    assert details[1] == {"id": "2", "image": "b.jpg", "response": SAID["2"], **second}
+    assert (details[2]["mentions"], details[2]["covered"]) == (["sun"], ["cloud"])
 
 
 def test_questions_counted_by_hand(amber):
@@ -140,64 +129,31 @@ def test_questions_counted_by_hand(amber):
     assert {group: amber.figures(group, tally.total()) for group, tally in tallies.items()} == {
         group: dict(zip(names, values, strict=True)) for group, values in expected.items()
     }
-    assert list(tallies) == list(part.groups)
     assert [id_ for id_, right in tallies["discriminative"].right.items() if right] == ["4", "5", "8", "11"]
-    assert set(tallies["relation"].counts) == {"c.jpg"}
     assert tallies["discriminative"].counts["c.jpg"]["answers"] == 3
     detail = list(amber.details(part, ANSWERED))[5]
-    query = next(ask.prompt for ask in part.asks if ask.id == "9")
-    assert detail == {"id": "9", "image": "c.jpg", "query": query, "truth": "no", "response": "No.", "right": False}
+    row = {"id": "9", "image": "c.jpg", "query": part.asks[5].prompt, "truth": "no", "response": "No.", "right": False}
+    assert detail == row
 
 
-def test_existence_has_a_constant_of_its_own(amber):
+def test_constants_of_the_script(amber):
+    """Existence has its own; they show where nothing is answered."""
     counts = {"answers": 10_000, "right": 5_000, "no": 10_000, "answered no": 5_000, "rightly no": 5_000}
-    assert amber.figures("existence", counts)["F1"] == 66.6
-    assert amber.figures("discriminative", counts)["F1"] == 66.7
-
-
-def test_nothing_answered(amber):
-    every = figures(amber, {}, {})
-    assert every["generative"] == {"CHAIR": 0.0, "Cover": 0.0, "Hal": 100.0, "Cog": 0.0, "words": 0.0}
-    assert set(every["state"].values()) == {0.0}
-
-
-@pytest.mark.parametrize(("answer", "id_"), [("No.", "4"), ("no", "5"), (" No", "4"), ("", "5")])
-def test_only_yes_and_no_are_answers(amber, answer, id_):
-    tally = amber.score(amber.parts[1], {id_: answer})["state"]
-    assert tally.right == {id_: False}
-    assert (tally.total()["answered no"], tally.total()["neither"]) == (0, 1)
+    assert [amber.figures(group, counts)["F1"] for group in ("existence", "discriminative")] == [66.6, 66.7]
+    nothing = figures(amber, {}, {})
+    assert nothing["generative"] == {"CHAIR": 0.0, "Cover": 0.0, "Hal": 100.0, "Cog": 0.0, "words": 0.0}
+    assert set(nothing["state"].values()) == {0.0}
 
 
 @pytest.mark.parametrize(
     ("answer", "counted"), [("yes.", "Yes"), (" NO!\n", "No"), ("No, it is not.", "No"), ("It is. Yes", "It is. Yes")]
 )
-def test_what_sira_answers_is_reduced_to_its_first_word(amber, answer, counted):
+def test_only_yes_and_no_are_answers_and_those_of_sira_are_reduced(amber, answer, counted):
     captions, questions = amber.parts
+    tally = amber.score(questions, {"4": answer})["state"]
+    assert (tally.right, tally.total()["answered no"], tally.total()["neither"]) == ({"4": False}, 0, 1)
     assert amber.reduce(questions, answer) == counted
     assert amber.reduce(captions, answer) == answer
-
-
-def test_facts(data):
-    amber = benchmark(data)
-    assert amber.facts() == {"language": {"name": "words"}, "similarity": {"name": "near"}}
-    assert benchmark(data, similarity=EQUAL, parts=["discriminative"]).facts() == {}
-
-
-def test_one_dimension_of_the_questions(amber, data, tmp_path):
-    attribute = opened(data, Asking(options={"task": "attribute"}))
-    (part,) = attribute.parts
-    assert [ask.id for ask in part.asks] == ["4", "5", "6", "7"]
-    scored = {group: tally for group, tally in attribute.score(part, ANSWERED).items() if tally.counts}
-    whole = amber.score(amber.parts[1], ANSWERED)
-    assert scored == {group: whole[group] for group in ("attribute", "state", "number", "action")}
-    (tmp_path / "ids.txt").write_text("4")
-    with pytest.raises(SettingsError, match="`task=` relation: no such question in AMBER's folder"):
-        opened(data, Asking(options={"task": "relation", "ids": str(tmp_path / "ids.txt")}))
-
-
-def test_the_repository_does_for_its_folder_data(tmp_path):
-    lay_out(tmp_path / "AMBER" / "data")
-    assert len(benchmark(tmp_path / "AMBER").parts[1].asks) == len(QUESTIONS)
 
 
 def test_ambers_own_files(benchmarks):
@@ -232,3 +188,167 @@ def test_numpys_sums_are_rounded_as_pythons(amber):
         numpys = amber.figures("attribute", {name: np.float64(count) for name, count in counts.items()})
         assert numpys == plain
         assert {type(value) for value in numpys.values()} == {float}
+
+
+# Answers from files, and AMBER's own.
+
+
+def rows(texts: dict[str, str]) -> list[dict]:
+    return [{"id": int(id_), "response": text} for id_, text in texts.items()]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([{"id": 99, "response": ""}], r"row 1: id 99 is not AMBER's: expected 1 to 11"),
+        ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
+        (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
+        ([], r"answers.json: no answers of generative or discriminative: expected rows with id"),
+        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
+    ],
+)
+def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
+    with pytest.raises(DataError, match=message):
+        amber.read([save(tmp_path / "answers.json", bad)])
+
+
+def test_files_together_answer_each_ask_once(amber, data, tmp_path):
+    one, other = save(tmp_path / "one.json", rows(SAID)[:2]), save(tmp_path / "other.json", rows(SAID)[1:])
+    with pytest.raises(DataError, match=r"other.json: row 1: id 2 is answered already: .*one.json: row 2"):
+        amber.read([one, other])
+    save(other, rows(SAID)[2:])
+    assert amber.read([other, one]) == {"generative": SAID}
+    both = save(tmp_path / "both.json", rows(SAID | ANSWERED))
+    assert benchmark(data, parts=["generative"]).read([both]) == {"generative": SAID}
+    plain, reduced = (benchmark(data, reduced=reduced).read([both]) for reduced in (False, True))
+    assert plain == {"generative": SAID, "discriminative": ANSWERED}
+    assert reduced == {"generative": SAID, "discriminative": ANSWERED | {"9": "No", "10": "Yes"}}
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "changes", "message"),
+    [
+        ("annotations", 1, {"id": 3}, r"annotations.json: row 2: expected id 2, got 3"),
+        ("annotations", 1, {"truth": "sky"}, r"row 2: truth: expected a list of words, got 'sky'"),
+        ("annotations", 1, {"truth": ["man"]}, r"row 2: truth: 'man' is not in relation.json"),
+        ("annotations", 3, {"truth": "Yes"}, r"row 4: truth must be yes or no, got 'Yes'"),
+        ("query/query_generative", 1, {"id": 1}, r"row 2: id 1 is there already"),
+        ("query/query_generative", 1, {"id": 12}, r"row 2: id 12 is not in .*annotations.json"),
+        ("query/query_generative", 1, {"id": 4}, r"row 2: id 4 is annotated as discriminative-attribute-state, expec"),
+    ],
+)
+def test_data_that_are_not_ambers_are_named(data, file, place, changes, message):
+    path = data / f"{file}.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content[place].update(changes)
+    save(path, content)
+    with pytest.raises(DataError, match=message):
+        benchmark(data)
+
+
+def test_facts_and_the_folder(data, tmp_path):
+    facts = {"language": {"name": "words"}, "similarity": {"name": "near"}}
+    assert benchmark(data).facts() == facts
+    assert benchmark(data, reduced=True).facts() == facts | {"reduced": "answers from elsewhere to their first word"}
+    assert benchmark(data, similarity=EQUAL, parts=["discriminative"]).facts() == {}
+    lay_out(tmp_path / "AMBER" / "data")  # the repository does for its folder
+    assert len(benchmark(tmp_path / "AMBER").parts[1].asks) == len(QUESTIONS)
+
+
+# Similar words: what a table says, or spaCy about a pipeline with vectors that lies on disk.
+
+
+def test_similarities_of_a_table(data, tmp_path):
+    """One direction is enough; what the table does not have is not similar."""
+    path = save(tmp_path / "s.json", {"dog": {"puppy": 0.9, "ship": 0.8, "sun": 0.1}, "sun": {"sky": 0.81}})
+    table = find_similarity(str(path))
+    assert all(table.above(*pair) for pair in (("dog", "puppy"), ("puppy", "dog"), ("sky", "sun"), ("tree", "tree")))
+    assert not any(table.above(*pair) for pair in (("dog", "ship"), ("dog", "sun"), ("man", "woman")))
+    pairs = near({"dog", "puppy"}, {"sun", "sky"})
+    one, other = (dataclasses.replace(benchmark(data), similarity=each) for each in (table, pairs))
+    assert one.score(one.parts[0], SAID) == other.score(other.parts[0], SAID)
+    assert one.stand_ins() == {"generative": f"similarity {path}"}
+    for content, message in (
+        ([], "s.json: expected a JSON object such as"),
+        ({"dog": ["puppy"]}, r"s.json: dog: expected an object of words and numbers, got \['puppy'\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            find_similarity(str(save(path, content)))
+
+
+VECTORS = {"sky": [1, 0], "cloud": [4, 2], "dog": [3, 4]}  # cosines with `sky`: 1, 0.89, 0.6
+
+
+def pipeline(folder: Path, vectors: dict, **meta: str) -> str:
+    spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
+    nlp = spacy.blank("en", meta=meta)
+    nlp.add_pipe("sentencizer")
+    for word, vector in vectors.items():
+        nlp.vocab.set_vector(word, np.array(vector, dtype="f"))
+    nlp.to_disk(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(("cosine", "above"), [(0.8, False), (math.nextafter(0.8, 1), True)])
+def test_similar_is_above_the_threshold_not_at_it(cosine, above):
+    class Nlp:
+        meta: ClassVar = {"lang": "en", "name": "made_up", "version": "1"}
+
+        def __call__(self, word):
+            return self
+
+        def similarity(self, other):
+            return cosine
+
+    pytest.importorskip("spacy", reason="the extra `eval` is not installed")
+    assert vectors(Nlp()).above("sky", "cloud") == above
+
+
+def test_a_pipeline_is_known_by_its_name(tmp_path, monkeypatch, recwarn):
+    spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
+
+    mine = find_similarity(pipeline(tmp_path / "mine", VECTORS, name="mine", version="7.1"))
+    assert not mine.official
+    assert mine.facts() == {"name": "en_mine", "version": "7.1", "spacy": spacy.__version__, "threshold": 0.8}
+    folder = pipeline(tmp_path / "lg", VECTORS, name="core_web_lg", version="3.8.0")
+    load = spacy.load
+    monkeypatch.setattr(spacy, "load", lambda name: load({OFFICIAL: folder}[name]))
+    official = find_similarity("spacy")
+    assert (official.name, official.official) == (OFFICIAL, True)
+    assert official.above("unknown", "unknown")  # a word without a vector
+    assert not official.above("unknown", "sky")
+    assert not recwarn.list
+
+
+def test_pipelines_that_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(SettingsError, match="has no word vectors"):
+        find_similarity(pipeline(tmp_path / "blank", {}))
+    with pytest.raises(SettingsError, match="no_such_pipeline: spaCy cannot load it"):
+        find_similarity("no_such_pipeline")
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(SettingsError, match=r"pip install .*\[eval\]'.*spacy download en_core_web_lg.*exact"):
+        find_similarity("spacy")
+    exact = find_similarity("auto")
+    assert (exact.above("sky", "sky"), exact.above("sky", "skies"), exact.facts()) == (True, False, {"name": "exact"})
+
+
+def test_answers_are_those_of_spacy_and_are_looked_up_once(tmp_path):
+    rng = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(40)]
+    close = np.array([3, 0, 0]) + rng.normal(size=(30, 3))
+    folder = pipeline(tmp_path, dict(zip(words, close, strict=False)))  # ten have no vector
+    nlp = pytest.importorskip("spacy").load(folder)
+    with warnings.catch_warnings(action="ignore"):
+        spacys = {(one, other): nlp(one).similarity(nlp(other)) > 0.8 for one, other in product(words, words)}
+    read = []
+
+    class Counted:
+        meta = nlp.meta
+
+        def __call__(self, word):
+            return read.append(word) or nlp(word)
+
+    found = vectors(Counted())
+    assert {pair: found.above(*pair) for pair in spacys} == spacys
+    assert 100 < sum(spacys.values()) < 800
+    assert sorted(read) == sorted(words)

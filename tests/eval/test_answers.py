@@ -1,59 +1,65 @@
-"""Which files are which method's, and what their records say."""
+"""Answers from files: which are which method's, sira's records, lmms-eval's samples; a label is never scored."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.answers import SAME, FailedAnswer, find_files, named_after, read_answers
+from sira_cli.eval.answers import SAME, FailedAnswer, find_files, holds_splits, named_after, read_answers
 from sira_cli.eval.benchmark import AnswerFiles
 from sira_cli.eval.pope import Pope
+from tests.support.eval.coco_data import CAPTIONS
 from tests.support.eval.made import Made
-
-
-@pytest.fixture
-def files(tmp_path: Path):
-    def write(**contents: dict) -> list[Path]:
-        paths = [tmp_path / f"{name}.jsonl" for name in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            path.write_text(json.dumps(content) + "\n")
-        return paths
-
-    return write
-
+from tests.support.eval.writing import lines, save
 
 OWN = {"schema": "sira.ask/1", "method": "vcd", "id": "a/0", "part": "only", "text": "1", "status": "ok"}
-
-
-def test_files_are_named_by_label_method_or_name(files, tmp_path):
-    paths = files(llava={"answer": "a", "verify": "yes"}, shard_1=OWN, shard_2=OWN)
-    sources = find_files([f"mine={paths[0]}", str(paths[0]), *map(str, paths[1:])])
-    assert [(source.label, len(source.paths), source.own) for source in sources] == [
-        ("vcd", 2, True),
-        ("mine", 1, False),
-        ("llava", 1, False),
-    ]
-    (source,) = find_files([str(tmp_path)])  # of a folder, only what sira wrote
-    assert (source.label, source.paths) == ("vcd", tuple(paths[1:]))
-
-
 QUESTIONS = [Path("pope/coco_pope_random.json"), Path("pope/coco_pope_popular.json")]
+GONE = {"status": "error", "text": "", "error": "gone"}
 
 
-def methods(sources: list[AnswerFiles]) -> dict[str, list[str]]:
-    return {source.label: [path.stem for path in source.paths] for source in sources}
+# Files by method.
 
 
-def test_files_of_one_method_go_with_several_question_files(files):
-    paths = [str(path) for path in files(base_1={}, base_2={}, new_1={}, new_2={})]
-    assert methods(find_files(paths, QUESTIONS)) == {"base": ["base_1", "base_2"], "new": ["new_1", "new_2"]}
+def files_of(*names: str, questions=()) -> list[tuple[str, list[str], bool]]:
+    """Files as `find_files` sorts them by label."""
+    found = find_files([*names], questions)
+    return [(source.label, [path.name for path in source.paths], source.own) for source in found]
+
+
+def test_files_are_named_by_label_method_or_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, row in {
+        "llava": {"answer": "a", "verify": "yes"},
+        "shard_1": OWN,
+        "shard_2": OWN,
+        "alpha=1": {"answer": ""},
+        "z": OWN | {"method": "greedy"},
+    }.items():
+        lines(tmp_path / f"{name}.jsonl", [row])
+    own = ("vcd", ["shard_1.jsonl", "shard_2.jsonl"], True)
+    assert files_of("mine=llava.jsonl", "llava.jsonl", "shard_1.jsonl", "shard_2.jsonl") == [
+        own,
+        ("mine", ["llava.jsonl"], False),
+        ("llava", ["llava.jsonl"], False),
+    ]
+    # Of a folder, only what sira wrote; greedy is what others are compared with.
+    assert files_of(".") == [("greedy", ["z.jsonl"], True), own]
+    assert files_of("alpha=1.jsonl") == [("alpha=1", ["alpha=1.jsonl"], False)]
+    assert files_of("mine=sha*.jsonl") == [("mine", own[1], True)]  # a shell expands no pattern behind a label
+
+
+def test_files_of_one_method_go_with_several_question_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [str(lines(Path(f"{name}.jsonl"), [{}])) for name in ("base_1", "base_2", "new_1", "new_2", "base_3")]
+    assert files_of(*names[:4], questions=QUESTIONS) == [("base", names[:2], False), ("new", names[2:4], False)]
     with pytest.raises(SettingsError, match="3 files of answers to 2 files of questions"):
-        find_files(paths[:3], QUESTIONS)
+        files_of(*names[:3], questions=QUESTIONS)
     with pytest.raises(SettingsError, match="'base' names two methods: use LABEL=FILE"):
-        find_files([paths[0], paths[1], *map(str, files(base_3={}, base_4={}))], QUESTIONS)
+        files_of(*names[:2], names[4], names[0], questions=QUESTIONS)
 
 
 @pytest.mark.parametrize(
@@ -61,59 +67,47 @@ def test_files_of_one_method_go_with_several_question_files(files):
     [
         ("vcd_coco_pope_random.jsonl", 0),
         ("POPULAR.json", 1),
-        ("random-popular.json", None),
-        ("randomly.json", None),
-        ("coco_pope.json", None),
+        *[("random-popular.json", None), ("randomly.json", None), ("coco_pope.json", None)],
     ],
 )
 def test_a_file_is_named_after_its_questions(name, named):
     assert named_after(Path("answers", name), QUESTIONS) == (None if named is None else QUESTIONS[named])
     assert named_after(Path(name), QUESTIONS[:1]) is None
-    assert named_after(Path(name), []) is None
 
 
-def test_greedy_is_what_others_are_compared_with(files):
-    paths = files(dola={**OWN, "method": "dola"}, greedy={**OWN, "method": "greedy"})
-    assert [source.label for source in find_files(list(map(str, paths)))] == ["greedy", "dola"]
-
-
-def test_a_file_may_have_an_equals_sign_in_its_name(files):
-    (path,) = files(**{"alpha=1": {"answer": ""}})
-    assert find_files([str(path)])[0].label == "alpha=1"
-
-
-FOUR = ("a/0", "a/1", "b/0", "b/1")
+# Records of sira.
 
 
 def write_own(path: Path, **changes) -> AnswerFiles:
     """Records of all four asks; `changes` by id, with / as _."""
-    records = [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in FOUR]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    asks = ("a/0", "a/1", "b/0", "b/1")
+    lines(path, [{**OWN, "id": ask, **changes.get(ask.replace("/", "_"), {})} for ask in asks])
     return find_files([str(path)])[0]
 
 
 def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
-    error = {"status": "error", "error": "gone"}
     path = tmp_path / "vcd.jsonl"
-    write_own(path, a_1=error)
-    lines = path.read_text()
-    path.write_text(lines + json.dumps({**OWN, "id": "a/1", "text": "0"}) + "\n")
-    answers = read_answers(Made(2), find_files([str(path)])[0])
+    files = write_own(path, a_1=GONE)
+    records = path.read_text()
+    path.write_text(records + json.dumps({**OWN, "id": "a/1", "text": "0"}))
+    answers = read_answers(Made(2), files)
     assert (answers.texts["only"]["a/1"], answers.failures) == ("0", [])
-    path.write_text(lines + json.dumps({**OWN, "id": "a/0", **error}) + "\n")
-    answers = read_answers(Made(2), find_files([str(path)])[0])
+    path.write_text(records + json.dumps({**OWN, "id": "a/0", **GONE}))
+    answers = read_answers(Made(2), files)
     assert sorted(answers.texts["only"]) == ["b/0", "b/1"]
     assert answers.failures == [FailedAnswer("vcd", "only", f"{number}.jpg", "gone") for number in (0, 1)]
-    path.write_text("".join(lines.splitlines(keepends=True)[:3]) + json.dumps({**OWN, "id": "of another file"}) + "\n")
+    path.write_text("".join(records.splitlines(keepends=True)[:3]) + json.dumps({**OWN, "id": "of another file"}))
     with pytest.raises(DataError, match=r"no answer to 'b/1' and 0 more of 4: is it finished"):
-        read_answers(Made(2), find_files([str(path)])[0])
+        read_answers(Made(2), files)
+    path.write_text(json.dumps({**OWN, "id": "another"}))
+    with pytest.raises(DataError, match=r"vcd.jsonl: no record answers a question of made"):
+        read_answers(Made(2), files)
 
 
 def test_only_what_sira_answered_is_reduced(tmp_path):
     own = write_own(tmp_path / "vcd.jsonl", a_0={"text": "1."})
     assert read_answers(Made(2), own).texts["only"]["a/0"] == "1"
-    (tmp_path / "other.json").write_text(json.dumps(dict.fromkeys(FOUR, "1.")))
-    (other,) = find_files([str(tmp_path / "other.json")])
+    (other,) = find_files([str(save(tmp_path / "other.json", {"a/0": "1."}))])
     assert read_answers(Made(2), other).texts["only"]["a/0"] == "1."
 
 
@@ -125,39 +119,181 @@ def test_records_of_one_method_have_the_same_settings(tmp_path, setting):
 
 
 def test_two_files_must_not_answer_the_same_differently(tmp_path):
-    write_own(tmp_path / "one.jsonl")
-    write_own(tmp_path / "two.jsonl")
-    assert read_answers(Made(2), find_files([str(tmp_path)])[0]).texts["only"]["b/1"] == "1"
+    """An answer stands before a failure, whatever the order of the files."""
+    for order in (("one", "two"), ("two", "one")):
+        write_own(tmp_path / "one.jsonl")
+        write_own(tmp_path / "two.jsonl", b_1=GONE)
+        (files,) = find_files([str(tmp_path / f"{name}.jsonl") for name in order])
+        answers = read_answers(Made(2), files)
+        assert (answers.texts["only"]["b/1"], answers.failures) == ("1", [])
     write_own(tmp_path / "two.jsonl", b_1={"text": "0"})
     with pytest.raises(DataError, match=r"two.jsonl: line 4: 'b/1' has another answer in .*one.jsonl: line 4"):
         read_answers(Made(2), find_files([str(tmp_path)])[0])
 
 
-@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_an_answer_stands_whatever_the_order_of_files(tmp_path, order):
-    write_own(tmp_path / "one.jsonl")
-    write_own(tmp_path / "two.jsonl", b_1={"status": "error", "text": "", "error": "gone"})
-    (files,) = find_files([str(tmp_path / f"{name}.jsonl") for name in order])
-    answers = read_answers(Made(2), files)
-    assert (answers.texts["only"]["b/1"], answers.failures) == ("1", [])
-
-
-def test_records_of_another_benchmark_are_no_answers(tmp_path):
-    path = tmp_path / "vcd.jsonl"
-    path.write_text(json.dumps({**OWN, "id": "another"}) + "\n")
-    with pytest.raises(DataError, match=r"vcd.jsonl: no record answers a question of made"):
-        read_answers(Made(2), find_files([str(path)])[0])
-
-
 def test_records_without_id_are_told_by_picture_and_prompt(tmp_path):
     """As `sira ask` writes them."""
     rows = [{"image": "0.jpg", "text": text, "label": "yes"} for text in ("A dog?", "A dog? Or two?")]
-    (tmp_path / "made.json").write_text(json.dumps(rows))
     prompts = {"USER: A dog? Or two? ASSISTANT:": "No", "A dog? Please answer this question with one word.": "Yes"}
     record = {"schema": "sira.ask/1", "method": "sira", "file_name": "../pictures/0.jpg", "status": "ok"}
     records = [{**record, "prompt": prompt, "text": text} for prompt, text in prompts.items()]
     records.append({**record, "file_name": "1.jpg", "prompt": "A dog?", "text": "No"})
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
-    (files,) = find_files([str(tmp_path / "own.jsonl")])
-    answers = read_answers(Pope([tmp_path / "made.json"]), files)
+    (files,) = find_files([str(lines(tmp_path / "own.jsonl", records))])
+    answers = read_answers(Pope([save(tmp_path / "made.json", rows)]), files)
     assert answers.texts == {"pope": {"made/1": "Yes", "made/2": "No"}}
+
+
+# Samples of lmms-eval.
+
+SPLITS = ("adversarial", "popular", "random")
+
+
+@pytest.fixture
+def files(tmp_path) -> list[Path]:
+    """As in POPE: yes-questions are in all splits under the same ids, no-questions differ."""
+    return [
+        lines(
+            tmp_path / f"coco_pope_{split}.json",
+            [
+                {
+                    "question_id": number,
+                    "image": f"COCO_val2014_{number // 4:012d}.jpg",
+                    "text": f"Is there a {'dog' if number % 2 else split} {number} in the image?",
+                    "label": "yes" if number % 2 else "no",
+                }
+                for number in range(1, 9)
+            ],
+        )
+        for split in SPLITS
+    ]
+
+
+def expected(*splits: str) -> dict[str, str]:
+    """Every answer is another one."""
+    return {f"coco {split}/{number}": f"Yes, {split} {number}" for split in splits for number in range(1, 9)}
+
+
+def samples(files: list[Path], **doc: Any) -> list[dict]:
+    """Rows as lmms-eval's evaluation tracker writes them of its task pope."""
+    rows = []
+    for split, path in zip(SPLITS, files, strict=True):
+        for question in map(json.loads, path.read_text().splitlines()):
+            number = str(question["question_id"])
+            metric = {"question_id": number, "score": 1.0, "prediction": "yes"}
+            row = {"doc_id": len(rows), "target": question["label"], "filtered_resps": [f"Yes, {split} {number}"]}
+            row |= {
+                "pope_accuracy": metric,
+                "pope_f1_score": metric,
+                "input": question["text"] + "\nAnswer the question",
+            }
+            rows.append(row | ({"doc": {"category": split, "question": question["text"], **doc}} if doc else {}))
+    return rows
+
+
+@pytest.mark.parametrize("doc", [{}, {"id": "7"}])
+def test_all_splits_of_pope_of_lmms_eval(files, tmp_path, doc):
+    """By category, or by ids that begin again; files of questions in any order, or not all of them."""
+    path = lines(tmp_path / "20260101_samples_pope.jsonl", samples(files, **doc))
+    assert holds_splits(path)
+    for chosen in (files, files[::-1], files[1:], files[2:]):
+        splits = [path.stem.removeprefix("coco_pope_") for path in chosen]
+        assert Pope(chosen).read([path]) == {"pope": expected(*splits)}
+
+
+def test_splits_of_their_own_of_lmms_eval(files, tmp_path):
+    rows = samples(files)
+    paths = [
+        lines(tmp_path / f"samples_pope_{name}.jsonl", rows[8 * n : 8 * n + 8])
+        for n, name in enumerate(("adv", "pop", "random"))
+    ]
+    assert not any(map(holds_splits, paths))
+    assert Pope(files).read(paths) == {"pope": expected(*SPLITS)}
+    with pytest.raises(
+        DataError, match=r"pope_adv.jsonl: line 2: answers 'Is there a adversarial 2 .* but question 2 "
+    ):
+        Pope(files[2:]).read(paths[:1])
+
+
+@pytest.mark.parametrize("answer", ["Yes", ["Yes"], [["Yes"]]])
+def test_one_answer_however_deep(files, tmp_path, answer):
+    rows = [{**row, "filtered_resps": answer} for row in samples(files)[:8]]
+    assert {*Pope(files[:1]).read([lines(tmp_path / "a.jsonl", rows)])["pope"].values()} == {"Yes"}
+    rows[3]["filtered_resps"] = ["Yes", "No"]
+    with pytest.raises(DataError, match=r"line 4: filtered_resps: expected one answer, got 2: \['Yes', 'No'\]"):
+        Pope(files[:1]).read([lines(tmp_path / "a.jsonl", rows)])
+
+
+def test_a_command_with_one_file_for_all_splits(sira, files, tmp_path):
+    paths = [lines(tmp_path / f"{name}_samples_pope.jsonl", samples(files)) for name in ("one", "two")]
+    report = json.loads(sira("eval", "pope", *files, "--json", "--answers", *paths, f"mine={paths[0]}")[1])
+    assert [(row["method"], row["answered"]) for row in report["rows"]][:3] == [
+        *(("mine", 8), ("one_samples_pope", 8), ("two_samples_pope", 8))
+    ]
+
+
+def test_captions_of_lmms_eval(chair, amber, tmp_path):
+    """Tasks of captions name the image in every metric; the task amber_g logs only counts of each caption."""
+    rows = [
+        {"target": "[]", "filtered_resps": [text], "coco_CIDEr": {"pred": text, "image_id": int(image)}, "input": "?"}
+        for image, text in CAPTIONS.items()
+    ]
+    assert chair.read([lines(tmp_path / "samples_coco2014_cap_val.jsonl", rows)]) == {"captions": CAPTIONS}
+    row = {"doc_id": 0, "filtered_resps": "A dog.", "amber_chair": {"chair_num": 1}, "input": "Describe this image."}
+    with pytest.raises(DataError, match="line 1: expected id, found question, text"):
+        amber.read([lines(tmp_path / "samples_amber_g.jsonl", [row])])
+
+
+# Rows that may hold the label, and errors that stay short.
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("pope", {"question_id": 1, "answer": "yes", "score": 0.9}),
+        ("pope", {"question": "Is there a dog?", "answer": "yes", "prediction": "no"}),
+        ("pope", {"question_id": 1, "label": "yes", "text": "No"}),
+        ("pope", {"question_id": 1, "question": "Is there a dog?", "answer": "yes", "category": "random"}),
+        ("chair", {"image_id": 7, "caption": "A dog.", "score": 0.9}),
+        ("chair", {"image_id": 7, "caption": "A dog.", "model_caption": "A cat."}),
+        ("amber", {"id": 4, "answer": "yes", "score": 0.9}),
+        ("amber", {"id": 4, "truth": "yes", "response": "No"}),
+    ],
+)
+def test_a_row_that_may_hold_the_label_is_refused(request, files, tmp_path, name, row):
+    """Its answer could be the label, and what the model said stand under another name."""
+    benchmark = Pope(files[:1]) if name == "pope" else request.getfixturevalue(name)
+    with pytest.raises(DataError, match=r"a.jsonl: line 1: expected an answer with .*, found "):
+        benchmark.read([lines(tmp_path / "a.jsonl", [row])])
+
+
+def test_questions_are_no_answers(files, tmp_path):
+    with pytest.raises(DataError, match="line 1: expected an answer with "):
+        Pope(files[:1]).read([files[0]])
+    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
+    rows = [{name: value for name, value in row.items() if name != "label"} for row in rows]
+    with pytest.raises(DataError, match="line 1: is a question, expected an answer"):
+        Pope(files[:1]).read([lines(tmp_path / "a.jsonl", rows)])
+
+
+LONG = "very " * 4_000 + "long"
+MANY = {f"COCO_val2014_{number:012d}.jpg": "A dog." for number in range(500)}  # captions by file name
+
+
+@pytest.mark.parametrize(
+    "row", [MANY, {LONG: 1}, dict.fromkeys(("id", "image_id", "question_id", "text"), LONG), {"text": [LONG]}, [LONG]]
+)
+@pytest.mark.parametrize("name", ["chair", "amber", "pope"])
+def test_errors_about_answers_stay_short(request, files, tmp_path, name, row):
+    benchmark = Pope(files[:1]) if name == "pope" else request.getfixturevalue(name)
+    with pytest.raises(DataError) as error:
+        benchmark.read([lines(tmp_path / "odd.jsonl", [row])])
+    assert len(message := str(error.value).replace(str(tmp_path), "")) < 400
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("change", [{"model": LONG}, {"method_settings": MANY}, {"text": LONG}])
+def test_errors_about_records_stay_short(tmp_path, change):
+    lines(tmp_path / "own.jsonl", [OWN, OWN | change])
+    with pytest.raises(DataError) as error:
+        read_answers(Made(2), find_files([str(tmp_path / "own.jsonl")])[0])
+    assert len(str(error.value).replace(str(tmp_path), "")) < 400

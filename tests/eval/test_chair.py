@@ -1,54 +1,139 @@
-"""CHAIR: figures by hand, and what is asked."""
+"""CHAIR: its text rule and quirks, figures by hand, captions from files, and the ground truth with its cache."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import Ask
-from sira_cli.eval.chair import PROMPT, Chair
+from sira_cli.eval.chair import PROMPT, Chair, read_ids
+from sira_cli.eval.coco import HEADS, find_truth, image_of, mentions
+from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
-from tests.support.eval.coco_data import CAPTIONS
+from tests.support.eval.coco_data import CAPTIONS, CATEGORIES, IMAGES, write_coco
+from tests.support.eval.writing import lines, save
 
-# Figures
+# The text rule.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a man on a bike", "man person, bike bicycle"),
+        ("dog dog", "dog dog, dog dog"),
+        ("a motor cycle", "motor+cycle motorcycle"),
+        ("a baby elephant", "elephant elephant"),
+        ("an adult cub", ""),  # cub is no object, and takes the adult with it
+        ("a baby and an elephant", "baby person, elephant elephant"),
+        ("a passenger jet", "jet airplane"),
+        ("a passenger train", "train train"),
+        ("a passenger bus", "passenger person, bus bus"),
+        ("a bow tie", "tie tie"),
+        ("a wine glass", "wine+glass wine+glass"),
+        ("a wine glas", "wine+glass wine+glass"),
+        ("a laptop computer", "laptop+computer laptop"),
+        # greedy, from left to right: the bear belongs to the baby, not to the teddy that follows it
+        ("baby bear teddy bear", "bear bear, teddy+bear teddy+bear"),
+        ("teddy bear cub", "teddy+bear teddy+bear"),
+        ("baby teddy bear", "baby person, teddy+bear teddy+bear"),
+        ("bow bow tie", "bow tie, tie tie"),
+        ("hot baby dog", "dog dog"),  # a merge is not merged again: a baby dog is a dog, but no hot dog
+        ("a train track", ""),
+        ("home plate", ""),
+        ("a train by the track", "train train"),
+        # never found: a space in front, capitals, three words
+        *[("a motor bike", ""), ("cheesecake", ""), ("cupcake", "cupcake cake")],
+        ("iPhone iphone", "iPhone cell+phone"),  # only as the text is lower-cased before
+        ("a stove top oven", "stove oven, oven oven"),
+        ("knive phon televison solider", "knive knife, phon cell+phone, televison tv, solider person"),  # misspelt
+        ("the seat of the toilet", "toilet toilet"),
+        ("a toilet seat and a seat", "toilet toilet"),
+        ("a seat", "seat chair"),
+        ("a toilet and a chair", "toilet toilet, chair chair"),
+        ("a urinal and a seat", "urinal toilet, seat chair"),
+        ("", ""),
+    ],
+)
+def test_what_is_mentioned(text, expected):
+    found = mentions(text.split())
+    pairs = [f"{word} {head}" for word, head in zip(found.words, found.heads, strict=True)]
+    read = [pair.replace("+", " ") for pair in expected.split(", ") if pair]
+    assert pairs == read
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "places"),
+    [
+        ("a bow tie , a wine glass .", 6, (1, 5)),
+        ("the seat of the toilet", 5, (3,)),
+        # The toilet is token 4 and the dog token 7; the list without the seat has them one further to the front.
+        ("the seat of the toilet and a dog", 8, (3, 6)),
+        # A merge behind the seat: numbers are looked up among the starts of all tokens.
+        ("seat toilet bow tie dog", 4, (0, 1, 2)),
+    ],
+)
+def test_length_counts_merged_tokens_and_places_are_before_merges(text, length, places):
+    """But places are too low behind a dropped seat, as in the official script."""
+    found = mentions(text.split())
+    assert (len(found.tokens), found.places) == (length, places)
+
+
+def test_the_list_is_the_official_one():
+    """By the hash of the file in CHAIR's repository; every category of COCO is a head."""
+    official = "b685537b36fe21b791c87151b96a991ceb582edff19f3da204dcc7a7905502f2"
+    assert hashlib.sha256(CHAIR_WORDS.read_bytes()).hexdigest() == official
+    assert len(heads := set(HEADS.values())) == 80
+    assert {"hair drier", "tv", "skis", "potted plant", "sports ball", *CATEGORIES} <= heads
+    assert {" motor bike", " cheesecake"} <= HEADS.keys()
+    assert HEADS["chesterfield"] == "couch"  # a space at the end of the line goes
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "digest"),
+    [
+        ("instructblip-greedy", [14_356, 14_320, 556], "395035fefc88a912"),
+        ("shikra-greedy", [13_107, 13_056, 1_001], "01b1604501ccac64"),
+    ],
+)
+def test_real_captions_are_read_as_ever(model, sizes, digest, benchmarks):
+    """As a slow rule that marked positions read them once: words, merged words, things; and all of it in a hash."""
+    found, hashed = [0, 0, 0], hashlib.sha256()
+    for line in (benchmarks / "chair" / f"{model}.jsonl").read_text().splitlines():
+        words = [singular(word) for word in tokens(json.loads(line)["caption"].lower())]
+        said = mentions(words)
+        found = [before + len(each) for before, each in zip(found, (words, said.tokens, said.words), strict=True)]
+        hashed.update(repr((said.tokens, said.words, said.heads, said.places)).encode())
+    assert (found, hashed.hexdigest()[:16]) == (sizes, digest)
+
+
+# Figures.
 
 
 def test_counts_and_figures_by_hand(chair):
     (part,) = chair.parts
     tally = chair.score(part, CAPTIONS)["captions"]
-    name = "COCO_val2014_000000000007.jpg"
-    assert tally.counts[name] == {
-        "captions": 1,
-        "hallucinated captions": 1,
-        "mentions": 5,
-        "hallucinated mentions": 3,
-        "objects": 3,
-        "recalled objects": 2,
-        "tokens": 16,
-    }
+    names = ("captions", "hallucinated captions", "mentions", "hallucinated mentions", "objects", "recalled objects")
+    expected = dict(zip((*names, "tokens"), (1, 1, 5, 3, 3, 2, 16), strict=True))
+    assert tally.counts["COCO_val2014_000000000007.jpg"] == expected
     assert tally.right == {"7": False, "8": True, "310196": True}
-    total = tally.total()
-    assert total["captions"] == 3
-    assert chair.figures("captions", total) == {
+    assert chair.figures("captions", tally.total()) == {
         "CHAIRs": 100 * (1 / 3),
         "CHAIRi": 100 * (3 / 6),
         "recall": 100 * (3 / 4),
         "length": 100 * (0.01 * 19 / 3),
     }
-
-
-def test_figures_of_nothing_are_0(chair):
-    zeros = {"CHAIRs": 0.0, "CHAIRi": 0.0, "recall": 0.0, "length": 0.0}
-    tally = chair.score(chair.parts[0], {"310196": ""})["captions"]
-    assert chair.figures("captions", tally.total()) == zeros
-    assert chair.score(chair.parts[0], {})["captions"].total() == {}
+    nothing = chair.score(part, {"310196": ""})["captions"]
+    assert set(chair.figures("captions", nothing.total()).values()) == {0.0}
 
 
 def test_details_have_the_official_keys(chair):
     first, second, third = chair.details(chair.parts[0], CAPTIONS)
-    words = ["a", "woman", "with", "a", "dog", "and", "a", "cat", ";", "the", "cat", "is", "near", "a", "car", "."]
     assert first == {
         "image_id": 7,
         "caption": CAPTIONS["7"],
@@ -56,13 +141,28 @@ def test_details_have_the_official_keys(chair):
         "mscoco_gt_words": ["bench", "dog", "person"],
         "mscoco_generated_words": ["person", "dog", "cat", "cat", "car"],
         "hallucination_idxs": [7, 10, 14],
-        "words": words,
+        "words": [
+            "a",
+            "woman",
+            "with",
+            "a",
+            "dog",
+            "and",
+            "a",
+            "cat",
+            ";",
+            "the",
+            "cat",
+            "is",
+            "near",
+            "a",
+            "car",
+            ".",
+        ],
         "metrics": {"CHAIRs": 1, "CHAIRi": 3 / 5, "Recall": 2 / 3, "Len": 0.0},
     }
     assert second["metrics"] == {"CHAIRs": 0, "CHAIRi": 0.0, "Recall": 1.0, "Len": 0.0}
-    assert third["metrics"] == {"CHAIRs": 0, "CHAIRi": 0.0, "Recall": 0.0, "Len": 0.0}
-    assert third["words"] == []
-    json.dumps([first, second, third])
+    assert (third["metrics"], third["words"]) == ({"CHAIRs": 0, "CHAIRi": 0.0, "Recall": 0.0, "Len": 0.0}, [])
 
 
 def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
@@ -72,33 +172,257 @@ def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
         chair = Chair(coco, ids=[8], rule=rule, language="nltk")
         (detail,) = chair.details(chair.parts[0], {"8": "The men are near a bus with two wine glasses."})
         found[rule] = detail["mscoco_generated_words"]
-        assert chair.facts()["rule"] == rule
-        assert chair.facts()["official"] is True
+        assert (chair.facts()["rule"], chair.facts()["official"]) == (rule, True)
     language_data.forget()
     assert found["lemma"] == ["person", "bus", "wine glass"]
     assert found["singular"] == ["person", "wine glass"]  # `singularize` takes bus for a plural
-
-
-# What is asked
+    with pytest.raises(SettingsError, match="`rule=` 'stem': expected lemma or singular"):
+        Chair(coco, ids=[7], rule="stem", language="fallback")
 
 
 def test_a_part_for_each_length(coco):
     chair = Chair(coco, ids=[8, 7], language="fallback", lengths=(64, 512))
     assert [(part.name, part.task, part.groups, part.settings) for part in chair.parts] == [
-        ("64", "caption", ("64 tokens",), {"max_new_tokens": 64}),
-        ("512", "caption", ("512 tokens",), {"max_new_tokens": 512}),
+        (f"{length}", "caption", (f"{length} tokens",), {"max_new_tokens": length}) for length in (64, 512)
     ]
-    assert chair.parts[0].asks == chair.parts[1].asks
-    assert chair.parts[0].asks == (
-        Ask("8", "COCO_val2014_000000000008.jpg", PROMPT),
-        Ask("7", "COCO_val2014_000000000007.jpg", PROMPT),
-    )
     assert PROMPT == "Please describe this image in detail."
+    for part in chair.parts:
+        assert part.asks == tuple(Ask(f"{image}", f"COCO_val2014_{image:012d}.jpg", PROMPT) for image in (8, 7))
     assert list(chair.score(chair.parts[1], {"8": "Two cars."})) == ["512 tokens"]
 
 
-def test_what_of_refuses(coco, tmp_path):
-    with pytest.raises(SettingsError, match="`rule=` 'stem': expected lemma or singular"):
-        Chair(coco, ids=[7], rule="stem", language="fallback")
+# Captions and lists of images in files.
+
+
+def rows(captions: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"image_id": int(image), "caption": text} for image, text in captions.items()]
+
+
+def test_captions_are_read_from_lines_arrays_and_shards(coco, chair, tmp_path):
+    given = rows(CAPTIONS)
+    one, array = lines(tmp_path / "a.jsonl", given), save(tmp_path / "a.json", given)
+    shards = [
+        lines(tmp_path / "c.jsonl", given[2:]),
+        lines(tmp_path / "d.jsonl", [given[0] | {"image_id": "7"}, given[1]]),
+    ]
+    for paths in ([one], [array], shards):
+        assert chair.read(paths) == {"captions": CAPTIONS}
+        assert list(chair.read(paths)["captions"]) == list(CAPTIONS)  # in the order of the images
+    some = Chair(coco, ids=[8], language="fallback")
+    assert some.read([one]) == {"captions": {"8": CAPTIONS["8"]}}
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([], "a.jsonl: holds no captions"),
+        (["7" * 5000], "a.jsonl: line 1: image_id is not an image of COCO: '7"),
+        ([7, "7"], r"a.jsonl: no caption of image 8 \(2 of 3 are missing\)"),
+        ([8, 7, 7], r"image 7 has 2 captions \(.*a.jsonl: line 2 and .*: line 3\), image 8 has 1 \(.*: line 1\): "),
+    ],
+)
+def test_captions_that_are_wrong_are_named(chair, tmp_path, images, message):
+    with pytest.raises(DataError, match=message):
+        chair.read([lines(tmp_path / "a.jsonl", [{"image_id": image, "caption": "x"} for image in images])])
+
+
+def test_several_captions_of_an_image_all_count(chair, tmp_path):
+    """As the official script counts the rows: every figure is that of all captions together."""
+    others = {"7": "A dog.", "8": "A car and a cat.", "310196": "A bench."}
+    one, other = (lines(tmp_path / name, rows(each)) for name, each in (("a.jsonl", CAPTIONS), ("b.jsonl", others)))
+    (part,) = chair.parts
+    first, second, both = (chair.read(paths)["captions"] for paths in ([one], [other], [one, other]))
+    assert both == first | {f"{id_}#2": text for id_, text in second.items()}
+    (tally,) = chair.score(part, both).values()
+    sums = [chair.score(part, texts)["captions"] for texts in (first, second)]
+    for picture, counts in tally.counts.items():
+        assert counts == {name: sum(each.counts[picture][name] for each in sums) for name in counts}
+    assert tally.right == sums[0].right  # the first caption's, for the paired test
+    assert chair.figures("captions", tally.total())["CHAIRs"] == 100 * 3 / 6
+    details = [row["caption"] for row in chair.details(part, both)]
+    assert details == [text for id_ in CAPTIONS for text in (CAPTIONS[id_], others[id_])]
+
+
+def test_lists_of_images(tmp_path):
+    text = save(tmp_path / "ids.txt", "310196\n\n000000000007.jpg\nval2014/COCO_val2014_000000000008.jpg\n")
+    array = save(tmp_path / "ids.json", [310196, "7", "COCO_train2014_000000000008.jpg"])
+    assert list(read_ids(text)) == list(read_ids(array)) == [310196, 7, 8]
+    assert read_ids(text)[7].startswith(f"{text}: line ")
+    for content, message in (
+        ("", "ids.txt: holds no images"),
+        ("7\nseven\n", "ids.txt: line 2: expected an image's number or its file name in COCO, got 'seven'"),
+        ("7\n8\n000000000007.jpg", "ids.txt: line 3: image 7 is also in .*ids.txt: line 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_ids(save(text, content))
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        *[("7", 7), (" 0007 ", 7), ("COCO_val2014_000000000042.jpg", 42), ("a/b/000000000042.JPG", 42)],
+        *[(r"c:\val\42.png", 42), ("photo7.jpg", None), ("", None), ("-7", None), ("\u0667", None), ("7.gif", None)],
+    ],
+)
+def test_image_of_a_name(text, image):
+    assert image_of(text) == image
+
+
+# Ground truth.
+
+TRUTH = {7: ["person", "dog", "bench"], 8: ["car"], 310196: []}
+
+
+def truth_of(folder: Path, ids, words=lambda text: text.lower().strip(".").split(), **by: Any):
+    return find_truth(folder, ids, words, **by)
+
+
+def test_ground_truth_is_instances_and_references(coco):
+    """Instances alone have no bench, references alone no dog. The official script reads annotations only."""
+    for listed in (True, False):
+        for path in () if listed else (coco / "annotations").iterdir():
+            content = json.loads(path.read_text())
+            del content["images"]
+            save(path, content)
+        for folder in (coco, coco / "annotations"):
+            truth = truth_of(folder, [7, 310196])
+            assert truth.objects == {7: {"person", "dog", "bench"}, 310196: frozenset()}
+            assert truth.names == {7: "COCO_val2014_000000000007.jpg", 310196: "COCO_val2014_000000310196.jpg"}
+    with pytest.raises(DataError, match=r"image 9 is not in .*instances_.*\(1 are missing\)"):
+        truth_of(coco, [9])
+
+
+def test_all_pairs_of_one_year_are_used(tmp_path):
+    folder = write_coco(tmp_path / "coco", {7: IMAGES[7]})
+    write_coco(folder, {8: IMAGES[8]}, split="train")
+    write_coco(folder, {9: (["cat"], [])}, year="2017")
+    truth = truth_of(folder, [8, 7])
+    assert truth.objects == {7: {"person", "dog", "bench"}, 8: {"car"}}
+    assert truth.names[8] == "COCO_train2014_000000000008.jpg"
+    with pytest.raises(DataError, match=r"image 9 is not in .*instances_val2014.json.*2 are missing"):
+        truth_of(folder, [7, 9, 11])
+    (folder / "instances_train2014.json").write_text("no JSON")  # not read when val has all
+    assert truth_of(folder, [7]).objects == {7: {"person", "dog", "bench"}}
+    for path in folder.glob("*2014.json"):
+        path.unlink()
+    assert truth_of(folder, [9]).objects == {9: {"cat"}}
     with pytest.raises(DataError, match=r"nowhere: expected COCO's instances_val2014\.json and captions_val2014"):
-        Chair(tmp_path / "nowhere", ids=[7], language="fallback")
+        truth_of(tmp_path / "nowhere", [7])
+
+
+NAMES = [{"id": 1, "name": "person"}, {"id": 2, "name": "spork"}]
+ROWS = [{"image_id": 7, "caption": "x"}, {"image_id": 7}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("instances", None, "instances_val2014.json: expected a JSON object"),
+        ("captions", {"annotations": 3}, "captions_val2014.json: expected a list 'annotations'"),
+        (
+            "instances",
+            {"categories": NAMES},
+            r"instances_val2014.json: categories\[1\]: 'spork' is not in CHAIR's list",
+        ),
+        (
+            "instances",
+            {"annotations": [{"image_id": 7, "category_id": 99}]},
+            r"annotations\[0\]: category 99 is not def",
+        ),
+        (
+            "captions",
+            {"annotations": ROWS},
+            r"annotations\[1\]: expected image_id \(int\) and caption \(str\), got \{'im",
+        ),
+    ],
+)
+def test_what_is_not_as_in_coco_is_named(coco, kind, changes, message):
+    path = coco / "annotations" / f"{kind}_val2014.json"
+    save(path, [] if changes is None else json.loads(path.read_text()) | changes)
+    with pytest.raises(DataError, match=message):
+        truth_of(coco, [7])
+
+
+def test_synonyms_of_a_head_are_categories_too(coco):
+    path = coco / "annotations" / "instances_val2014.json"
+    categories = [{"id": 10 + number, "name": "motorbike"} for number, _ in enumerate(CATEGORIES)]
+    save(path, json.loads(path.read_text()) | {"categories": categories})
+    assert truth_of(coco, [8]).objects[8] == {"motorcycle"}
+
+
+@pytest.mark.parametrize("key", ["{}", "COCO_val2014_{:012d}.jpg"])
+def test_a_table_gives_the_figures_of_cocos_files(chair, tmp_path, key):
+    path = save(tmp_path / "truth.json", {key.format(image): objects for image, objects in TRUTH.items()})
+    table = Chair(path, ids=list(IMAGES), language="fallback")
+    assert table.parts == chair.parts
+    assert table.score(table.parts[0], CAPTIONS) == chair.score(chair.parts[0], CAPTIONS)
+    assert table.stand_ins() == {"captions": "words without NLTK's data, ground truth from a table"}
+    assert table.facts()["annotations"] == [str(path)]
+    assert truth_of(save(path, {"7": ["man", "puppy", "dog"]}), [7]).objects == {7: frozenset({"person", "dog"})}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1], r't.json: expected a JSON object such as {"310196": \["person", "dog"\]}'),
+        ({"images": [], "annotations": []}, "is a file of COCO: give its folder"),
+        ({"seven": []}, "expected an image's number or its file name in COCO, got 'seven'"),
+        ({"7": [], "07": []}, "image 7 is there twice"),
+        ({"7": "dog"}, "image 7: expected a list of objects, got 'dog'"),
+        ({"7": ["unicorn"]}, "image 7: 'unicorn' is not in CHAIR's list of words"),
+    ],
+)
+def test_tables_that_are_wrong_are_refused(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        truth_of(save(tmp_path / "t.json", content), [7])
+
+
+# Its cache.
+
+
+def never(text: str) -> list[str]:
+    raise AssertionError(f"read again: {text}")
+
+
+@pytest.mark.parametrize("what", ["nothing", "ids", "rule", "size", "time", "place"])
+def test_ground_truth_is_read_once_while_what_decides_is_equal(coco, tmp_path, what):
+    first, path = truth_of(coco, [7], rule="lemma"), coco / "annotations" / "captions_val2014.json"
+    state = path.stat()
+    if what == "size":
+        path.write_text(path.read_text() + " ")
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    elif what == "time":
+        os.utime(path, ns=(0, 1))
+    folder = coco.rename(tmp_path / "elsewhere") if what == "place" else coco
+    ids, rule = [7, 8] if what == "ids" else [7], "singular" if what == "rule" else "lemma"
+    if what == "nothing":
+        assert truth_of(folder, ids, never, rule=rule) == first
+    else:
+        with pytest.raises(AssertionError, match="read again"):
+            truth_of(folder, ids, never, rule=rule)
+
+
+def test_rule_and_language_are_in_the_key(coco, home, tmp_path, monkeypatch):
+    chair, _ = (Chair(coco, ids=[7], rule=rule, language="fallback") for rule in ("lemma", "singular"))
+    path, _ = (home / "cache" / "chair").glob("*.json")
+    assert Chair(path, ids=[7], language="fallback").truth.objects == chair.truth.objects  # the cache is such a table
+    language_data.use(monkeypatch, language_data.build(tmp_path / "nltk_data"))
+    Chair(coco, ids=[7], language="nltk")
+    language_data.forget()
+    assert len(list(path.parent.glob("*"))) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *["", "{", "[]", "3", "null", "{}", '{"7": 1}', '{"7": {"name": "a.jpg"}}', '{"x": {}}'],
+        *['{"7": {"name": "a.jpg", "objects": ["spork"]}}', '{"8": {"name": "a.jpg", "objects": []}}'],
+    ],
+)
+def test_a_corrupt_cache_is_made_anew(coco, home, content):
+    first = truth_of(coco, [7])
+    (path,) = (home / "cache" / "chair").glob("*")
+    good = path.read_bytes()
+    path.write_text(content)
+    assert truth_of(coco, [7]) == first
+    assert path.read_bytes() == good

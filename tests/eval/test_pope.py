@@ -1,9 +1,10 @@
-"""POPE to the digit: every rule on odd answers, and over all nine files."""
+"""POPE and RePOPE to the digit: every rule on odd answers, and over all nine files."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.figures import RULES
 from sira_cli.eval.pope import Pope, read_questions
+from tests.support.eval.writing import lines, save
 
 # What an answer is taken for: yes, no, or neither, by the rules in their order; by VCD's if it is there, and if not.
 ORDER = ("official", "opera", "strict", "repope")
@@ -35,85 +37,83 @@ MEANS = {"y": True, "n": False, "-": None}
 @pytest.mark.parametrize("taken", GOLDEN)
 def test_what_answers_are_taken_for(taken):
     for answer in GOLDEN[taken]:
-        found = [RULES[rule](answer, there) for rule in ORDER for there in (True, False)]
-        assert found == [MEANS[letter] for letter in taken[:4] for _ in range(2)], answer
-        assert [RULES["vcd"](answer, there) for there in (True, False)] == [MEANS[letter] for letter in taken[4:]]
+        read = [RULES[rule](answer, expected) for rule in ORDER for expected in (True, False)]
+        assert read == [MEANS[letter] for letter in taken[:4] for _ in range(2)], answer
+        assert [RULES["vcd"](answer, expected) for expected in (True, False)] == [MEANS[each] for each in taken[4:]]
 
 
 @pytest.fixture
-def file(tmp_path: Path):
-    def write(rows: list[dict] | str, name: str = "coco_pope_random.json") -> Path:
-        path = tmp_path / name
-        path.write_text(rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows))
-        return path
+def ask(tmp_path):
+    """Makes a file of questions with these labels."""
+
+    def write(*labels: str, name: str = "coco_pope_random") -> Path:
+        rows = [
+            {"question_id": number, "image": f"{number // 3}.jpg", "text": f"Is there a {number}?", "label": label}
+            for number, label in enumerate(labels, start=1)
+        ]
+        return lines(tmp_path / f"{name}.json", rows)
 
     return write
-
-
-def rows(*labels: str) -> list[dict]:
-    return [
-        {"question_id": number, "image": f"{number // 3}.jpg", "text": f"Is there a {number}?", "label": label}
-        for number, label in enumerate(labels, start=1)
-    ]
 
 
 def texts(*answers: str, split: str = "coco random") -> dict[str, str]:
     return {f"{split}/{number}": answer for number, answer in enumerate(answers, start=1)}
 
 
-def figures(benchmark: Pope, answers: dict[str, str], split: str = "coco random") -> dict[str, float]:
-    return benchmark.figures(split, benchmark.score(benchmark.parts[0], answers)[split].total())
+def figures(benchmark: Pope, *answers: str) -> dict[str, float]:
+    tally = benchmark.score(benchmark.parts[0], texts(*answers))["coco random"]
+    return benchmark.figures("coco random", tally.total())
 
 
-def test_figures_by_hand(file):
-    benchmark = Pope([file(rows("yes", "yes", "yes", "no", "no"))])
-    found = figures(benchmark, texts("Yes", "Yes", "No", "Yes", "No it is not"))
-    assert found == pytest.approx(
+def test_figures_by_hand(ask):
+    answers = ("Yes", "Yes", "No", "Yes", "No it is not")
+    assert figures(Pope([ask("yes", "yes", "yes", "no", "no")]), *answers) == pytest.approx(
         {"accuracy": 60, "F1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "FPR": 50, "yes": 60}
         | {"neither": 0, "words": 8 / 5}
     )
 
 
-def test_neither_is_told_by_the_first_word_whatever_the_rule(file):
+def test_neither_is_told_by_the_first_word_whatever_the_rule(ask):
     """Most rules take hedging for yes, so that only this figure shows it."""
     answers = ("Yes, there is.", "No.", "no", "I am not sure", "There isn't a dog", "Know? Yes", "Maybe", "YES")
     for rule in RULES:
-        benchmark = Pope([file(rows(*["yes", "no"] * 4))], rule=rule)
-        assert figures(benchmark, texts(*answers))["neither"] == 50
+        assert figures(Pope([ask(*["yes", "no"] * 4)], rule=rule), *answers)["neither"] == 50
 
 
-def test_no_such_rule(file):
-    with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict, repope"):
-        Pope([file(rows("yes"))], rule="loose")
-
-
-def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(file):
-    benchmark = Pope([file(rows("yes", "yes", "no", "no"))], rule="strict")
-    tally = benchmark.score(benchmark.parts[0], texts("Yes", "Maybe", "No", "It isn't"))["coco random"]
-    total = tally.total()
-    assert [total[cell] for cell in ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")] == [1, 0, 1, 0, 1, 1]
-    found = benchmark.figures("coco random", total)
+def test_strict_counts_what_is_neither_as_wrong_but_in_no_cell(ask):
+    benchmark = Pope([ask("yes", "yes", "no", "no")], rule="strict")
+    answers = ("Yes", "Maybe", "No", "It isn't")
+    tally = benchmark.score(benchmark.parts[0], texts(*answers))["coco random"]
+    cells = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
+    assert [tally.total()[cell] for cell in cells] == [1, 0, 1, 0, 1, 1]
+    found = figures(benchmark, *answers)
     assert (found["accuracy"], found["recall"], found["precision"], found["neither"]) == (50, 50, 100, 50)
     assert found["yes"] == 25  # of all four
-    answers = texts("Yes", "Maybe", "Yes", "It isn't")
-    assert figures(benchmark, answers)["FPR"] == 50  # one of two no-questions, answered or not
-    assert benchmark.stand_ins() == {"pope": "rule strict"}
-    assert Pope([file(rows("yes"))]).stand_ins() == {}
-    assert tally.right == dict(zip(texts("", "", "", ""), (True, False, True, False), strict=True))
+    assert figures(benchmark, "Yes", "Maybe", "Yes", "It isn't")["FPR"] == 50  # one of two, answered or not
+    assert [*tally.right.values()] == [True, False, True, False]
+    rows = list(benchmark.details(benchmark.parts[0], texts("Yes", "No", "Yes", "Hm")))
+    taken = [(row["label"], row["taken_for"], row["right"]) for row in rows]
+    assert taken == [("yes", "yes", True), ("yes", "no", False), ("no", "yes", False), ("no", "", False)]
+    assert (benchmark.stand_ins(), Pope([ask("yes")]).stand_ins()) == ({"pope": "rule strict"}, {})
 
 
-def test_a_question_that_two_splits_share_is_asked_once(file):
-    one, other = file(rows("yes", "no")), file(rows("yes", "yes"), "coco_pope_popular.json")
-    asks = Pope([one, other], suffix=" One word.").parts[0].asks
-    assert [ask.id for ask in asks] == ["coco random/1", "coco random/2", "coco popular/1", "coco popular/2"]
-    assert [ask.unit for ask in asks] == 2 * ["0.jpg: Is there a 1?", "0.jpg: Is there a 2?"]
+def test_a_question_that_two_splits_share_is_asked_once(ask):
+    files = [ask("yes", "no"), ask("yes", "yes", name="coco_pope_popular")]
+    asks = Pope(files, suffix=" One word.").parts[0].asks
+    assert [each.id for each in asks] == ["coco random/1", "coco random/2", "coco popular/1", "coco popular/2"]
+    assert [each.unit for each in asks] == 2 * ["0.jpg: Is there a 1?", "0.jpg: Is there a 2?"]
     assert asks[0].prompt == "Is there a 1? One word."
 
 
-def test_question_files_may_be_arrays_without_ids(file):
-    content = [{name: row[name] for name in ("image", "text", "label")} for row in rows("yes", "No ")]
-    found = read_questions(file(json.dumps(content, indent=1)))
-    assert [(asked.number, asked.expected) for asked in found] == [(1, True), (2, False)]
+def test_files_of_questions(ask, tmp_path):
+    """They may be arrays without ids; names and rules have to be known."""
+    content = [{"image": "a", "text": "b?", "label": label} for label in ("yes", "No ")]
+    read = read_questions(save(tmp_path / "a.json", content))
+    assert [(question.number, question.expected) for question in read] == [(1, True), (2, False)]
+    with pytest.raises(SettingsError, match="another file is also named coco random"):
+        Pope([ask("yes"), save(tmp_path / "b" / "coco_pope_random.json", content)])
+    with pytest.raises(SettingsError, match="`rule=` 'loose': expected official, vcd, opera, strict, repope"):
+        Pope([ask("yes")], rule="loose")
 
 
 @pytest.mark.parametrize(
@@ -121,30 +121,38 @@ def test_question_files_may_be_arrays_without_ids(file):
     [
         ("", r"holds no questions"),
         ('{"image"', r"line 1 is not JSON"),
-        ('{\n"image": "a"\n}', r"line 1: expected one object per line, or one JSON array of objects"),
         ('[{"image": "a", "text": "b"}]', r"row 1: expected label, found image, text"),
         ('{"image": "a", "text": "b", "label": "maybe"}', r"line 1: label must be yes or no, got 'maybe'"),
         (2 * '{"question_id": 1, "image": "a", "text": "b", "label": "no"}\n', r"line 2: question_id 1 stands twice"),
     ],
 )
-def test_bad_question_files_name_the_row(file, content: str, message: str):
+def test_bad_question_files_name_the_row(tmp_path, content: str, message: str):
     with pytest.raises(DataError, match=rf"coco_pope_random.json: {message}"):
-        Pope([file(content)])
+        Pope([save(tmp_path / "coco_pope_random.json", content)])
 
 
-def read(benchmark: Pope, path: Path) -> dict[str, str]:
-    return benchmark.read([path])["pope"]
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"question": "Is there a 1?", "answer": "Yes"}, {"question": "Is there a 2? One word.", "answer": ""}],
+        [
+            {"question_id": 2, "text": ""},
+            {"question_id": "1", "prompt": "USER: Is there a 1? ASSISTANT:", "text": "Yes", "image": "0.jpg"},
+        ],
+    ],
+)
+def test_both_forms_of_answer_files(ask, tmp_path, rows):
+    benchmark = Pope([ask("yes", "no")])
+    for path in (lines(tmp_path / "a.jsonl", rows), save(tmp_path / "a.json", rows)):
+        assert benchmark.read([path]) == {"pope": texts("Yes", "")}
 
 
-def test_both_forms_of_answer_files(file):
-    benchmark = Pope([file(rows("yes", "no"))])
-    plain = [{"question": "Is there a 1?", "answer": "Yes"}, {"question": "Is there a 2? One word.", "answer": ""}]
-    prompt = "USER: Is there a 1? ASSISTANT:"
-    numbered = [{"question_id": 2, "text": ""}, {"question_id": "1", "prompt": prompt, "text": "Yes", "image": "0.jpg"}]
-    expected = texts("Yes", "")
-    assert read(benchmark, file(plain, "a.jsonl")) == expected
-    assert read(benchmark, file(numbered, "b.jsonl")) == expected
-    assert read(benchmark, file(json.dumps(plain), "c.json")) == expected
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize("given", [2, 3, 4])
+def test_answers_may_go_on_behind_the_limit(ask, tmp_path, by_id, given):
+    said = [{"question_id": n, "text": f"Yes {n}"} if by_id else {"answer": f"Yes {n}"} for n in range(1, given + 1)]
+    benchmark = Pope([ask(*["yes"] * 4)], limit=2)
+    assert benchmark.read([lines(tmp_path / "a.jsonl", said)]) == {"pope": texts("Yes 1", "Yes 2")}
 
 
 @pytest.mark.parametrize(
@@ -158,84 +166,106 @@ def test_both_forms_of_answer_files(file):
         ),
         ([{"question_id": 1, "text": "a"}, {"question_id": 1, "text": "b"}], r"line 2: question 1 is answered twice"),
         ([{"question_id": 1, "text": "a"}, {"question_id": 9, "text": "b"}], r"line 2: question_id 9 is not in"),
-        ([{"question_id": 1, "text": float("nan")}], r"line 1: cannot be read as JSON: NaN is not a number"),
         ([{"question_id": 1, "note": "a"}], r"line 1: expected an answer with .*, found question_id, note"),
     ],
 )
-def test_answers_that_do_not_match_name_the_row(file, answers: list[dict], message: str):
-    benchmark = Pope([file(rows("yes", "no"))])
+def test_answers_that_do_not_match_name_the_row(ask, tmp_path, answers: list[dict], message: str):
     with pytest.raises(DataError, match=rf"a.jsonl: {message}"):
-        read(benchmark, file(answers, "a.jsonl"))
+        Pope([ask("yes", "no")]).read([lines(tmp_path / "a.jsonl", answers)])
 
 
-def test_every_question_file_needs_its_answers(file):
-    benchmark = Pope([file(rows("yes")), file(rows("no"), "coco_pope_popular.json")])
-    with pytest.raises(SettingsError, match="1 files of answers to 2 files of questions"):
-        benchmark.read([file([{"answer": "Yes"}], "a.jsonl")])
-
-
-def test_answers_find_their_questions_by_name(file):
+def test_answers_find_their_questions_by_name(ask, tmp_path):
     splits = ("random", "popular", "adversarial")
-    labels = {"random": ("yes", "no"), "popular": ("no", "no"), "adversarial": ("no", "yes")}
-    benchmark = Pope([file(rows(*labels[split]), f"coco_pope_{split}.json") for split in splits])
-    said = {split: file([{"answer": split}] * 2, f"vcd_coco_pope_{split}.jsonl") for split in splits}
-    expected = {ask: text for split in splits for ask, text in texts(split, split, split=f"coco {split}").items()}
+    benchmark = Pope([ask("yes", "no", name=f"coco_pope_{split}") for split in splits])
+    said = {split: lines(tmp_path / f"vcd_coco_pope_{split}.jsonl", [{"answer": split}] * 2) for split in splits}
+    expected = {id_: text for split in splits for id_, text in texts(split, split, split=f"coco {split}").items()}
     assert benchmark.read([said[split] for split in sorted(splits)])["pope"] == expected
-    unnamed = [file([{"answer": split}] * 2, f"{number}.jsonl") for number, split in enumerate(splits)]
+    unnamed = [lines(tmp_path / f"{number}.jsonl", [{"answer": split}] * 2) for number, split in enumerate(splits)]
     assert benchmark.read(unnamed)["pope"] == expected
-    (mixed := list(said.values()))[2] = unnamed[2]
+    mixed = [said["random"], said["popular"], unnamed[2]]
     assert benchmark.read(mixed)["pope"] == expected
     with pytest.raises(SettingsError, match=r"vcd_coco_pope_popular.jsonl: the name does not match .*random"):
         benchmark.read([mixed[1], mixed[0], mixed[2]])
-
-
-def test_details_say_what_an_answer_was_taken_for(file):
-    benchmark = Pope([file(rows("yes", "no", "yes"))], rule="strict")
-    found = list(benchmark.details(benchmark.parts[0], texts("Yes", "Yes", "Hm")))
-    assert [(row["label"], row["taken_for"], row["right"]) for row in found] == [
-        ("yes", "yes", True),
-        ("no", "yes", False),
-        ("yes", "", False),
-    ]
-
-
-@pytest.fixture(scope="module")
-def nine(benchmarks: Path) -> tuple[list[Path], Pope]:
-    paths = sorted((benchmarks / "pope").glob("*/*.json"))
-    assert len(paths) == 9
-    return paths, Pope(paths)
+    with pytest.raises(SettingsError, match="1 files of answers to 3 files of questions"):
+        benchmark.read(mixed[:1])
 
 
 @pytest.mark.parametrize("rule", ["official", "vcd"])
-def test_all_nine_files_by_exact_fractions(rule: str, nine: tuple[list[Path], Pope]):
-    paths, benchmark = nine
-    benchmark.rule = rule
+def test_all_nine_files_by_exact_fractions(rule: str, benchmarks):
+    paths = sorted((benchmarks / "pope").glob("*/*.json"))
+    benchmark = Pope(paths, rule=rule)
     (part,) = benchmark.parts
-    assert len(part.asks) == 27_000
+    assert (len(paths), len(part.asks)) == (9, 27_000)
     odd = itertools.cycle([*ODD, *ODD[::3]])  # its length has no factor in common with the order of labels
-    answers = {ask.id: next(odd) for ask in part.asks}
+    answers = {each.id: next(odd) for each in part.asks}
     tallies = benchmark.score(part, answers)
     for path, split in zip(paths, part.groups, strict=True):
         labels = [json.loads(line)["label"] == "yes" for line in path.read_text().splitlines()]
-        said = [RULES[rule](answers[f"{split}/{n}"], there) for n, there in enumerate(labels, start=1)]
+        said = [RULES[rule](answers[f"{split}/{n}"], label) for n, label in enumerate(labels, start=1)]
         pairs = list(zip(labels, said, strict=True))
         tp, fn, fp, tn = (pairs.count(pair) for pair in itertools.product((True, False), (True, False)))
-        expected = {
-            "accuracy": Fraction(tp + tn, 3000),
-            "precision": Fraction(tp, tp + fp),
-            "recall": Fraction(tp, tp + fn),
-            "F1": Fraction(2 * tp, 2 * tp + fp + fn),
-            "FPR": Fraction(fp, fp + tn),
-            "yes": Fraction(sum(said), 3000),
-        }
+        expected = {"accuracy": Fraction(tp + tn, 3000), "precision": Fraction(tp, tp + fp)}
+        expected |= {"recall": Fraction(tp, tp + fn), "F1": Fraction(2 * tp, 2 * tp + fp + fn)}
+        expected |= {"FPR": Fraction(fp, fp + tn), "yes": Fraction(sum(said), 3000)}
         found = benchmark.figures(split, tallies[split].total())
-        assert {name: found[name] for name in expected} == pytest.approx(
-            {name: float(100 * value) for name, value in expected.items()}, rel=1e-14
+        assert {name: found[name] / 100 for name in expected} == pytest.approx(expected, rel=1e-14)
+
+
+# RePOPE: POPE's answers under corrected labels, from one run.
+
+SAID = ("Yes", "No", "I see one, yes", "There is not", "Maybe", "", "NO", "nothing, yes?", "a cat")
+
+
+@pytest.fixture(scope="module")
+def both(benchmarks: Path, tmp_path_factory) -> tuple[list[Path], list[Path]]:
+    """POPE's files, and files like RePOPE's: some labels turned, some questions left out, ids and texts kept."""
+    pope, repope = sorted((benchmarks / "pope" / "coco").glob("*.json")), []
+    for path in pope:
+        draw, kept = random.Random(path.name), []
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if (fate := draw.random()) >= 0.08:
+                turned = {"yes": "no", "no": "yes"}[row["label"]]
+                kept.append(row | ({"label": turned} if fate < 0.2 else {}))
+        repope.append(lines(tmp_path_factory.mktemp("repope") / path.name.replace("_pope_", "_repope_"), kept))
+    return pope, repope
+
+
+def repope_figures(pairs: list[tuple[str, str]]) -> dict[str, float]:
+    """The figures of (label, answer), by RePOPE's rules: an answer without yes and no is in no cell."""
+    read = [(label, "yes" if "yes" in text else "no") for label, text in pairs if "yes" in text or "no" in text]
+    tp, fp, tn, fn = (read.count(pair) for pair in (("yes", "yes"), ("no", "yes"), ("no", "no"), ("yes", "no")))
+    precision, recall = tp / (tp + fp), tp / (tp + fn)
+    found = {"accuracy": (tp + tn) / len(read), "precision": precision, "recall": recall, "yes": (tp + fp) / len(read)}
+    return {name: 100 * share for name, share in (found | {"F1": 2 / (1 / precision + 1 / recall)}).items()}
+
+
+def test_repope_from_the_same_answers_to_the_digit(both):
+    pope, repope = both
+    benchmark = Pope(pope, rule="repope", repope=repope[::-1])
+    (part,) = benchmark.parts
+    splits = [path.stem.replace("_pope_", " ") for path in pope]
+    assert part.groups == (*splits, *(f"{split}, RePOPE" for split in splits))
+    assert part.asks == Pope(pope).parts[0].asks  # nothing more is asked
+    said = itertools.cycle(SAID)
+    answers = {each.id: next(said) for each in part.asks}
+    tallies = benchmark.score(part, answers)
+    for group, path in zip(part.groups, pope + repope, strict=True):
+        questions = [json.loads(line) for line in path.read_text().splitlines()]
+        split = group.removesuffix(", RePOPE")
+        expected = repope_figures(
+            [(row["label"], answers[f"{split}/{row['question_id']}"].lower()) for row in questions]
         )
+        found = benchmark.figures(group, tallies[group].total())
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-13)
+        assert len(tallies[group].right) == len(questions)
 
 
-def test_two_files_of_one_name_are_refused(file, tmp_path: Path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "coco_pope_random.json").write_text(json.dumps(rows("yes")[0]))
-    with pytest.raises(SettingsError, match="another file is also named coco random"):
-        Pope([file(rows("yes")), tmp_path / "b" / "coco_pope_random.json"])
+def test_files_of_repope_go_with_the_questions(both):
+    (pope, *others), (repope, other, _) = both
+    limited = Pope([pope], repope=[repope], limit=90)
+    first, corrected = limited.score(limited.parts[0], {each.id: "Yes" for each in limited.parts[0].asks}).values()
+    assert 60 < len(corrected.right) < len(first.right) == 90
+    with pytest.raises(DataError, match=r"coco_repope_popular.json: question \d+, 'Is there .* is not in any of the"):
+        Pope([pope], repope=[other])
+    with pytest.raises(SettingsError, match="another file is also of coco adversarial"):
+        Pope([pope, *others], repope=[repope, repope])

@@ -1,123 +1,370 @@
-"""Methods side by side: intervals, differences, paired tests, means."""
+"""Methods side by side: intervals, differences, paired tests, means; the report as a table; the paper's figures."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import itertools
 import json
+import re
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 from scipy import stats
 
-from sira_cli.eval.answers import FailedAnswer
-from sira_cli.eval.report import EvalReport
-from sira_cli.eval.statistics import Figure, MethodFigures, Tally, mcnemar, wilson
+from sira_cli.cli.eval import print_report
+from sira_cli.eval.answers import Answers, FailedAnswer
+from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
+from sira_cli.eval.pope import Pope
+from sira_cli.eval.report import AUTHORS, PAPER, EvalReport, MethodRow, label, paper_models, printed, results
+from sira_cli.eval.statistics import Figure, McNemarTest, MethodFigures, Tally, mcnemar, wilson
+from sira_cli.models import presets
 from tests.support.eval.made import Made, said, share
+from tests.support.eval.writing import save
+from tools.paper_tables import main_table, tables, to_yaml
+
+# Intervals and tests.
 
 
-@pytest.mark.parametrize("only_first", range(0, 40, 3))
 @pytest.mark.parametrize("only_second", [0, 1, 5, 20, 300])
-def test_mcnemar_is_the_binomial_test_of_discordant_answers(only_first: int, only_second: int):
-    discordant = only_first + only_second
-    expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
-    assert mcnemar(only_first, only_second) == pytest.approx(expected, rel=1e-9)
-    assert mcnemar(only_second, only_first) == mcnemar(only_first, only_second)
+def test_mcnemar_is_the_binomial_test_of_discordant_answers(only_second: int):
+    for only_first in range(0, 40, 3):
+        discordant = only_first + only_second
+        expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
+        assert mcnemar(only_first, only_second) == pytest.approx(expected, rel=1e-9)
+        assert mcnemar(only_second, only_first) == mcnemar(only_first, only_second)
 
 
-def interval(right: list[bool], times: int = 1) -> Figure:
+@pytest.mark.parametrize("trials", [1, 2, 30, 500])
+@pytest.mark.parametrize("tenths", [0, 3, 10])
+def test_wilsons_interval_is_scipys(trials, tenths):
+    hits = trials * tenths // 10
+    expected = stats.binomtest(hits, trials).proportion_ci(method="wilson")
+    assert wilson(hits / trials, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert (wilson(0, trials)[0], wilson(1, trials)[1]) == (0, 1)
+
+
+def interval(right: list[bool], times: int = 1) -> list[float]:
     """The interval of a share, with so many equal answers about each picture."""
     counts = {f"{number:06}": {"right": times * one, "all": times} for number, one in enumerate(right)}
-    return MethodFigures.of({"one": Tally(counts)}, share, {"share": ("all",)}).figures("one")["share"]
+    figure = MethodFigures.of({"one": Tally(counts)}, share, {"share": ("all",)}).figures("one")["share"]
+    return [figure.low, figure.high]
 
 
-def test_the_interval_of_independent_answers_is_wilsons():
-    found = interval([number % 10 < 7 for number in range(500)])
-    assert [found.low / 100, found.high / 100] == pytest.approx(wilson(0.7, 500), abs=2e-4)
-
-
-def test_ten_equal_answers_about_a_picture_tell_as_much_as_one():
+def test_the_interval_is_wilsons_of_an_effective_number():
+    """Of independent answers all; ten equal answers about a picture tell as much as one."""
+    low, high = wilson(0.7, 500)
+    assert interval([number % 10 < 7 for number in range(500)]) == pytest.approx([100 * low, 100 * high], abs=2e-2)
     right = [number % 3 > 0 for number in range(90)]
-    one, ten = (interval(right, times) for times in (1, 10))
-    assert [ten.low, ten.high] == pytest.approx([one.low, one.high], rel=1e-3)
+    assert interval(right, 10) == pytest.approx(interval(right), rel=1e-3)
+
+
+def pope_row(**counts: int) -> dict[str, float]:
+    return dict.fromkeys(("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no", "neither", "words"), 0) | counts
+
+
+def test_it_counts_the_pictures_that_a_figure_is_about():
+    """All questions of four pictures are answered rightly; one picture has no question to be answered with yes."""
+    rows = {"a": pope_row(TP=3, TN=3), "b": pope_row(TP=1), "c": pope_row(TP=2, TN=1), "d": pope_row(TN=2)}
+    found = MethodFigures.of({"sira": Tally(rows)}, pope_figures, POPE_DENOMINATORS).figures("sira")
+    for name, value, sizes in (
+        *(("accuracy", 100, [6, 1, 3, 2]), ("recall", 100, [3, 1, 2])),
+        *(("FPR", 0, [3, 1, 2]), ("neither", 0, [6, 1, 3, 2])),
+    ):
+        low, high = wilson(value / 100, sum(sizes) ** 2 / sum(size**2 for size in sizes))  # fewer, if one has most
+        assert [found[name].low, found[name].high] == pytest.approx([100 * low, 100 * high]), name
+        assert found[name].value == value
+    assert found["words"].low == found["words"].high == 0  # no share
+
+
+def test_what_nothing_is_known_about_has_no_width():
+    """Without an answer yes, precision is 0 by convention: no picture says anything about it."""
+    tally = Tally({"a": pope_row(FN=1), "b": pope_row(TN=1)})
+    compared = MethodFigures.of({"sira": tally}, pope_figures, POPE_DENOMINATORS)
+    for each in (compared, MethodFigures.mean([compared, compared])):
+        precision = each.figures("sira")["precision"]
+        assert (precision.low, precision.high) == (0, 0)
+    assert each.figures("sira")["FPR"].high == 100 * wilson(0, 1)[1]
+
+
+def test_all_figures_of_the_benchmarks_that_are_shares_have_a_denominator(tmp_path, chair, amber):
+    questions = save(tmp_path / "q.json", '{"image": "0.jpg", "text": "Is it?", "label": "yes"}')
+    for benchmark in (Pope([questions]), chair, amber):
+        for part in benchmark.parts:
+            for group, tally in benchmark.score(part, {ask.id: "Yes" for ask in part.asks}).items():
+                named, total = benchmark.denominators(group), tally.total()
+                assert {*benchmark.figures(group, total)} - {*named} <= {"words", "length"}
+                assert {count for counts in named.values() for count in counts} <= {*total}
+
+
+# Reports.
+
+
+def by_group(*answers: Answers, pictures: int = 4) -> dict[tuple[str, str], MethodRow]:
+    return {(row.group, row.method): row for row in EvalReport.of(Made(pictures), answers).rows}
 
 
 def test_methods_side_by_side():
-    report = EvalReport.of(
-        Made(4), [said("base", "1100", "1111"), said("new", "1011", "1110"), said("same", "1100", "1111")]
-    )
+    answers = [said("base", "1100", "1111"), said("new", "1011", "1110"), said("same", "1100", "1111")]
+    report = EvalReport.of(Made(4), answers)
     found = {(row.group, row.method): row for row in report.rows}
     assert list(found) == [(group, method) for group in ("a", "b", "mean") for method in ("base", "new", "same")]
     assert [row.figures["share"].value for row in found.values()] == [50, 75, 50, 100, 75, 100, 75, 75, 75]
     assert found["a", "base"].differences == {}
-    assert found["a", "new"].differences["share"].value == 25
-    assert found["mean", "new"].differences["share"].value == 0
+    assert [found[group, "new"].differences["share"].value for group in ("a", "mean")] == [25, 0]
     for group in ("a", "b", "mean"):
         nothing = found[group, "same"].differences["share"]
         assert (nothing.value, nothing.low, nothing.high) == (0, -100 * wilson(0, 4)[1], 100 * wilson(0, 4)[1])
-    tests = {
-        (test.group, test.first, test.second): (test.only_first, test.only_second, test.p) for test in report.tests
-    }
-    assert tests == {
-        ("a", "base", "new"): (1, 2, 1.0),
-        ("a", "base", "same"): (0, 0, 1.0),
-        ("a", "new", "same"): (2, 1, 1.0),
-        ("b", "base", "new"): (1, 0, 1.0),
-        ("b", "base", "same"): (0, 0, 1.0),
-        ("b", "new", "same"): (0, 1, 1.0),
-    }
-
-
-def test_a_mean_is_of_methods_with_answers_in_all_groups():
-    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), said("new", "1111", "----")])
-    assert [row.method for row in report.rows if row.group == "mean"] == ["base"]
+    assert [(*dataclasses.astuple(test),) for test in report.tests] == [
+        ("a", "base", "new", 1, 2, 1.0),
+        ("a", "base", "same", 0, 0, 1.0),
+        ("a", "new", "same", 2, 1, 1.0),
+        ("b", "base", "new", 1, 0, 1.0),
+        ("b", "base", "same", 0, 0, 1.0),
+        ("b", "new", "same", 0, 1, 1.0),
+    ]
 
 
 def test_a_difference_is_paired():
     """Of methods that differ on few answers it is known better than the figures are."""
     base = "10" * 20
-    report = EvalReport.of(Made(), [said("base", base, base), said("new", "11" + base[2:], base)])
-    row = next(row for row in report.rows if (row.group, row.method) == ("a", "new"))
+    row = by_group(said("base", base, base), said("new", "11" + base[2:], base), pictures=40)["a", "new"]
     figure, difference = row.figures["share"], row.differences["share"]
     assert difference.value == pytest.approx(2.5)
     assert difference.high - difference.low < 0.7 * (figure.high - figure.low)
 
 
 def test_what_failed_under_one_method_counts_for_none():
-    report = EvalReport.of(Made(4), [said("base", "1100", "1111"), said("new", "00--", "1111")])
-    found = {(row.group, row.method): row for row in report.rows}
-    assert (found["a", "new"].answered, found["a", "new"].failed) == (2, 2)
-    assert found["a", "new"].figures["share"].value == 0
-    assert found["a", "base"].figures["share"].value == 100
+    found = by_group(said("base", "1100", "1111"), said("new", "00--", "1111"))
+    assert {key: (row.answered, row.failed) for key, row in found.items() if key[0] != "b"} == {
+        **{("a", method): (2, 2) for method in ("base", "new")},
+        **{("mean", method): (6, 2) for method in ("base", "new")},  # the same pictures for both
+    }
+    assert [found["a", method].figures["share"].value for method in ("base", "new")] == [100, 0]
     assert found["a", "base"].counts == {"right": 2, "all": 2}
-    assert (found["mean", "new"].answered, found["mean", "new"].failed) == (6, 2)
-    assert (found["mean", "base"].answered, found["mean", "base"].failed) == (6, 2)  # the same pictures for both
-    test = next(test for test in report.tests if test.group == "a")
-    assert (test.only_first, test.only_second) == (2, 0)
+    assert found["a", "new"].p == 0.5  # of two answers
+
+
+def test_differences_are_to_the_first_method_or_none():
+    """A mean is of methods with answers in all groups, and a group of which everything failed has only failures."""
+    nothing = said("first", "----", "1111")
+    nothing.failures.append(FailedAnswer("first", "only", "0.jpg", "gone"))
+    answers = (nothing, said("second", "1111", "1111"), said("third", "1010", "1111"))
+    found = by_group(*answers)
+    assert [key for key in found if key[1] == "first"] == [("b", "first")]
+    assert found["a", "third"].differences == found["mean", "third"].differences == {}
+    assert found["b", "third"].differences["share"].value == 0
+    (failure,) = json.loads(EvalReport.of(Made(4), answers).to_json())["failures"]
+    assert failure == {"method": "first", "part": "only", "picture": "0.jpg", "error": "gone"}
 
 
 def test_a_mean_is_of_pictures():
     """Where one group is right about a picture and the other wrong, all pictures say the same of the mean."""
-    halves = {
-        b: next(row for row in EvalReport.of(Made(), [said("base", "10" * 20, b)]).rows if row.group == "mean")
+    against, along = (
+        by_group(said("base", "10" * 20, b), pictures=40)["mean", "base"].figures["share"]
         for b in ("01" * 20, "10" * 20)
-    }
-    against, along = (row.figures["share"] for row in halves.values())
+    )
     assert against.value == along.value == 50
     assert 4 * against.half < along.half == pytest.approx(100 * (wilson(0.5, 40)[1] - 0.5), rel=0.02)
 
 
-def test_differences_are_to_the_first_method_or_none():
-    """Also in a group that the first method has no answers of."""
-    nothing = said("first", "----", "1111")
-    report = EvalReport.of(Made(4), [nothing, said("second", "1111", "1111"), said("third", "1010", "1111")])
-    differences = {(row.group, row.method): row.differences for row in report.rows}
-    assert differences["a", "third"] == differences["mean", "third"] == {}
-    assert differences["b", "third"]["share"].value == 0
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("greedy", {"temperature": 0, "top_p": 0.9, "num_beams": 1}, "greedy"),
+        ("greedy", {"temperature": 1.0, "top_p": 1.0, "num_beams": 1}, "sampling, T=1"),
+        ("greedy+apc", {"temperature": 0.7}, "sampling+apc, T=0.7"),
+        ("sira", {"temperature": 0.2, "top_p": 0.9}, "sira, T=0.2, top-p=0.9"),
+        ("greedy", {"num_beams": 5}, "greedy, 5 beams"),
+        ("greedy_of_mine", {"temperature": 1}, "greedy_of_mine, T=1"),
+        ("sira", {"temperature": None, "num_beams": "many"}, "sira"),
+    ],
+)
+def test_a_label(name, settings, expected):
+    assert label(name, settings) == expected
 
 
-def test_a_group_of_which_everything_failed_has_no_row_but_failures():
-    nothing = said("new", "----", "1111")
-    nothing.failures.append(FailedAnswer("new", "only", "0.jpg", "gone"))
-    report = EvalReport.of(Made(4), [said("base", "1111", "1111"), nothing])
-    assert [(row.group, row.method) for row in report.rows if row.method == "new"] == [("b", "new")]
-    assert json.loads(report.to_json())["failures"] == [
-        {"method": "new", "part": "only", "picture": "0.jpg", "error": "gone"}
+# Tables.
+
+
+def show(report: EvalReport, monkeypatch, columns: int = 200) -> str:
+    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    monkeypatch.setattr("sira_cli.cli.eval.table_console", lambda: console)
+    print_report(report)
+    return console.file.getvalue()
+
+
+def made_report(*rows: tuple[str, str, dict[str, float], dict[str, float] | None], **more) -> EvalReport:
+    """Of group, method, figures and the paper's."""
+    made = [
+        MethodRow("one", group, method, 8, 0, {}, {n: Figure(v, v, v) for n, v in figures.items()}, {}, paper, method)
+        for group, method, figures, paper in rows
     ]
+    settings = {row.method: {} for row in made}
+    tests = tuple(McNemarTest("all", *pair, 0, 0, 1.0) for pair in itertools.combinations(settings, 2))
+    known = {"benchmark": "made", "stand_ins": {}, "facts": {}, "not_run": {}, "paper": ""} | more
+    return EvalReport(settings=settings, rows=tuple(made), tests=tests, failures=(), **known)
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads", "left_out"),
+    [(80, "share hits neither words", ""), (44, "share hits", ""), (24, "share", "too narrow for hits: see --json")],
+)
+def test_a_narrow_table_leaves_out_what_one_can_do_without(monkeypatch, columns, heads, left_out):
+    figures = {"share": 50.0, "hits": 7.0, "neither": 1.0, "words": 2.5}
+    out = show(made_report(("all", "a_name_of_its_own", figures, None)), monkeypatch, columns)
+    assert next(line for line in out.splitlines() if "share" in line).split() == heads.split()
+    assert "50.0" in out
+    assert "…" not in out  # names go on in the next line, and no figure is cut
+    assert ("too narrow" in out, left_out in out) == (bool(left_out), True)
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 (7.6..92.4)"), (24, "50.0")])
+def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
+    out = show(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
+    row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
+    assert row.split(maxsplit=1)[1].strip() == expected
+    assert "; (low..high): its bounds, below 30 pictures" in out
+
+
+def test_the_table_has_differences_and_p_values(capsys):
+    """Sampled methods are named so; one that was not run has no differences to show."""
+    greedy, sira = said("greedy", "1100" * 10, "1" * 40), said("[red]sira", "1110" * 10, "1" * 40)
+    report = EvalReport.of(Made(), [greedy, greedy.under("greedy+apc"), sira])
+    row = next(row for row in report.rows if (row.group, row.method) == ("a", "[red]sira"))
+    difference = row.differences["share"]
+    assert (difference.value, row.p) == (25, pytest.approx(2 / 2**10))  # ten answers are right only under sira
+    print_report(report)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "±" in line]
+    assert [line[0] for line in lines[:4]] == ["greedy", "greedy+apc", "[red]sira", "-"]
+    assert lines[2] == ["[red]sira", "75.0", f"±{row.figures['share'].half:.1f}", "0.002"]
+    assert lines[3] == ["-", "greedy", "+25.0", f"±{difference.half:.1f}"]
+    for one in (greedy, sira):
+        one.settings = {"temperature": 1.0, "top_p": 1.0}
+    report = EvalReport.of(Made(), [greedy, sira])
+    print_report(report)
+    out = capsys.readouterr().out
+    shown = [re.split(" {2,}", line.strip())[0] for line in out.splitlines() if "±" in line and "- " not in line]
+    assert shown[:6] == ["sampling, T=1", "[red]sira, T=1"] * 3
+    assert "T: answers are sampled at this temperature" in out
+    rows = json.loads(report.to_json())["rows"]
+    assert {row["label"] for row in rows} == {"sampling, T=1", "[red]sira, T=1"}
+
+
+def test_remarks_say_what_was_not_run_and_what_decides(monkeypatch):
+    report = made_report(
+        ("all", "base", {"share": 50.0}, {"share": 61.25}),
+        ("all", "other", {"share": 50.0}, None),
+        not_run={"other": "base"},
+        paper="llava-1.5-7b",
+        facts={"rule": "official", "questions": {"a": "b"}, "language": "nltk"},
+        stand_ins={"one": "a coin"},
+    )
+    assert show(report, monkeypatch).splitlines()[-6:] == [
+        "one: NOT the official figures: a coin",
+        f"in percent but for words and length, ± half a 95 % interval over {report.intervals}",
+        "p: McNemar's exact test, on which answers only one of base and the method is right, taken as independent",
+        "other: not run, because without sampling its answers equal those of base",
+        "in the paper: llava-1.5-7b; no figures for other",
+        "rule: official, language: nltk",
+    ]
+
+
+def test_what_the_paper_lacks_is_named(monkeypatch):
+    """Methods it has none of; and groups, of which captions of unknown length are one."""
+    rows = [("captions", name, {"CHAIRs": 50.0}, None) for name in ("greedy", "opera", "mine")]
+    assert (
+        "in the paper: llava-1.5-7b; no figures for mine; "
+        "no figures for captions, only for 64 tokens, 512 tokens: give --lengths N\n"
+    ) in show(made_report(*rows, paper="llava-1.5-7b", benchmark="chair"), monkeypatch)
+    rows = [("generative", "sid", {"CHAIR": 5.0}, {"CHAIR": 6.1}), ("existence", "sid", {"F1": 5.0}, None)]
+    out = show(made_report(*rows, paper="llava-1.5-7b", benchmark="amber"), monkeypatch)
+    assert "in the paper: llava-1.5-7b; no figures for existence, only for generative\n" in out
+
+
+@pytest.mark.parametrize(("benchmark", "shown"), [("pope", "89.10 ±0.00"), ("chair", "89.1 ±0.0")])
+def test_figures_have_as_many_decimals_as_in_the_paper(monkeypatch, benchmark, shown):
+    paper = {"accuracy" if benchmark == "pope" else "CHAIRs": 89.1}
+    report = made_report(("all", "sira", paper | {"words": 2.25}, paper), benchmark=benchmark)
+    out = show(report, monkeypatch)
+    assert re.search(rf"sira +{shown} +2\.2 ±0\.0 *\n +in the paper +{shown.split()[0]}\s", out)
+
+
+# The paper's figures: as its source has them, consistent with one another, and found by sira's names.
+
+SOURCE = (Path(__file__).parents[1] / "data" / "paper_tables.tex").read_text(encoding="utf-8")
+TABLES = tables(SOURCE)
+# VCD's published rows (Leng et al. 2024), sampled at T = 1: accuracy and F1 of random, popular, adversarial.
+VCD = {
+    ("llava-1.5-7b", "greedy", "coco"): (83.29, 81.33, 81.88, 80.06, 78.96, 77.57),
+    ("llava-1.5-7b", "vcd", "coco"): (87.73, 87.16, 85.38, 85.06, 80.88, 81.33),
+    ("qwen2.5-vl-7b", "vcd", "coco"): (88.63, 87.81, 87.12, 86.40, 84.26, 83.90),
+    ("qwen2.5-vl-7b", "vcd", "aokvqa"): (89.22, 89.01, 87.85, 87.81, 81.27, 82.38),
+    ("qwen2.5-vl-7b", "vcd", "gqa"): (85.59, 85.33, 81.83, 82.23, 80.01, 80.75),
+}
+THREE = ("random", "popular", "adversarial")
+
+
+def test_the_numbers_are_those_of_the_source():
+    assert PAPER.read_text(encoding="utf-8") == to_yaml(TABLES)
+    rows = [
+        (model, group, method, row)
+        for model, benchmarks in TABLES.items()
+        for group, methods in benchmarks["pope"].items()
+        for method, row in methods.items()
+    ]
+    assert main_table(SOURCE) == {
+        (model, group, method, name): row[name] for model, group, method, row in rows for name in ("accuracy", "F1")
+    }
+    # To the last digit, all other figures of POPE were reckoned from the two printed ones, not counted.
+    for *_, row in rows:
+        recall = row["F1"] * (100 - row["accuracy"]) / (100 - row["F1"])
+        fpr = recall + 100 - 2 * row["accuracy"]
+        implied = (100 * recall / (recall + fpr), recall, fpr, (recall + fpr) / 2)
+        found = tuple(row[name] for name in ("precision", "recall", "FPR", "yes"))
+        assert found == pytest.approx(implied, abs=0.0051)  # two decimals
+
+
+def test_rows_that_do_not_compare_are_marked():
+    """VCD's sampled ones, and a slip; nothing is marked by mistake."""
+    for (model, method, dataset), figures in VCD.items():
+        rows = [printed(model, "pope", f"{dataset} {split}", method)["paper"] for split in THREE]
+        assert tuple(row[figure] for row in rows for figure in ("accuracy", "F1")) == figures
+    marked = defaultdict(set)
+    for model, benchmarks in TABLES.items():
+        for benchmark, groups in benchmarks.items():
+            for group, method in ((group, method) for group, methods in groups.items() for method in methods):
+                if mark := printed(model, benchmark, group, method)["paper_mark"]:
+                    marked[model, method, mark].add(group)
+    assert {key: len(groups) for key, groups in marked.items()} == {
+        ("llava-1.5-7b", "greedy", "T = 1"): 9,
+        ("llava-1.5-7b", "vcd", "T = 1"): 9,
+        ("qwen2.5-vl-7b", "vcd", "Qwen-VL"): 9,
+        ("llava-1.5-7b", "opera", "F1 a slip?"): 1,
+    }
+    assert {mark for *_, mark in marked} < {*results()["notes"]}
+    found = [printed("llava-1.5-7b", "pope", f"coco {split}", "greedy")["published"] for split in THREE]
+    assert found == [{"F1": 87.3}, {"F1": 86.1}, {"F1": 84.2}]
+    assert "2310.03744" in results()["notes"][AUTHORS]
+
+
+def test_rows_are_found_by_preset_and_by_model():
+    for model, name in paper_models().items():
+        assert presets.find(name).model == model
+        row = printed(name, "pope", "coco random", "sira")["paper"]
+        assert row == TABLES[name]["pope"]["coco random"]["sira"]
+        row.clear()  # a caller's own
+        assert (
+            printed(model, "pope", "coco random", "sira")["paper"]
+            == printed(name, "pope", "coco random", "sira")["paper"]
+        )
+    assert list(paper_models().values()) == list(TABLES)
+    for unknown in (
+        ("demo", "pope", "coco random", "sira"),
+        ("llava-1.5-7b", "mme", "coco random", "sira"),
+        ("llava-1.5-7b", "pope", "scenes random", "sira"),
+        ("llava-1.5-7b", "pope", "coco random", "greedy+apc"),
+    ):
+        assert printed(*unknown) == {"paper": None, "paper_mark": "", "published": None}

@@ -1,21 +1,29 @@
-"""`sira eval pope` on drawn scenes from pictures to figures: resuming, shards, failures, files."""
+"""`sira eval pope` on drawn scenes from pictures to figures, and from Python: resuming, shards, failures, files."""
 
 from __future__ import annotations
 
 import functools
 import json
-import shutil
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sira_cli import methods
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD
+from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
+from sira_cli.eval.pope import Pope
+from sira_cli.methods import METHODS
 from sira_cli.pictures.sources import FileSource
+from sira_cli.run.events import Finished, Skipped
+from sira_cli.run.ledger import Ledger
 from sira_cli.run.lvlm import Lvlm
-from tests.support.eval.helpers import SPLITS, rows, values
-from tests.support.eval.writing import lines
+from tests.support.eval.writing import SPLITS, lines, read, rows, save, values
+
+RANDOM = ("random",)
+ONE = ("--no-controls", "--limit", 1)
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +35,17 @@ def runs(tmp_path_factory) -> Path:
 def whole(pope, loaded, runs) -> dict:
     """The report of a whole run, which is done once."""
     if not (runs / "report.json").exists():
-        assert pope("-o", runs)[0] == 0
+        assert pope("-o", runs, "--details", runs / "details.jsonl")[0] == 0
         loaded.clear()
     return json.loads((runs / "report.json").read_text())
 
 
+# What is asked, and under which methods.
+
+
 def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
     """Every answer again, one at a time through `Lvlm.ask`; what splits share is asked once."""
-    code, report, _ = pope()
-    assert code == 0
-    found = rows(report)
+    found = rows(pope()[1])
     assert list(dict.fromkeys(method for _, method in found)) == ["greedy", "greedy+apc", "sira"]
     assert list(dict.fromkeys(group for group, _ in found)) == [*(f"scenes {split}" for split in SPLITS), "mean"]
     distinct: set[tuple[str, str]] = set()
@@ -44,45 +53,41 @@ def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
         model = lvlm.under(methods.find(method))
         say = functools.cache(lambda image, text, ask=model.ask: ask(scenes / "images" / image, text + ONE_WORD).text)
         for split in SPLITS:
-            lines = (scenes / "pope" / f"scenes_pope_{split}.json").read_text().splitlines()
-            asked = [json.loads(line) for line in lines]
+            asked = read(scenes / "pope" / f"scenes_pope_{split}.json")
             distinct |= {(row["image"], row["text"]) for row in asked}
             pairs = Counter((row["label"], say(row["image"], row["text"])) for row in asked)
             row = found[f"scenes {split}", method]
             cells = {"TP": ("yes", "Yes"), "FN": ("yes", "No"), "FP": ("no", "Yes"), "TN": ("no", "No")}
             assert {name: row["counts"][name] for name in cells} == {name: pairs[pair] for name, pair in cells.items()}
             assert row["answered"] == len(asked)
-    once = 2 * len(distinct)  # under two methods, each again by `say`
-    assert sum(loaded.values()) == 2 * once
+    assert sum(loaded.values()) == 2 * 2 * len(distinct)  # under two methods, each again by `say`
 
 
 def test_pictures_are_read_and_encoded_once_for_questions_that_follow_each_other(pope, scenes, lvlm, monkeypatch):
-    reads, encoded, read = [], [], FileSource.read
-    monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture.location) or read(picture))
+    reads, encoded, source = [], [], FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture.location) or source(picture))
     encoder = lvlm.model.get_encoder(modality="image")
     handle = encoder.register_forward_hook(lambda module, args, output: encoded.append(len(output[0])))
     assert pope("--method", "greedy", splits=SPLITS[:1])[0] == 0
     handle.remove()
-    lines = (scenes / "pope" / f"scenes_pope_{SPLITS[0]}.json").read_text().splitlines()
-    pictures = list(dict.fromkeys(json.loads(line)["image"] for line in lines))
-    assert len(lines) > 3 * len(pictures)
+    asked = read(scenes / "pope" / f"scenes_pope_{SPLITS[0]}.json")
+    pictures = {row["image"] for row in asked}
+    assert len(asked) > 3 * len(pictures)
     assert sorted(reads) == sorted(str(scenes / "images" / picture) for picture in pictures)
     assert sum(encoded) == len(pictures)
 
 
 def test_controls(pope, loaded):
-    _, report, _ = pope("--method", "vcd", splits=("random",))
+    """They come first and once; without sampling the cut-off is not run."""
+    assert with_controls(["vcd", "greedy", "sira", "vcd"]) == ["greedy", "greedy+apc", "vcd", "sira"]
+    _, report, _ = pope("--method", "vcd", splits=RANDOM)
     assert list(report["settings"]) == ["greedy", "greedy+apc", "vcd"]
-    assert report["not_run"] == {"greedy+apc": "greedy"}
-    assert loaded["greedy+apc"] == 0
+    assert (report["not_run"], loaded["greedy+apc"]) == ({"greedy+apc": "greedy"}, 0)
     assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
-    _, report, _ = pope("--method", "sira", "--no-controls", splits=("random",))
-    assert list(report["settings"]) == ["sira"]
-    assert report["tests"] == []
-
-
-def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
-    _, report, _ = pope("--method", "sira", "--temperature", 1, "--seed", 1, "--limit", 2, splits=("random",))
+    _, report, _ = pope("--no-controls", splits=RANDOM)
+    assert (list(report["settings"]), report["tests"]) == (["sira"], [])
+    loaded.clear()
+    _, report, _ = pope("--temperature", 1, "--seed", 1, "--limit", 2, splits=RANDOM)
     assert report["not_run"] == {}
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
@@ -90,82 +95,114 @@ def test_a_cut_off_is_run_where_it_can_matter(pope, loaded):
 @pytest.mark.parametrize("option", [("--temperature", 1), ("--set", "num_beams=2")])
 def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, option):
     run = ("-o", tmp_path, "--method", "greedy", "--no-controls", *option, "--limit", 2)
-    assert pope(*run, splits=("random",))[0] == 0
-    _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=("random",))
+    assert pope(*run, splits=RANDOM)[0] == 0
+    _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=RANDOM)
     assert list(report["settings"]) == ["greedy"]
 
 
 def test_settings_go_to_the_methods_that_have_them(pope, lvlm):
-    given = ("--method", "sira,vcd", "--alpha", 2, "--top-p", 0.5)
-    code, report, err = pope(*given, "--limit", 2, splits=("random",))
-    assert code == 0
+    given = ("--method", "sira,vcd", "--alpha", 2, "--top-p", 0.5, "--limit", 2)
+    _, report, err = pope(*given, splits=RANDOM)
     assert err.count("--top-p changes nothing at temperature 0") == 1
     assert [row["alpha"] for row in report["settings"].values()] == [0, 0, 2, 2]
     assert [row["beta"] for row in report["settings"].values()] == [None, None, None, 0.1]  # greedy+apc is not run
+    vcd = report["settings"]["vcd"]
     known = {"preset": "demo", "model": "bundled", "revision": lvlm.revision, "dtype": "float32", "quantization": None}
     known |= {"method": "vcd", "k": 0, "layers": 8, "alpha": 2, "beta": 0.1, "temperature": 0, "top_p": 0.5, "seed": 0}
-    vcd = report["settings"]["vcd"]
     known |= {"num_beams": 1, "max_new_tokens": {"pope": 128}, "settings": vcd["settings"], "prompt": vcd["prompt"]}
-    known |= {"method_settings": {"beta": 0.1, "noise_step": 500}}
-    assert vcd == known
+    assert vcd == known | {"method_settings": {"beta": 0.1, "noise_step": 500}}
     assert vcd["prompt"]["pope"].endswith("?" + ONE_WORD)
 
 
-@pytest.mark.parametrize("option", [("--set", "beta=0.9"), ("--top-p", 0.5)])
-def test_a_file_keeps_to_its_settings(pope, loaded, tmp_path, option):
-    run = ("-o", tmp_path, "--no-controls", "--limit", 1, "--temperature", 1)
-    assert pope(*run, splits=("random",))[0] == 0
-    loaded.clear()
-    name = "top_p" if option[0] == "--top-p" else option[1].partition("=")[0]
-    code, _, err = pope(*run, *option, splits=("random",))
-    assert (code, f"{name} is " in err, loaded.total()) == (2, True, 0)
+def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch):
+    def refuse(self: object, model: object, config: object) -> None:
+        raise SettingsError("it needs a calibration: sira calibrate icd")
+
+    monkeypatch.setattr("sira_cli.methods.icd.Icd.check_model", refuse)
+    picture = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+    questions = [{"image": picture.name, "text": "Is there a dog in the image?", "label": "no"}]
+    run = (
+        "eval",
+        "pope",
+        save(tmp_path / "random.json", questions),
+        "--images",
+        picture.parent,
+        "-p",
+        "demo",
+        "--json",
+    )
+    code, out, err = sira(*run, "--method", "all", "--max-new-tokens", 2)
+    assert code == 0, err
+    assert "icd is left out: it needs a calibration: sira calibrate icd" in err
+    assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
+    code, out, err = sira(*run, "--method", "all", "--set", "num_beams=2", "--max-new-tokens", 2)
+    assert (code, "vcd is left out: method vcd follows one text per picture" in err) == (0, True)
+    assert "sid" in json.loads(out)["settings"]
 
 
-def test_a_preset_of_the_same_name_is_another(pope, lvlm, tmp_path, monkeypatch):
-    """Whatever else of it decides a text."""
-    run = ("-o", tmp_path, "--no-controls", "--limit", 1)
-    assert pope(*run, splits=("random",))[0] == 0
-    preset = lvlm.preset.model_copy(update={"image": lvlm.preset.image.model_copy(update={"max_pixels": 10_000})})
-    monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
-    code, _, err = pope(*run, splits=("random",))
-    assert (code, "settings is " in err) == (2, True)
+# Resuming: a file keeps to its settings and prompts.
 
 
 def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
-    assert pope("-o", tmp_path / "out", "--limit", 6)[0] == 0
+    assert pope("-o", tmp_path, "--limit", 6)[0] == 0
     first = loaded.total()
     loaded.clear()
-    _, report, _ = pope("-o", tmp_path / "out")
+    _, report, _ = pope("-o", tmp_path)
     assert values(report) == values(whole)
-    assert first > 0
-    records = [json.loads(line) for line in (tmp_path / "out" / "sira-pope.jsonl").read_text().splitlines()]
-    assert loaded["sira"] == len(records) - first // 2
-    files = [(scenes / "pope" / f"scenes_pope_{split}.json").read_text().splitlines() for split in SPLITS]
-    asked = [json.loads(line) for file in files for line in file]
+    records = read(tmp_path / "sira-pope.jsonl")
+    assert 0 < loaded["sira"] == len(records) - first // 2
+    asked = [row for split in SPLITS for row in read(scenes / "pope" / f"scenes_pope_{split}.json")]
     assert [row["id"] for row in records] == list(dict.fromkeys(f"{row['image']}: {row['text']}" for row in asked))
+    assert (records[0]["schema"], records[0]["part"]) == ("sira.ask/1", "pope")
+    assert (tmp_path / records[0]["file_name"]).resolve() == (scenes / "images" / asked[0]["image"]).resolve()
     loaded.clear()
-    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
-    assert pope("-o", tmp_path / "out")[1] == report
+    assert json.loads((tmp_path / "report.json").read_text()) == report == pope("-o", tmp_path)[1]
     assert loaded.total() == 0
-    code, _, err = pope("-o", tmp_path / "out", "--alpha", 3)
+    code, _, err = pope("-o", tmp_path, "--alpha", 3)
     assert (code, err.splitlines()[-1].count("alpha is 0.5 there and 3.0 now")) == (2, 1)
-    assert pope("-o", tmp_path / "out", "--alpha", 3, "--overwrite", "--limit", 1)[0] == 0
+    assert loaded.total() == 0  # all files are checked before anything is decoded
+    assert pope("-o", tmp_path, "--alpha", 3, "--overwrite", "--limit", 1)[0] == 0
 
 
-def test_a_file_keeps_to_one_prompt(pope, tmp_path):
-    assert pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))[0] == 0
-    kept = (tmp_path / "sira-pope.jsonl").read_text()
-    code, _, err = pope("-o", tmp_path, "--option", "suffix=", "--no-controls", splits=("random",))
-    assert code == 2
-    assert "has the prompt" in err
-    assert "give another --output, or --overwrite" in err
-    assert (tmp_path / "sira-pope.jsonl").read_text() == kept
+@pytest.mark.parametrize("option", [("--set", "beta=0.9"), ("--top-p", 0.5), ("preset", 10_000)])
+def test_a_file_keeps_to_its_settings(pope, lvlm, loaded, tmp_path, monkeypatch, option):
+    """Also a preset of the same name that decides otherwise."""
+    run = ("-o", tmp_path, *ONE, "--temperature", 1)
+    assert pope(*run, splits=RANDOM)[0] == 0
+    loaded.clear()
+    name = {"--set": "beta", "--top-p": "top_p", "preset": "settings"}[option[0]]
+    if name == "settings":
+        image = lvlm.preset.image.model_copy(update={"max_pixels": option[1]})
+        preset, option = lvlm.preset.model_copy(update={"image": image}), ()
+        monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
+    code, _, err = pope(*run, *option, splits=RANDOM)
+    assert (code, f"{name} is " in err, loaded.total()) == (2, True, 0)
+
+
+@pytest.mark.parametrize("name", ["pope", "chair"])
+def test_a_file_keeps_to_one_prompt(sira, scenes, loaded, tmp_path, name):
+    """Nothing is decoded and nothing written before it is known, whatever is left to be asked."""
+    data = scenes / "pope" / "scenes_pope_random.json" if name == "pope" else scenes / "coco"
+    run = ("eval", name, data, "--images", scenes / "images", "-p", "demo", "-o", tmp_path, "--no-controls", "--json")
+    run += ("--max-new-tokens", 4) if name == "pope" else ("--option", "language=fallback", "--max-new-tokens", 4)
+    report = json.loads(sira(*run, "--limit", 2)[1])
+    (prompt,) = report["settings"]["sira"]["prompt"].values()
+    (path,) = tmp_path.glob("sira-*.jsonl")
+    kept = path.read_bytes()
+    loaded.clear()
+    other = ("--option", "suffix=" if name == "pope" else "prompt=Write a caption.")
+    for limit in (1, 2, 3):  # with fewer, the same and more pictures than in the file
+        code, _, err = sira(*run, *other, "--limit", limit)
+        assert (code, f"has the prompt {prompt!r} in the file and '" in err) == (2, True)
+        assert "give another --output, or --overwrite to start again" in err
+    assert (path.read_bytes(), loaded.total()) == (kept, 0)
+    report = json.loads(sira(*run, *other, "--limit", 1, "--overwrite")[1])
+    assert report["settings"]["sira"]["prompt"] != {"4": prompt}
 
 
 def test_a_prompt_with_a_placeholder_is_refused_before_anything_is_decoded(pope, loaded):
-    code, _, err = pope("--option", "suffix=<image>", splits=("random",))
-    assert (code, loaded.total()) == (2, 0)
-    assert "<image>' about scene_" in err
+    code, _, err = pope("--option", "suffix=<image>", splits=RANDOM)
+    assert (code, loaded.total(), "<image>' about scene_" in err) == (2, 0, True)
 
 
 def test_an_interrupted_run_says_what_is_kept(pope, tmp_path, monkeypatch):
@@ -181,14 +218,12 @@ def test_an_interrupted_run_says_what_is_kept(pope, tmp_path, monkeypatch):
 def test_shards_make_the_whole(pope, whole, tmp_path):
     for part in ("1/2", "2/2"):
         code, report, err = pope("-o", tmp_path, "--shard", part)
-        assert (code, report) == (0, {})
-        assert f"--answers {tmp_path}" in err
+        assert (code, report, f"--answers {tmp_path}" in err) == (0, {}, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"{method}-pope.{part}-of-2.jsonl" for method in ("greedy", "sira") for part in (1, 2)
     ]
     code, report, _ = pope("--answers", tmp_path)
-    assert code == 0
-    assert values(report) == values(whole)  # greedy+apc included
+    assert (code, values(report)) == (0, values(whole))  # greedy+apc included
     assert report["not_run"] == {"greedy+apc": "greedy"}
     assert report["settings"]["greedy+apc"]["method"] == "greedy+apc"
     assert list(pope("--answers", tmp_path, "--no-controls")[1]["settings"]) == ["greedy", "sira"]
@@ -196,10 +231,24 @@ def test_shards_make_the_whole(pope, whole, tmp_path):
     assert (code, err.count("is it finished, and are all shards given?")) == (2, 1)
 
 
+def test_answers_in_pope_s_own_form_score_the_same(pope, whole, runs, tmp_path):
+    said = [row for row in read(runs / "details.jsonl") if row["method"] == "sira"]
+    for split in SPLITS:
+        answers = [{name: row[name] for name in ("question", "answer")} for row in said if row["split"].endswith(split)]
+        lines(tmp_path / f"scenes_pope_{split}.jsonl", answers)
+    _, again, _ = pope("--answers", *(f"sira={tmp_path}/scenes_pope_{split}.jsonl" for split in SPLITS))
+    assert values(again) == {key: value for key, value in values(whole).items() if key[1] == "sira"}
+    right = [row["right"] for row in said if row["split"] == "scenes random"]
+    assert 100 * sum(right) / len(right) == values(whole)["scenes random", "sira", "accuracy"]
+
+
+# Failures.
+
+
 def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loaded):
     images = tmp_path / "images"
-    images.mkdir()
     one, two, three, four = sorted((scenes / "images").iterdir())
+    images.mkdir()
     for path in (one, four):
         (images / path.name).write_bytes(path.read_bytes())
     (images / two.name).write_bytes(b"no picture")
@@ -207,74 +256,107 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
     assert code == 3
     assert err.count(f"{images / three.name}: no such file") == 2  # once a method
     assert "2 pictures failed; their questions are left out of all figures" in err
-    failed = [(row["method"], row["picture"]) for row in report["failures"]]
-    assert sorted(failed) == sorted((method, path.name) for method in report["settings"] for path in (two, three))
-    asked = (scenes / "pope" / "scenes_pope_random.json").read_text().splitlines()
-    here = sum(one.name in line or four.name in line for line in asked)
+    failed = sorted((row["method"], row["picture"]) for row in report["failures"])
+    assert failed == sorted((method, path.name) for method in report["settings"] for path in (two, three))
+    asked = read(scenes / "pope" / "scenes_pope_random.json")
+    here = sum(row["image"] in (one.name, four.name) for row in asked)
     row = rows(report)["scenes random", "sira"]
     assert (row["answered"], row["failed"]) == (here, len(asked) - here)
     assert sum(row["counts"][cell] for cell in ("TP", "FP", "TN", "FN")) == here
-    scored = pope("--answers", tmp_path / "out")
-    assert scored[0] == 3
-    shard = pope("-o", tmp_path / "shard", "--shard", "1/1", "--limit", 1, images=images, splits=("random",))
-    assert (shard[0], shard[1]) == (0, {})
-    shard = pope("-o", tmp_path / "shard", "--shard", "1/1", images=images, splits=("random",))
-    assert (shard[0], shard[1]) == (3, {})
-    assert rows(scored[1])["scenes random", "sira"] == row | {"differences": row["differences"]}
+    code, scored, _ = pope("--answers", tmp_path / "out")
+    assert (code, rows(scored)["scenes random", "sira"]) == (3, row)
+    for more, code in ((("--limit", 1), 0), ((), 3)):
+        shard = pope("-o", tmp_path / "shard", "--shard", "1/1", *more, images=images, splits=RANDOM)
+        assert shard[:2] == (code, {})
     for path in (two, three):
         (images / path.name).write_bytes(path.read_bytes())
-    loaded.clear()
-    # A picture that can be read now has another key, so it is asked about again; one that was missing has, too.
     code, report, _ = pope("-o", tmp_path / "out", "--retry-errors", images=images)
-    assert (code, report["failures"]) == (0, [])
-    assert rows(report)["scenes random", "sira"]["failed"] == 0
+    assert (code, report["failures"], rows(report)["scenes random", "sira"]["failed"]) == (0, [], 0)
 
 
 def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monkeypatch):
-    counted = Lvlm.answer
-
     def refuses(self, inputs, *args, **options):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(Lvlm, "answer", refuses)
-    code, report, err = pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    run = ("-o", tmp_path, "--limit", 2, "--no-controls")
+    with monkeypatch.context() as patch:
+        patch.setattr(Lvlm, "answer", refuses)
+        code, report, err = pope(*run, splits=RANDOM)
     assert (code, report["rows"], len(report["failures"])) == (3, [], 1)
     assert err.count("out of luck") == 1  # two questions about one picture
-    monkeypatch.setattr(Lvlm, "answer", counted)
-    again = ("-o", tmp_path, "--limit", 2, "--no-controls")
-    assert pope(*again, splits=("random",))[0] == 3
-    assert loaded.total() == 0
-    code, report, _ = pope(*again, "--retry-errors", splits=("random",))
+    assert (pope(*run, splits=RANDOM)[0], loaded.total()) == (3, 0)
+    code, report, _ = pope(*run, "--retry-errors", splits=RANDOM)
     assert (code, report["failures"], loaded.total()) == (0, [], 2)
 
 
-def test_answers_in_pope_s_own_form_score_the_same(pope, whole, runs, tmp_path):
-    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    _, report, _ = pope("-o", tmp_path, "--details", tmp_path / "details.jsonl")
-    assert report == whole
-    said = [json.loads(line) for line in (tmp_path / "details.jsonl").read_text().splitlines()]
-    for split in SPLITS:
-        own = [row for row in said if (row["method"], row["split"]) == ("sira", f"scenes {split}")]
-        lines(
-            tmp_path / f"scenes_pope_{split}.jsonl",
-            [{name: row[name] for name in ("question", "answer")} for row in own],
-        )
-    _, again, _ = pope("--answers", *(f"sira={tmp_path}/scenes_pope_{split}.jsonl" for split in SPLITS))
-    assert values(again) == {key: value for key, value in values(report).items() if key[1] == "sira"}
-    right = [row["right"] for row in said if (row["method"], row["split"]) == ("sira", "scenes random")]
-    assert 100 * sum(right) / len(right) == values(report)["scenes random", "sira", "accuracy"]
+# From Python: nothing is printed.
 
 
-def test_pictures_of_a_record_are_found_from_its_file(pope, scenes, tmp_path):
-    pope("-o", tmp_path, "--limit", 1, splits=("random",))
-    record = json.loads((tmp_path / "sira-pope.jsonl").read_text())
-    assert (tmp_path / record["file_name"]).resolve() == next((scenes / "images").glob("*000000.png")).resolve()
-    assert (record["schema"], record["part"]) == ("sira.ask/1", "pope")
-    assert record["id"] == f"{Path(record['file_name']).name}: {record['prompt'].removesuffix(ONE_WORD)}"
+@pytest.fixture
+def evaluation(lvlm, scenes):
+    """Makes an evaluation of one split under SIRA and greedy."""
+
+    def make(*names: str, suffix=ONE_WORD, images=scenes / "images", output=None, **settings) -> Evaluation:
+        questions = Pope([scenes / "pope" / "scenes_pope_random.json"], suffix=suffix)
+        preset = lvlm.preset.with_settings(**settings)
+        return Evaluation(questions, images, methods_of(preset, names or ["sira"]), output=output, batch_size=16)
+
+    return make
 
 
-def test_all_files_are_checked_before_anything_is_decoded(pope, loaded, tmp_path):
-    pope("-o", tmp_path, "--limit", 1, "--no-controls", splits=("random",))
-    loaded.clear()
-    assert pope("-o", tmp_path, "--method", "greedy,sira", "--alpha", 0.7, splits=("random",))[0] == 2
-    assert loaded.total() == 0
+def figures(run: Evaluation) -> dict:
+    return json.loads(run.report().to_json())["rows"]
+
+
+def test_events_come_method_by_method_and_who_stops_listening_may_go_on_later(evaluation, lvlm, tmp_path, capsys):
+    whole = evaluation()
+    events = list(whole.events(lvlm))
+    assert capsys.readouterr() == ("", "")
+    total = events[0].total
+    assert [event for event in events if isinstance(event, PartStarted)] == [
+        PartStarted(method, "pope", total) for method in ("greedy", "sira")
+    ]
+    assert [type(event) for event in events] == 2 * [PartStarted, *total * [Finished]]
+    assert whole.not_run == {"greedy+apc": "greedy"}
+    first = evaluation(output=tmp_path).events(lvlm)
+    done = sum(isinstance(next(first), Finished) for _ in range(5))
+    first.close()
+    rest = evaluation(output=tmp_path)
+    again = list(rest.events(lvlm))
+    assert (len(again), sum(isinstance(event, Skipped) for event in again)) == (len(events), done)
+    assert figures(rest) == figures(whole)
+
+
+def test_a_model_is_loaded_only_where_an_answer_is_missing(evaluation, lvlm, tmp_path, monkeypatch):
+    def load() -> Lvlm:
+        loaded.append(len(list(tmp_path.iterdir())))
+        return lvlm
+
+    loaded: list[int] = []
+    whole, again = evaluation(output=tmp_path), evaluation(output=tmp_path)
+    list(whole.events(load))
+    events = list(again.events(load))
+    assert loaded == [2]  # with the files locked
+    assert {type(event) for event in events} == {PartStarted, Skipped}
+    assert figures(again) == figures(whole)
+    with pytest.raises(SettingsError, match="holds records of another configuration"):
+        list(evaluation(output=tmp_path, dtype="bfloat16").events(load))
+    with pytest.raises(SettingsError, match=r"has the prompt .* in the file and .* now: give another `output=`"):
+        list(evaluation(output=tmp_path, suffix="").events(load))
+    last = tmp_path / "sira-pope.jsonl"
+    used, refused = Ledger(last, by="id"), "another process writes to it"
+    with closing(used), pytest.raises(SettingsError, match=refused):
+        list(evaluation(output=tmp_path).events(load))
+    last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr(FileSource, "read", lambda picture: pytest.fail("a picture was read"))
+    with pytest.raises(ZeroDivisionError):  # what is missing is known without the pictures
+        list(evaluation(output=tmp_path).events(lambda: 1 // 0))
+
+
+def test_what_cannot_be_followed_is_said_before_anything_is_decoded(evaluation):
+    with pytest.raises(PictureError, match="is `images=` right"):
+        evaluation(images=Path(__file__).parent)
+    with pytest.raises(SettingsError, match="method vcd follows one text per picture"):
+        evaluation("vcd", num_beams=2)
+    with pytest.raises(SettingsError, match="no method named 'vdc'"):
+        evaluation("vdc")

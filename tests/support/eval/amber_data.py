@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from pathlib import Path
 
 from sira_cli.eval.amber import Amber
 from sira_cli.eval.similarity import Similarity
+from tests.support.eval.writing import save
 
 RELATION = {
     "sky": [],
@@ -68,18 +68,12 @@ def lay_out(folder: Path) -> Path:
     ] + [{"id": number, "type": kind, "truth": truth} for number, (kind, truth, _) in enumerate(QUESTIONS, start=4)]
     captions = [{"id": n, "image": f"{name}.jpg", "query": "Describe this image."} for n, name in enumerate("abc", 1)]
     questions = [{"id": n, "image": image, "query": f"Is it {n}?"} for n, (_, _, image) in enumerate(QUESTIONS, 4)]
-    (folder / "query").mkdir(parents=True)
-    write(folder / "annotations.json", annotations)
-    write(folder / "relation.json", RELATION)
-    (folder / "safe_words.txt").write_text("orange\nlight", encoding="utf-8")
-    write(folder / "query" / "query_generative.json", captions)
-    write(folder / "query" / "query_discriminative.json", questions)
+    save(folder / "annotations.json", annotations)
+    save(folder / "relation.json", RELATION)
+    save(folder / "safe_words.txt", "orange\nlight")
+    save(folder / "query" / "query_generative.json", captions)
+    save(folder / "query" / "query_discriminative.json", questions)
     return folder
-
-
-def write(path: Path, content: object) -> Path:
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
 
 
 def benchmark(folder: Path, **options) -> Amber:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from tests.support.eval.writing import save
 
 CATEGORIES = ["person", "dog", "cat", "car", "toilet", "chair", "dining table", "wine glass"]
 IMAGES = {  # objects, reference captions
@@ -21,7 +22,6 @@ CAPTIONS = {
 
 def write_coco(folder: Path, images=IMAGES, split: str = "val", year: str = "2014") -> Path:
     """COCO's files about a few images."""
-    folder.mkdir(parents=True, exist_ok=True)
     listed = [{"id": image, "file_name": f"COCO_{split}{year}_{image:012d}.jpg"} for image in images]
     categories = [{"id": 10 + number, "name": name} for number, name in enumerate(CATEGORIES)]
     instances = [
@@ -30,8 +30,7 @@ def write_coco(folder: Path, images=IMAGES, split: str = "val", year: str = "201
         for name in names
     ]
     captions = [{"image_id": image, "caption": text} for image, (_, texts) in images.items() for text in texts]
-    (folder / f"instances_{split}{year}.json").write_text(
-        json.dumps({"images": listed, "categories": categories, "annotations": instances})
-    )
-    (folder / f"captions_{split}{year}.json").write_text(json.dumps({"images": listed, "annotations": captions}))
+    content = {"images": listed, "categories": categories, "annotations": instances}
+    save(folder / f"instances_{split}{year}.json", content)
+    save(folder / f"captions_{split}{year}.json", {"images": listed, "annotations": captions})
     return folder

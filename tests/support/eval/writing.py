@@ -1,4 +1,4 @@
-"""Files of questions and answers, written for a test."""
+"""Files of questions and answers, written and read for a test, and the figures of a report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+SPLITS = ("random", "adversarial")
+SCENES = 4
 
 
 def save(path: Path, content: Any) -> Path:
@@ -15,6 +18,21 @@ def save(path: Path, content: Any) -> Path:
     return path
 
 
-def lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+def lines(path: Path, rows: Sequence[Any]) -> Path:
     """Write JSON lines."""
     return save(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def rows(report: dict) -> dict[tuple[str, str], dict]:
+    return {(row["group"], row["method"]): row for row in report["rows"]}
+
+
+def values(report: dict) -> dict[tuple[str, str, str], float]:
+    return {
+        (*key, name): figure["value"] for key, row in rows(report).items() for name, figure in row["figures"].items()
+    }

@@ -1,0 +1,446 @@
+"""`sira eval`: names, options, what is refused and when; folders of benchmarks; answers from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sira_cli import methods
+from sira_cli.eval import amber as ambers
+from sira_cli.eval import chair as chairs
+from sira_cli.eval.benchmark import ONE_WORD
+from sira_cli.eval.cards import CARDS, find_cards, options_of_each
+from sira_cli.eval.figures import RULES
+from sira_cli.language import language
+from tests.support.eval.amber_data import ANSWERED, SAID
+from tests.support.eval.coco_data import CAPTIONS
+from tests.support.eval.writing import SCENES, lines, read, rows, save, values
+
+RUN = ("-p", "demo", "-b", 16, "--limit", 2, "--max-new-tokens", 12)
+FALLBACK = ("--option", "language=fallback")
+EXACT = (*FALLBACK, "--option", "similarity=exact")
+
+
+# The benchmarks by name, and their options.
+
+
+def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sira):
+    out = sira("eval")[1]
+    for name, card in CARDS.items():
+        for text in (card.name, card.title, card.size, card.licence, card.url, card.figures):
+            assert text in out
+        own = sira("eval", name)[1]
+        assert own.splitlines()[0] == f"{name}: {card.title} ({card.source})"
+        for option in card.options:
+            assert f"--option {option.name}={'|'.join(option.choices) or 'TEXT'}\n" in own
+    assert out.endswith("try it:    sira demo --export scenes && sira eval pope,chair,amber scenes -p demo\n")
+
+
+def test_options_offer_what_there_is():
+    """The cards list choices again, so that the command line starts quickly."""
+    options = {(name, option.name): option for name, card in CARDS.items() for option in card.options}
+    assert options["pope", "rule"].choices == tuple(RULES)
+    assert options["chair", "rule"].choices == tuple(chairs.RULES)
+    tasks = {*options["amber", "task"].choices}
+    assert tasks == {*ambers.PARTS, "all", "existence", "attribute", "relation"}
+    assert tasks - {"all"} < {*ambers.GROUPS["generative"], *ambers.GROUPS["discriminative"]}
+    assert options["chair", "language"].choices == options["amber", "language"].choices == language.CHOICES
+    assert options["pope", "suffix"].default == ONE_WORD
+    assert chairs.LENGTHS == (64, 512)  # of the paper's Table 2
+    given = options_of_each(find_cards(["pope", "chair", "amber"]), ["suffix=", "pope.rule=vcd", "language=nltk"])
+    assert given == {
+        "pope": {"suffix": "", "rule": "vcd"},
+        "chair": {"language": "nltk"},
+        "amber": {"suffix": "", "language": "nltk"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pop", "x"], "pop: no benchmark has this name: expected pope, chair, amber"),
+        (["pope,pope", "x"], "pope: is named twice"),
+        (["pope", "x", "--option", "rul=vcd"], "--option rul=vcd: no such option of pope: did you mean rule?"),
+        (["pope", "x", "--option", "rule=vdc"], "--option rule=vdc: expected official, vcd, "),
+        (["chair,pope", "x", "--option", "rule=strict"], "--option rule=strict: expected lemma, singular"),
+        (["pope", "x", "--option", "rule"], "--option rule: expected NAME=VALUE"),
+        (["pope", "x", "--option", "rule=vcd", "--option", "pope.rule=opera"], "rule is given twice"),
+        (["pope", "x", "--option", "chair.rule=lemma"], "chair is not among the benchmarks: pope"),
+        (["pope", "--images", "x"], "pope: PATH is missing"),
+        (["amber", "a", "b", "--images", "x"], "amber: expected one PATH, the folder with annotations.json"),
+        (["pope,chair", "x", "--answers", "y"], "--answers is for one benchmark"),
+        (["pope", "missing"], "missing: is not a folder"),
+        (["pope", "{q}"], "is not a folder"),
+        (
+            ["pope", "{q}", "--images", "x", "--answers", "y"],
+            "give --images FOLDER to ask the model, or --answers FILE",
+        ),
+        (["pope", "{q}", "--answers", "missing.json"], "--answers missing.json: no such file"),
+        (["pope", "{q}", "--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
+        (["pope", "{q}", "--images", "{i}", "--shard", "3/2", "-o", "out"], "--shard 3/2: expected I/N with I from 1"),
+        (["pope", "{q}", "--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
+        (["pope", "{q}", "--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
+        (["pope", "{q}", "--images", "{i}", "--method", "dola", "--k", 2], "--k: none of the methods has it: greedy, "),
+        (["pope", "{q}", "--answers", "{i}"], "no file in this folder holds records of sira"),
+        (["pope", "{q}", "--images", "{i}", "--verify", "guide"], "pope only asks questions: leave it out"),
+        (["pope", "{s}/coco"], "has no folder pope with POPE's files of questions"),
+        (["chair", "{s}/coco/annotations", "--images", "{i}"], "--option ids=FILE is needed: the images to caption"),
+        (
+            ["chair", "{c}", "--images", "{i}", "--option", "lengths=64,²"],
+            "--option lengths=64,²: expected numbers of ",
+        ),
+        (
+            ["chair", "{c}", "--images", "{i}", "--option", "lengths=64", "--max-new-tokens", 5],
+            "or --max-new-tokens, not both",
+        ),
+        (["chair", "{c}", "--images", "{i}", "--option", "prompt= "], "--option prompt= : is empty"),
+        (["amber", "{s}", "--option", "prompt=x", "--option", "task=relation"], "--option prompt: asks for captions"),
+        (["amber", "{i}", "--images", "{i}"], "images: has no annotations.json: get AMBER's files from https://"),
+        (
+            ["amber", "{s}/amber", "--images", "{i}", "--option", "reduce=yes"],
+            "--option reduce=yes is for answers from ",
+        ),
+    ],
+)
+def test_refusals(sira, scenes, args, message):
+    names = {"{q}": scenes / "pope" / "scenes_pope_random.json", "{i}": scenes / "images", "{c}": scenes / "coco"}
+    given = [names.get(arg, str(arg).replace("{s}", str(scenes))) for arg in args]
+    code, out, err = sira("eval", *given, "-p", "demo")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "message"),
+    [
+        ("chair", "coco/annotations", "--option ids=FILE"),
+        ("pope", "pope", "no .json file"),
+        ("amber", "amber", "has no ann"),
+    ],
+)
+def test_a_folder_that_lacks_a_benchmarks_files(sira, tmp_path, name, made, message):
+    (tmp_path / made).mkdir(parents=True)
+    code, _, err = sira("eval", name, tmp_path, "-p", "demo")
+    assert (code, message in err) == (2, True)
+
+
+def test_a_mistake_is_said_before_torch_is_imported(scenes, tmp_path):
+    """Here that no picture is there."""
+    files = [str(scenes / "pope" / "scenes_pope_random.json"), "--images", str(tmp_path), "-p", "llava-1.5-7b"]
+    script = f"""
+import sys; sys.argv = ["sira", "eval", "pope", *{files}]
+from sira_cli.cli import main
+try: main()
+except SystemExit as stop: print(stop.code, [name for name in ("torch", "transformers") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "1 []\n"
+    assert run.stderr.endswith(f"no such file, nor any of the other {SCENES - 1}: is --images right?\n")
+
+
+# Benchmarks in a folder, asked of one loaded model.
+
+
+def test_a_folder_of_benchmarks(sira, scenes, loaded, tmp_path):
+    run = ("eval", "pope,chair,amber", scenes, *RUN, "-o", tmp_path)
+    code, out, _ = sira(*run)
+    assert (code, "NOT the official figures" in out, "not run, because without sampling" in out) == (0, True, True)
+    assert [line for line in out.splitlines() if line.isupper()] == ["POPE", "CHAIR", "AMBER"]
+    asked = loaded.total()
+    reports = [json.loads(line) for line in sira(*run, "--json")[1].splitlines()]
+    assert [report["benchmark"] for report in reports] == ["pope", "chair", "amber"]
+    for report in reports:
+        assert report == json.loads((tmp_path / report["benchmark"] / "report.json").read_text())
+    assert {group for group, _ in rows(reports[1])} == {"12 tokens"}
+    options = ("--option", f"repope={scenes / 'repope'}", "--option", "pope.rule=strict")
+    strict = json.loads(sira("eval", "pope", scenes, *RUN, *options, "-o", tmp_path, "--json")[1])
+    assert ("scenes random, RePOPE", "sira") in rows(strict)
+    assert strict["stand_ins"] == {"pope": "rule strict"}
+    assert loaded.total() == asked  # nothing is asked again
+    own = ("eval", "pope", scenes / "pope", "--images", scenes / "images", *RUN, "--json")
+    assert values(json.loads(sira(*own)[1])) == values(reports[0])  # the figures of its own command
+    code, _, err = sira(*run, "--dtype", "bfloat16")
+    assert (code, "holds records of another configuration" in err) == (2, True)
+
+
+def test_chair(sira, scenes, loaded, lvlm, tmp_path):
+    run = ("eval", "chair", scenes / "coco", "-o", tmp_path, "--details", tmp_path / "d.jsonl", "--json", *FALLBACK)
+    asking = ("--images", scenes / "images", "-p", "demo", "-b", 4, "--option", "lengths=12,64")
+    report = json.loads(sira(*run, *asking)[1])
+    assert (report["official"], list(report["stand_ins"])) == (False, ["12", "64"])
+    found = rows(report)
+    methods_ = ("greedy", "greedy+apc", "sira")
+    assert list(found) == [(f"{length} tokens", method) for length in (12, 64) for method in methods_]
+    texts = read(tmp_path / "sira-12.jsonl")
+    assert [row["output_tokens"] for row in texts] == SCENES * [12]
+    single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
+    image = scenes / "images" / Path(texts[0]["file_name"]).name
+    assert single.caption(image, chairs.PROMPT).text == texts[0]["text"]
+    details = read(tmp_path / "d.jsonl")
+    for (group, method), row in found.items():
+        own = [one for one in details if (one["method"], one["part"]) == (method, group.removesuffix(" tokens"))]
+        wrong = sum(bool(one["mscoco_hallucinated_words"]) for one in own)
+        assert row["figures"]["CHAIRs"]["value"] == pytest.approx(100 * wrong / SCENES)
+    loaded.clear()
+    assert values(json.loads(sira(*run, "--answers", tmp_path)[1])) == values(report)
+    _, out, _ = sira(*run, "--answers", tmp_path, "--option", "lengths=64")
+    assert values(json.loads(out)) == {key: value for key, value in values(report).items() if key[0] == "64 tokens"}
+    assert loaded.total() == 0
+    # Methods of one length each, and captions of unknown length beside them, are scored as they are.
+    files = [f"short={tmp_path}/sira-12.jsonl", f"long={tmp_path}/sira-64.jsonl"]
+    captions = [{"image_id": int(row["id"]), "caption": row["text"]} for row in texts]
+    elsewhere = lines(tmp_path / "elsewhere.jsonl", captions)
+    scored = values(json.loads(sira(*run, "--answers", *files, elsewhere)[1]))
+    for method, group in (("short", "12 tokens"), ("long", "64 tokens"), ("elsewhere", "12 tokens")):
+        for figure in ("CHAIRs", "CHAIRi", "recall", "length"):
+            assert scored["captions", method, figure] == values(report)[group, "sira", figure]
+    _, out, _ = sira(*run, "--answers", elsewhere, "--option", "lengths=64", "--paper", "-p", "llava-1.5-7b")
+    assert [row["group"] for row in json.loads(out)["rows"]] == ["64 tokens"]
+    unknown = lines(tmp_path / "unknown.jsonl", [{"image_id": 987654321, "caption": "A dog."}])
+    for answers, message in (
+        ((elsewhere, "--option", "lengths=12,64"), "only captions of sira eval chair have several lengths"),
+        ((tmp_path, elsewhere), "some files hold captions of several lengths"),
+        ((unknown,), "unknown.jsonl: line 1: image 987654321 is not in "),
+    ):
+        code, _, err = sira(*run, "--answers", *answers)
+        assert (code, message in err) == (2, True)
+
+
+def test_amber(sira, scenes, loaded, tmp_path):
+    run = ("eval", "amber", scenes / "amber", *EXACT, "--json")
+    asking = ("--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path, "--no-controls")
+    report = json.loads(sira(*run, *asking, "--details", tmp_path / "details.jsonl")[1])
+    assert list(report["stand_ins"]) == ["generative"]
+    groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
+    assert list(dict.fromkeys(group for group, _ in rows(report))) == groups
+    said: dict[str, list[dict]] = {"generative": [], "discriminative": []}
+    for row in read(tmp_path / "details.jsonl"):
+        said[row["part"]].append({"id": int(row["id"]), "response": row["response"]})
+    truth = {row["id"]: row["truth"] for row in json.loads((scenes / "amber" / "annotations.json").read_text())}
+    right = [truth[row["id"]].capitalize() == row["response"] for row in said["discriminative"]]
+    accuracy = 100 * sum(right) / len(right)
+    assert values(report)["discriminative", "sira", "accuracy"] == pytest.approx(accuracy, abs=0.06)
+    elsewhere = [f"sira={save(tmp_path / f'{part}.json', answers)}" for part, answers in said.items()]
+    assert values(json.loads(sira(*run, "--answers", *elsewhere)[1])) == values(report)
+    parts = {"generative": groups[:1], "discriminative": groups[1:], "existence": ["existence"]}
+    parts |= {"attribute": ["attribute", "state", "number", "action"], "relation": ["relation"]}
+    for task, own in parts.items():
+        found = json.loads(sira(*run, "--option", f"task={task}", "--answers", *elsewhere)[1])
+        assert list(dict.fromkeys(group for group, _ in rows(found))) == own
+        assert values(found) == {key: value for key, value in values(report).items() if key[0] in own}
+    questions = ("--option", "task=discriminative", "--option", "similarity=spacy", "--json", "--answers", elsewhere[1])
+    assert json.loads(sira("eval", "amber", scenes / "amber", *questions)[1])["official"]  # they need no vectors
+
+
+def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
+    """The captions are those of `Lvlm.caption`; questions are asked once, under the method itself."""
+    run = ("eval", "amber", scenes / "amber", *EXACT, "--json", "--limit", 2, "--no-controls")
+    asking = ("--images", scenes / "images", "-p", "demo", "-o", tmp_path, "--method", "greedy", "--verify", "guide")
+    found = values(json.loads(sira(*run, *asking)[1]))
+    assert {method for group, method, _ in found if group == "generative"} == {"greedy", "greedy+guide"}
+    assert {method for group, method, _ in found if group == "discriminative"} == {"greedy"}
+    greedy = lvlm.under(methods.find("greedy"), lvlm.preset)
+    for record in read(tmp_path / "greedy+guide-generative.jsonl"):
+        image = scenes / "images" / Path(record["file_name"]).name
+        alone = greedy.caption(image, record["prompt"], verify="guide")
+        assert (record["text"], record["forbidden"]) == (alone.text, alone.forbidden)
+    assert values(json.loads(sira(*run, "--answers", tmp_path)[1])) == found
+
+
+def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, lvlm):
+    """CHAIR and AMBER know them by their pictures."""
+    monkeypatch.setattr("sira_cli.cli.loading.load_model", lambda preset, *others: lvlm)
+    captions, details = tmp_path / "c.jsonl", tmp_path / "d.jsonl"
+    assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", captions, "-q")[0] == 0
+    texts = {Path(record["file_name"]).name: record["text"] for record in read(captions)}
+    scored = ("--answers", captions, *FALLBACK, "--details", details)
+    ids = f"ids={scenes / 'coco' / 'ids.txt'}"
+    assert sira("eval", "chair", scenes / "coco", "--option", ids, *scored)[0] == 0
+    assert sorted(row["caption"] for row in read(details)) == sorted(texts.values())
+    assert sira("eval", "amber", scenes / "amber", "--option", "similarity=exact", *scored)[0] == 0
+    assert {row["image"]: row["response"] for row in read(details)} == texts
+
+
+def test_sweep_and_eval_give_the_same_figures(sira, scenes):
+    """One path for every figure: of the same questions, by sweep, and by eval with answers of one token."""
+    splits = ("random", "popular", "adversarial")
+    files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in splits]
+    common = ("--images", scenes / "images", "-p", "demo", "--alpha", 8, "-b", 8, "--json")
+    sweep = {(row["k"], row["alpha"]): row for row in json.loads(sira("sweep", *files, "--k", 7, *common)[1])["rows"]}
+    options = ("--max-new-tokens", 1, "--k", 7, "--method", "sira")
+    found = rows(json.loads(sira("eval", "pope", *files, *options, *common)[1]))
+    for cell, method, kind in (
+        ((0, 0.0), "greedy", "figures"),
+        ((7, 8.0), "sira", "figures"),
+        ((7, 8.0), "sira", "differences"),
+    ):
+        for split in splits:
+            expected = found[f"scenes {split}", method][kind]
+            for name in (
+                ("accuracy", "F1", "yes")
+                if kind == "differences"
+                else ("accuracy", "F1", "precision", "recall", "FPR", "yes")
+            ):
+                assert sweep[cell][kind][f"scenes {split} {name}"] == expected[name], (cell, split, name)
+    assert any(each["value"] for each in sweep[7, 8.0]["differences"].values())  # else equality would prove little
+
+
+# Answers from elsewhere.
+
+
+@pytest.fixture
+def elsewhere(tmp_path) -> Path:
+    """A question file and two methods' answers to it."""
+    labels = enumerate(["yes", "no"] * 4)
+    questions = [
+        {"question_id": n, "image": f"{n // 4}.jpg", "text": f"Is there a {n}?", "label": label} for n, label in labels
+    ]
+    lines(tmp_path / "coco_pope_random.json", questions)
+    for name, said in (("base", ["Yes"] * 8), ("better", ["Yes", "No"] * 3 + ["No", "No"])):
+        lines(tmp_path / f"{name}.jsonl", [{"answer": text} for text in said])
+    return tmp_path
+
+
+def test_methods_side_by_side(sira, elsewhere):
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--answers", elsewhere / "base.jsonl")
+    code, out, err = sira(*run, "--answers", f"sira={elsewhere / 'better.jsonl'}")
+    assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines() if ".." in line][:2] == [["sira", "87.50"], ["base", "50.00"]]
+    assert "only one of sira and the method is right" in out  # labelled files come first
+    report = json.loads(sira(*run, "--answers", f"sira={elsewhere / 'better.jsonl'}", "--json")[1])
+    # Of eight answers four are right only under sira, one only under base: 2 (1 + 5) / 2^5.
+    (test,) = report["tests"]
+    expected = {
+        "group": "coco random",
+        "first": "sira",
+        "second": "base",
+        "only_first": 4,
+        "only_second": 1,
+        "p": 0.375,
+    }
+    assert test == expected
+    assert report["rows"][1]["differences"]["accuracy"]["value"] == -37.5
+
+
+def test_the_papers_row_is_beside(sira, elsewhere):
+    """With the figures of the model's authors, and a mark where it does not compare."""
+    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--paper", "--answers")
+    files = [f"{name}={elsewhere / 'base.jsonl'}" for name in ("greedy", "sira", "mine")]
+    _, out, _ = sira(*run, *files, "-p", "llava-1.5-7b")
+    for text in (
+        "in the paper, T = 1",
+        "83.29",
+        "89.27",
+        "87.3",
+        "by its authors",
+        "T = 1: sampled at T = 1",
+        "2310.03744",
+    ):
+        assert text in out
+    assert "in the paper: llava-1.5-7b; no figures for mine" in out
+    _, out, _ = sira(*run, f"vcd={elsewhere / 'base.jsonl'}", "-m", "Qwen/Qwen2.5-VL-7B-Instruct", "--json")
+    (row,) = json.loads(out)["rows"]
+    assert (row["paper"]["accuracy"], row["paper_mark"]) == (88.63, "Qwen-VL")
+    for more, message in (
+        (("-p", "demo"), "the paper has no figures for demo, only for qwen2.5-vl-7b, llava-1.5-7b (-p)"),
+        ((), "the answers' model is unknown: give -p PRESET"),
+    ):
+        assert sira(*run, files[0], *more) == (2, "", f"sira: --paper: {message}\n")
+
+
+def test_the_papers_model_is_that_of_the_records(pope, tmp_path, loaded):
+    pope("-o", tmp_path, "--limit", 2, splits=("random",))
+    for path in tmp_path.glob("*-pope.jsonl"):
+        path.write_text(path.read_text().replace('"preset": "demo"', '"preset": "llava-1.5-7b"'))
+    code, report, _ = pope("--answers", tmp_path, "--limit", 2, "--paper", splits=("random",))
+    assert (code, report["paper"]) == (0, "llava-1.5-7b")
+    loaded.clear()
+    code, _, _ = pope("--paper", "-o", tmp_path / "new")
+    assert (code, loaded.total(), (tmp_path / "new").exists()) == (2, 0, False)  # before anything is decoded
+
+
+def test_details_replace_details_only(sira, pope, loaded, elsewhere):
+    answers, questions = elsewhere / "base.jsonl", elsewhere / "coco_pope_random.json"
+    details = ("eval", "pope", questions, "--answers", answers, "--details")
+    foreign = "holds something other than details of sira eval: give another"
+    copy = save(elsewhere / "questions.jsonl", questions.read_text())
+    for path, why in ((answers, foreign), (copy, foreign), (questions, "expected a name that ends in .jsonl")):
+        content = path.read_text()
+        assert sira(*details, path) == (2, "", f"sira: --details {path}: {why}\n")
+        assert path.read_text() == content
+    for _ in range(2):
+        assert sira(*details, elsewhere / "details.jsonl")[0] == 0
+        assert len(read(elsewhere / "details.jsonl")) == 8
+    kept = elsewhere / "run" / "sira-pope.jsonl"  # in a folder that will be made
+    run = ("-o", kept.parent, "--no-controls", "--limit", 1, "--details")
+    code, _, err = pope(*run, kept, splits=("random",))
+    assert (code, "sira-pope.jsonl: answers are kept in this file" in err, loaded.total()) == (2, True, 0)
+    assert pope(*run, kept.parent / "details.jsonl", splits=("random",))[0] == 0
+    records = kept.read_text()
+    code, _, err = pope(*run, kept, splits=("random",))
+    assert (code, foreign in err, kept.read_text()) == (2, True, records)
+
+
+def test_a_part_of_the_answers(sira, coco, data, tmp_path):
+    """The first pictures, or the queries of a list."""
+    captions = lines(tmp_path / "c.jsonl", [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()])
+    for limit in (1, 2):
+        run = ("eval", "chair", coco, "--answers", captions, *FALLBACK, "--json", "--limit", limit)
+        assert [row["answered"] for row in json.loads(sira(*run)[1])["rows"]] == [limit]
+    said = [{"id": int(id_), "response": text} for id_, text in (SAID | ANSWERED).items()]
+    run = ("eval", "amber", data, "--answers", save(tmp_path / "said.json", said), *EXACT, "--json")
+    found = rows(json.loads(sira(*run, "--limit", 1)[1]))
+    assert [found[group, "said"]["answered"] for group in ("generative", "discriminative")] == [1, 3]  # about a.jpg
+    reduced = values(json.loads(sira(*run, "--option", "reduce=yes")[1]))
+    assert reduced["discriminative", "said", "neither"] == 0
+    save(tmp_path / "said.json", [row for row in said if row["id"] in (2, 4, 8)])
+    code, _, err = sira(*run)
+    assert (code, "id 1 is not answered: 2 of the 3 answers of generative are missing" in err) == (2, True)
+    ids = ("--option", f"ids={save(tmp_path / 'ids.txt', '8' + chr(10) + '2' + chr(10) * 2 + '4')}")
+    found = rows(json.loads(sira(*run, *ids)[1]))
+    assert (found["generative", "said"]["answered"], found["discriminative", "said"]["answered"]) == (1, 2)
+    for text, message in (
+        ("99", "id 99 is not AMBER's: expected 1 to 11"),
+        ("", "holds no ids"),
+        ("a", "id is not a whole"),
+    ):
+        save(tmp_path / "ids.txt", text)
+        code, _, err = sira(*run, *ids)
+        assert (code, message in err, err.count("\n")) == (2, True, 1)
+
+
+def test_the_table_says_how_many_captions_an_image_has(sira, coco, tmp_path):
+    captions = [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()]
+    files = [lines(tmp_path / f"{name}.jsonl", captions * times) for name, times in (("one", 1), ("three", 3))]
+    run = ("eval", "chair", coco, *FALLBACK, "--answers", *files)
+    out = sira(*run)[1]
+    assert "three: 3 captions per image, all counted; p is for the first" in out
+    assert "one: " not in out
+    first, second = json.loads(sira(*run, "--json")[1])["rows"]
+    assert [figure["value"] for figure in first["figures"].values()] == [
+        figure["value"] for figure in second["figures"].values()
+    ]  # the same captions three times
+    assert (first["answered"], second["answered"], second["counts"]["captions"]) == (3, 3, 9)
+
+
+def test_ground_truth_from_a_table(sira, tmp_path):
+    truth, captions = save(tmp_path / "truth.json", {"7": ["dog"]}), tmp_path / "c.jsonl"
+    run = ("eval", "chair", truth, *FALLBACK, "--json", "--answers", captions)
+    lines(captions, [{"image_id": 8, "caption": "A dog."}])
+    code, _, err = sira(*run)
+    assert (code, f"c.jsonl: line 1: image 8 is not in {truth} (1 are missing)" in err) == (2, True)
+    lines(captions, [{"image_id": 7, "caption": "A dog and a cat."}])
+    report = json.loads(sira(*run)[1])
+    assert values(report)["captions", "c", "CHAIRi"] == 50
+    assert report["stand_ins"]["captions"].endswith("ground truth from a table")
+
+
+def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
+    pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    for command in (("eval", "amber", scenes / "amber", *EXACT), ("eval", "chair", scenes / "coco", *FALLBACK)):
+        code, out, err = sira(*command, "--answers", tmp_path)
+        assert (code, out, err.count("\n"), "sira-pope.jsonl" in err) == (2, "", 1, True)
