@@ -1,4 +1,4 @@
-"""`sira bench`: shapes of the real sizes, what a request is checked for, figures worked out by hand, the command.
+"""`sira bench`: shapes of the real sizes, the checks of a request, figures worked out by hand, the command.
 
 No time is compared with another: how fast the machine is decides no test.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,17 +16,9 @@ import yaml
 
 from sira_cli import methods
 from sira_cli.analysis import bench as package
+from sira_cli.analysis.bench import measure as measuring
 from sira_cli.analysis.bench import random_models, shape_names
-from sira_cli.analysis.bench.measure import (
-    BenchReport,
-    BenchRow,
-    Timing,
-    bench,
-    check_caches,
-    measure,
-    pictures,
-    prompts,
-)
+from sira_cli.analysis.bench.measure import BenchReport, BenchRow, Timing, check_caches, measure, pictures, prompts
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
@@ -52,12 +43,9 @@ def small(name: str) -> dict:
     shape = random_models.read(name)
     text, vision = shape["config"]["text_config"], shape["config"]["vision_config"]
     text |= SMALL_TEXT
-    if "rope_parameters" in text:
-        text["rope_parameters"] |= {"mrope_section": [2, 3, 3]}
-        vision |= {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
-        vision["fullatt_block_indexes"] = [1]
-    else:
-        vision |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+    text["rope_parameters"] |= {"mrope_section": [2, 3, 3]}
+    vision |= {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
+    vision["fullatt_block_indexes"] = [1]
     return shape
 
 
@@ -71,8 +59,7 @@ def qwen() -> Lvlm:
 def under(lvlm: Lvlm, method: str) -> Lvlm:
     # With four layers and shared embeddings DoLa has no early ones to choose from.
     found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
-    found = calibrated_for(found, lvlm.model, lvlm.revision)
-    return Lvlm(lvlm.model, lvlm.processor, lvlm.preset, found, lvlm.revision)
+    return lvlm.under(calibrated_for(found, lvlm.model, lvlm.revision))
 
 
 def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
@@ -83,7 +70,7 @@ def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
 
 
 @pytest.mark.parametrize("name", shape_names())
-def test_a_shape_has_the_size_of_the_real_model(name: str):
+def test_a_shape_has_the_size_and_a_processor_of_the_real_model(name: str):
     shape, preset = random_models.read(name), presets.find(name)
     if name not in HELD_ELSEWHERE:
         with torch.device("meta"):
@@ -93,26 +80,19 @@ def test_a_shape_has_the_size_of_the_real_model(name: str):
     layers = shape["config"]["text_config"]["num_hidden_layers"]
     assert preset.sira_config.layers_after_fork(layers) == layers // 2  # the paper's rule; 14 of 28, 16 of 32
 
-
-@pytest.mark.parametrize("name", shape_names())
-def test_a_shape_comes_with_a_processor_of_its_family(name: str):
-    shape = random_models.read(name)
     processor = random_models.make_processor(shape)
-    image = pictures(processor, 600, 1)
-    content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
-    if processor.chat_template is None:
-        text = "USER: <image>\nWhat is it? ASSISTANT:"
-    else:
+    text = "USER: <image>\nWhat is it? ASSISTANT:"
+    if processor.chat_template is not None:
+        content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
         text = processor.apply_chat_template([{"role": "user", "content": content}])
-    ids = processor(images=image, text=text, return_tensors="pt")["input_ids"][0]
+    ids = processor(images=pictures(processor, 600, 1), text=text, return_tensors="pt")["input_ids"][0]
     token = shape["config"].get("image_token_id", shape["config"].get("image_token_index"))
     expected = 576 if name.startswith("llava") else 19 * 14 if name.startswith("gemma") else 29 * 21
     assert int((ids == token).sum()) == expected
-    rest = ids[ids != token].tolist()
+    words = [number for number in ids[ids != token].tolist() if number not in shape["tokens"].values()]
     # USER: ASSISTANT:, or user and assistant, or these and the eight words of a system's message
     others = 4 if processor.chat_template is None else 2 if name.startswith(("qwen3.5", "gemma")) else 9
-    assert len(set(rest) - set(shape["tokens"].values())) == 1  # all words are one token
-    assert sum(token not in shape["tokens"].values() for token in rest) == 4 + others
+    assert (len(set(words)), len(words)) == (1, 4 + others)  # all words are one token
 
 
 @pytest.mark.parametrize(
@@ -122,27 +102,21 @@ def test_a_shape_comes_with_a_processor_of_its_family(name: str):
         ("gemma4-e4b", 14, ["sliding_attention"] * 5 + ["full_attention"], 6),
     ],
 )
-def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kinds: list[str] | None, shared):
+def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kinds: list[str], shared):
     whole = random_models.read(name)
     text = shortened(whole, layers)["config"]["text_config"]
-    assert text["num_hidden_layers"] == layers
-    assert text.get("num_kv_shared_layers") == shared
-    found = text.get("layer_types")
-    assert found == (kinds and [*(kinds * layers)[: layers - 1], "full_attention"])
-    changed = {"num_hidden_layers", "layer_types", "num_kv_shared_layers"}
-    same = [
-        {key: value for key, value in each.items() if key not in changed}
-        for each in (text, whole["config"]["text_config"])
-    ]
-    assert same[0] == same[1]
+    kinds = [*(kinds * layers)[: layers - 1], "full_attention"]
+    cut = {"num_hidden_layers": layers, "layer_types": kinds, "num_kv_shared_layers": shared}
+    assert {key: text.get(key) for key in cut} == cut
+    rest = [{k: v for k, v in each.items() if k not in cut} for each in (text, whole["config"]["text_config"])]
+    assert rest[0] == rest[1]
 
 
 # --- one request
 
 
 def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
-    inputs = prepared(qwen, 1, image_tokens=100)
-    assert qwen.lengths(inputs)[0] == [11 * 9]
+    assert qwen.lengths(prepared(qwen, 1, image_tokens=100))[0] == [11 * 9]
     image, prompt = qwen.lengths(prepared(qwen, 3, image_tokens=100))
     assert len(set(image)) == 3
     assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
@@ -154,8 +128,7 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
     inputs = prepared(lvlm, batch)
     timing = measure(lvlm, inputs, tokens)
     assert len(timing.tokens) == tokens
-    assert 0 < timing.encoder < timing.tokens[0]
-    assert list(timing.tokens) == sorted(timing.tokens)
+    assert [0, timing.encoder, *timing.tokens] == sorted({0, timing.encoder, *timing.tokens})
     assert timing.steps == pytest.approx([timing.tokens[i + 1] - timing.tokens[i] for i in range(3)])
     assert hooks(lvlm.model) == 0
 
@@ -163,31 +136,23 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
     image, prompt = lvlm.lengths(inputs)
     width, new = inputs["input_ids"].shape[1], tokens - 1
     text = max(a - b for a, b in zip(prompt, image, strict=True))
-    rows = 4 * (width + new)
-    if method == "sira":
-        rows += 2 * (text + new)
-    elif method == "sid":
-        rows += 2 * (max(prompt) + new)
-    elif method in ("text-only", "m3id"):
-        rows += 4 * (text + new)
-    elif method in ("vcd", "maskcd"):
-        rows *= 2
-    elif method == "opera":
-        rows *= 5  # beams
-    elif method == "icd":
-        rows += 4 * (inputs["contrast_input_ids"].shape[1] + new)
+    more = dict.fromkeys(METHODS, 0)
+    more |= {"sira": 2 * (text + new), "sid": 2 * (max(prompt) + new)}
+    more |= dict.fromkeys(("text-only", "m3id"), 4 * (text + new)) | dict.fromkeys(("vcd", "maskcd"), 4 * (width + new))
+    if method == "icd":
+        more["icd"] = 4 * (inputs["contrast_input_ids"].shape[1] + new)
+    rows = (5 if method == "opera" else 1) * 4 * (width + new) + more[method]  # five beams
     assert timing.cache_bytes == batch * rows * 2 * 2 * 16 * 4
     assert timing.peak_bytes is None or timing.peak_bytes > timing.cache_bytes
 
 
-def test_a_text_does_not_end_early(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
+def test_a_text_does_not_end_early(qwen: Lvlm):
     lvlm = under(qwen, "greedy")
-    inputs = prepared(lvlm, 1)
     always = torch.zeros(1, 1, lvlm.model.config.get_text_config().vocab_size)
     always[..., lvlm.model.generation_config.eos_token_id] = 1
     handle = lvlm.model.lm_head.register_forward_hook(lambda *_: always)
     try:
-        assert len(measure(lvlm, inputs, 5).tokens) == 5
+        assert len(measure(lvlm, prepared(lvlm, 1), 5).tokens) == 5
     finally:
         handle.remove()
 
@@ -196,144 +161,31 @@ def test_a_bench_of_the_wrong_decoder_is_noticed(qwen: Lvlm):
     """Such as two branches that share one cache, or a stream that is shorter than its text."""
     inputs = prepared(qwen, 1)
     prompt = inputs["input_ids"].shape[1]
-    image = int(qwen.find_image(inputs["input_ids"]).sum())
+    text = prompt - int(qwen.find_image(inputs["input_ids"]).sum())
 
-    def layer(rows: int, cf: int = 0):
-        stream = SimpleNamespace(get_seq_length=lambda: cf) if cf else None
-        return SimpleNamespace(get_seq_length=lambda: rows, **({"cf": stream} if cf else {}))
-
-    def cache(*layers):
-        return SimpleNamespace(layers=list(layers))
+    def cache(*rows: int, cf: int = 0):
+        """Layers with these rows; the last two have a CF stream, if it has rows."""
+        layers = [SimpleNamespace(get_seq_length=lambda each=each: each) for each in rows]
+        for layer in layers[2:] if cf else ():
+            layer.cf = SimpleNamespace(get_seq_length=lambda: cf)
+        return SimpleNamespace(layers=layers)
 
     greedy, vcd = under(qwen, "greedy"), under(qwen, "vcd")
-    check_caches(greedy, inputs, None, [cache(*[layer(prompt + 2)] * 4)], 3)
-    with pytest.raises(SiraError, match=r"method greedy: rows .* the wrong decoder was measured"):
-        check_caches(greedy, inputs, None, [cache(*[layer(prompt + 3)] * 4)], 3)
-
+    full, longer = cache(*[prompt + 2] * 4), cache(*[prompt + 3] * 4)
     both = {**inputs, "contrast_input_ids": inputs["input_ids"]}
     passes = object.__new__(SecondPass)
-    full = cache(*[layer(prompt + 2)] * 4)
+    check_caches(greedy, inputs, None, [full], 3)
     check_caches(vcd, both, passes, [full, full], 3)
-    for wrong in ([full], [full, cache(*[layer(2 * prompt + 4)] * 4)]):
+    with pytest.raises(SiraError, match=r"method greedy: rows .* the wrong decoder was measured"):
+        check_caches(greedy, inputs, None, [longer], 3)
+    for wrong in ([full], [full, cache(*[2 * prompt + 4] * 4)]):
         with pytest.raises(SiraError, match="method vcd"):
             check_caches(vcd, both, passes, wrong, 3)
-
     with qwen.decoder.attach(qwen.model, qwen.sira, inputs["input_ids"], {}) as fork:
-        early, text = [layer(prompt + 2)] * 2, prompt - image
-        check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, text + 2)] * 2)], 3)
+        check_caches(qwen, inputs, fork, [cache(*[prompt + 2] * 4, cf=text + 2)], 3)
         for cf in (0, prompt + 2, text):
             with pytest.raises(SiraError, match="method sira"):
-                check_caches(qwen, inputs, fork, [cache(*early, *[layer(prompt + 2, cf)] * 2)], 3)
-
-
-# --- figures
-
-
-def test_figures_by_hand():
-    greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
-    sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
-    row = BenchRow.of("sira", (4, 50, 30), sira, greedy, [1, 3])
-    # Prefill: 3 and 4 s beside 2 and 4 s.
-    assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
-    # Steps: medians 2 and 2 s beside 1.5 and 1 s.
-    assert row.step is not None
-    assert dataclasses.astuple(row.step.seconds) == (2.0, 2.0, 2.0)
-    assert dataclasses.astuple(row.step.ratio) == pytest.approx(((2 / 1.5 + 2) / 2, 2 / 1.5, 2.0))
-    assert row.tokens_per_second == 2.0  # 4 texts, a token in 2 s
-    assert dataclasses.astuple(row.requests[1].seconds) == (5.0, 5.0, 5.0)
-    assert dataclasses.astuple(row.requests[3].ratio) == pytest.approx(((1.5 + 9 / 7) / 2, 9 / 7, 1.5))
-    assert (row.cache_bytes, row.peak_bytes) == (110, 8)
-    assert row.paper == {}
-    single = [Timing(1.0, (3.0,), 100, None)]
-    row = BenchRow.of("greedy", (1, 50, 30), single, single, [1])
-    assert row.step is row.tokens_per_second is None
-
-
-def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
-    order = []
-
-    def recorded(lvlm: Lvlm, inputs, tokens: int, clock: object) -> Timing:
-        order.append((lvlm.method, len(inputs["input_ids"]), tokens))
-        return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)
-
-    monkeypatch.setattr("sira_cli.analysis.bench.measure.measure", recorded)
-    first, report = bench(qwen, ["sira", "vcd"], lengths=[32, 64], batches=[1, 2], runs=2, image_tokens=20)
-    assert [name for name, _, _ in order] == ["greedy", "sira", "vcd"] * 6
-    assert [batch for _, batch, _ in order] == [1] * 9 + [2] * 9
-    assert [tokens for _, _, tokens in order[3:9]] == [64] * 6  # each run serves the shorter lengths
-    assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("sira", 1), ("vcd", 1)]
-    assert first.rows == report.rows[:3]
-    assert report.rows[1].paper == {32: 1.4, 64: 1.5}
-    assert (report.k, report.layers, report.weights) == (2, 4, "random")
-    assert BenchReport.from_json(report.to_json()) == report
-
-
-def test_random_weights_get_a_calibration_of_random_values(qwen: Lvlm):
-    with_one, without = (
-        next(bench(qwen, methods, lengths=[2], batches=[1], runs=1, image_tokens=20)) for methods in (["ict"], [])
-    )
-    assert [row.method for row in with_one.rows] == ["greedy", "ict"]
-    assert with_one.stand_ins == ("ict",)
-    assert BenchReport.from_json(with_one.to_json()) == with_one
-    assert "stand_ins" not in json.loads(without.to_json())
-
-
-# --- the command
-
-
-def test_bench_prints_a_table_and_writes_json(sira, tmp_path: Path):
-    file = tmp_path / "bench.json"
-    code, out, _ = sira(
-        "bench", "-p", "demo", "--method", "sira", "--max-new-tokens", "32,3", "--runs", "1", "-o", file
-    )
-    assert code == 0, (out, _)
-    record = json.loads(file.read_text())
-    assert record["schema"] == "sira.bench/1"
-    assert record["lengths"] == [3, 32]
-    assert [row["method"] for row in record["rows"]] == ["greedy", "sira"]
-    assert record["rows"][0]["step"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
-    assert record["rows"][1]["paper"] == {"32": 1.4}
-    assert record["rows"][0]["image_tokens"] == 64
-    lines = out.splitlines()
-    assert lines[0].startswith("demo, its own weights, 0.01 B parameters, float32, sdpa attention")
-    step = record["rows"][1]["step"]
-    assert f"{1e3 * step['seconds']['median']:,.1f} ms  x{step['ratio']['median']:.3f}" in out
-    assert "x1.4" in out
-
-
-def test_a_shape_needs_no_checkpoint(sira, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    shape = small("qwen2.5-vl-3b")
-    monkeypatch.setattr(package, "SHAPES", tmp_path)
-    monkeypatch.setattr(random_models, "SHAPES", tmp_path)
-    (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
-    given = ["--shape", "qwen2.5-vl-3b", "--set", "k=1", "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
-    code, out, err = sira("bench", *given, "--json")
-    assert err == ""
-    assert code == 0
-    record = json.loads(out)
-    assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
-    assert (record["k"], record["layers"]) == (1, 4)
-    table = shape["config"]["text_config"]["vocab_size"] * 64
-    assert record["parameters"] > table  # the output matrix is also the embedding
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
-def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
-    given = ("-m", checkpoint_of("Gemma 3"), "--set", "dtype=float32", "--set", "k=1")
-    given += ("--max-new-tokens", 2, "--runs", 1)
-    code, out, err = sira("bench", *given, "--method", "all", "--json")
-    assert code == 0, err
-    assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
-    assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
-
-
-@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])
-def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
-    given = ["-m", checkpoint_of(family), "-b", batch, "--method", "sira,vcd", "--set", "dtype=float32"]
-    code, out, err = sira("bench", *given, "--max-new-tokens", 3, "--runs", 1, "--image-tokens", 20, "--json")
-    assert code == 0, err
-    assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}
+                check_caches(qwen, inputs, fork, [cache(*[prompt + 2] * 4, cf=cf)], 3)
 
 
 def test_a_state_of_one_stream_is_noticed():
@@ -354,6 +206,99 @@ def test_a_state_of_one_stream_is_noticed():
         state.conv_states[0] = state.conv_states[0][:1]
         with pytest.raises(SiraError, match="the wrong decoder was measured"):
             check_caches(lvlm, inputs, fork, [cache], new)
+
+
+# --- figures
+
+
+def test_figures_by_hand():
+    greedy = [Timing(1.0, (3.0, 4.0, 6.0), 100, 7), Timing(1.0, (5.0, 6.0, 7.0), 100, 9)]
+    sira = [Timing(2.0, (5.0, 7.0, 9.0), 110, 8), Timing(1.0, (5.0, 6.0, 9.0), 110, None)]
+    row = BenchRow.of("sira", (4, 50, 30), sira, greedy, [1, 3])
+    # Prefill: 3 and 4 s beside 2 and 4 s.
+    assert dataclasses.astuple(row.prefill) == ((3.5, 3.0, 4.0), (1.25, 1.0, 1.5))
+    # Steps: medians 2 and 2 s beside 1.5 and 1 s.
+    assert row.step is not None
+    assert dataclasses.astuple(row.step.seconds) == (2.0, 2.0, 2.0)
+    assert dataclasses.astuple(row.step.ratio) == pytest.approx(((2 / 1.5 + 2) / 2, 2 / 1.5, 2.0))
+    assert row.tokens_per_second == 2.0  # 4 texts, a token in 2 s
+    assert dataclasses.astuple(row.requests[1].seconds) == (5.0, 5.0, 5.0)
+    assert dataclasses.astuple(row.requests[3].ratio) == pytest.approx(((1.5 + 9 / 7) / 2, 9 / 7, 1.5))
+    assert (row.cache_bytes, row.peak_bytes, row.paper) == (110, 8, {})
+    single = [Timing(1.0, (3.0,), 100, None)]
+    row = BenchRow.of("greedy", (1, 50, 30), single, single, [1])
+    assert row.step is row.tokens_per_second is None
+
+
+def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
+    order = []
+
+    def recorded(lvlm: Lvlm, inputs, tokens: int, clock: object) -> Timing:
+        order.append((lvlm.method, len(inputs["input_ids"]), tokens))
+        return Timing(1.0, tuple(2.0 + number for number in range(tokens)), 1, None)
+
+    monkeypatch.setattr(measuring, "measure", recorded)
+    measured = measuring.bench(qwen, ["ict", "sira"], lengths=[32, 64], batches=[1, 2], runs=2, image_tokens=20)
+    first, report = measured
+    assert order[3:9] == [(name, 1, 64) for name in ("greedy", "ict", "sira")] * 2  # each run serves shorter lengths
+    assert [each[:2] for each in order[9:]] == [(name, 2) for name in ("greedy", "ict", "sira")] * 3
+    assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("ict", 1), ("sira", 1)]
+    assert first.rows == report.rows[:3]
+    assert report.rows[2].paper == {32: 1.4, 64: 1.5}
+    assert (report.k, report.layers, report.weights, report.stand_ins) == (2, 4, "random", ("ict",))
+    assert BenchReport.from_json(report.to_json()) == report
+
+
+# --- the command
+
+
+def test_bench_prints_a_table_and_writes_json(sira, tmp_path):
+    file = tmp_path / "bench.json"
+    options = ("--method", "sira", "--max-new-tokens", "32,3", "--runs", "1", "-o", file)
+    code, out, err = sira("bench", "-p", "demo", *options)
+    assert code == 0, err
+    record = json.loads(file.read_text())
+    assert (record["schema"], record["lengths"], "stand_ins" in record) == ("sira.bench/1", [3, 32], False)
+    greedy, row = record["rows"]
+    assert (greedy["method"], row["method"]) == ("greedy", "sira")
+    assert greedy["step"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert (row["paper"], greedy["image_tokens"]) == ({"32": 1.4}, 64)
+    assert out.startswith("demo, its own weights, 0.01 B parameters, float32, sdpa attention\n")
+    assert f"{1e3 * row['step']['seconds']['median']:,.1f} ms  x{row['step']['ratio']['median']:.3f}" in out
+    assert "x1.4" in out
+
+
+def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    shape = small("qwen2.5-vl-3b")
+    for module in (package, random_models):
+        monkeypatch.setattr(module, "SHAPES", tmp_path)
+    (tmp_path / "qwen2.5-vl-3b.yaml").write_text(yaml.safe_dump(shape))
+    given = ["--shape", "qwen2.5-vl-3b", "--set", "k=1", "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20]
+    code, out, err = sira("bench", *given, "--method", "ict", "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
+    assert (record["k"], record["layers"], record["stand_ins"]) == (1, 4, ["ict"])
+    table = shape["config"]["text_config"]["vocab_size"] * 64
+    assert record["parameters"] > table  # the output matrix is also the embedding
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+def test_all_methods_but_those_that_cannot_follow_the_model(sira, checkpoint_of):
+    given = ("-m", checkpoint_of("Gemma 3"), "--set", "dtype=float32", "--set", "k=1")
+    code, out, err = sira("bench", *given, "--max-new-tokens", 2, "--runs", 1, "--method", "all", "--json")
+    assert code == 0, err
+    assert "sid is left out: method sid ranks image tokens by the attention of layer 1" in err
+    assert {row["method"] for row in json.loads(out)["rows"]} == {*METHODS} - {"sid", "ict", "maskcd"}
+
+
+@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])
+def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
+    given = ["-m", checkpoint_of(family), "-b", batch, "--method", "sira,vcd", "--set", "dtype=float32"]
+    code, out, err = sira("bench", *given, "--max-new-tokens", 3, "--runs", 1, "--image-tokens", 20, "--json")
+    assert code == 0, err
+    assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}
 
 
 @pytest.mark.parametrize(
