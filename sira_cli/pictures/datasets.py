@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import functools
 import glob
+import marshal
 import os
 import re
 import tarfile
@@ -24,7 +25,7 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import About, Picture, Source, pack, unpack
+from sira_cli.pictures.picture import About, Picture, Source
 from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
@@ -94,13 +95,13 @@ class SampleSource(Source):
         files = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
         if not files:
             raise self._without(self.names[0])
-        return pack(files) if self.several else files[0]
+        return marshal.dumps(files) if self.several else files[0]
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and the bytes of each picture."""
         if not self.several:
             return [(self.shown, data)]
-        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(unpack(data), start=1)]
+        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(marshal.loads(data), start=1)]
 
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
@@ -192,7 +193,7 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
     """
     whole, after = located(location, relative), ""
     (container,) = whole.sources
-    if container.is_missing():
+    if container.is_here() is False:
         yield whole
         return
     try:

@@ -312,9 +312,9 @@ def _expand_ranges(path: str) -> Iterator[str]:
 
 def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
     """Check that not all of some pictures are missing, before a model is loaded."""
-    if pictures and all(picture.is_missing() for picture in pictures):
+    if pictures and all(picture.is_here() is False for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        first = next(source for source in pictures[0].sources if source.is_missing())
+        first = next(source for source in pictures[0].sources if source.is_here() is False)
         raise PictureError(f"{first.shown}: no such file{others}{advice}")
 
 

@@ -76,13 +76,9 @@ class Source(ABC):
         """Whether it holds several pictures that are shown together."""
         return False
 
-    def is_missing(self) -> bool:
-        """Return whether the picture is known to be missing, without reading it."""
-        return False
-
-    def is_here(self) -> bool:
-        """Return whether the picture is on this machine, so that it can be opened without a network."""
-        return False
+    def is_here(self) -> bool | None:
+        """Return whether the picture is on this machine; None: nobody knows, without reading it."""
+        return None
 
     def name_in(self, folder: Path | None) -> str:
         """Return the picture's name in a record that lies in a folder."""
@@ -187,24 +183,15 @@ class Picture:
         return names + f" and {more} more" * (more > 0) + self._mark
 
     @property
-    def _place(self) -> str:
-        return joined(source.identity for source in self.sources)
-
-    @property
     def identity(self) -> str:
         """Equal for two names of the same picture, with the same question or caption."""
-        return self.id or self._place + self._mark
+        return self.id or joined(source.identity for source in self.sources) + self._mark
 
     @property
     def address(self) -> str:
         """Location that does not depend on the current folder, for records; empty without one."""
         addresses = [source.address for source in self.sources]
         return joined(addresses) if all(addresses) else ""
-
-    @property
-    def depends_on_folder(self) -> bool:
-        """Whether `location` means something else in another current folder."""
-        return self.address not in ("", self.name_in(None))
 
     @property
     def has_columns(self) -> bool:
@@ -220,13 +207,10 @@ class Picture:
         self._check()
         return self.about.fields if self.about.together else self.sources[0].columns()
 
-    def is_missing(self) -> bool:
-        """Return whether one of its pictures is known to be missing, without reading it."""
-        return any(source.is_missing() for source in self.sources)
-
-    def is_here(self) -> bool:
-        """Return whether the picture is on this machine, so that it can be opened without a network."""
-        return all(source.is_here() for source in self.sources)
+    def is_here(self) -> bool | None:
+        """Return whether the picture is on this machine, all of a group; None: nobody knows, without reading it."""
+        here = [source.is_here() for source in self.sources]
+        return False if False in here else None if None in here else True
 
     def name_in(self, folder: Path | None) -> str:
         """Return the picture's name in a record, such as `a.jpg`; `a.jpg#2` for the second text about it."""
@@ -264,13 +248,13 @@ class Picture:
 
     def read(self) -> bytes:
         """Return the bytes of its file, those of several packed. Safe in threads."""
-        reads = self.about.reads
-        return self._read() if reads is None else reads.get(self._place, self._read)
+        reads, place = self.about.reads, tuple(source.identity for source in self.sources)
+        return self._read() if reads is None else reads.get(place, self._read)
 
     def _read(self) -> bytes:
         self._check()
         files = [source.read() for source in self.sources]
-        return files[0] if len(files) == 1 else pack(files)
+        return files[0] if len(files) == 1 else marshal.dumps(files)
 
     def _check(self) -> None:
         if self.about.fault:
@@ -278,7 +262,7 @@ class Picture:
 
     def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
         """Yield each source with the bytes that it has read."""
-        return zip(self.sources, [data] if len(self.sources) == 1 else unpack(data), strict=True)
+        return zip(self.sources, [data] if len(self.sources) == 1 else marshal.loads(data), strict=True)
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return each picture's name in messages, and its file: one, unless several are shown together."""
@@ -323,14 +307,3 @@ def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = Non
 def digest_of(hashes: Sequence[str]) -> str:
     """Return the hash of one file, or for several files the hash of their concatenated hashes."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
-
-
-def pack(files: Sequence[bytes]) -> bytes:
-    """Return the bytes of several files as one."""
-    return marshal.dumps([*files])
-
-
-def unpack(data: bytes) -> list[bytes]:
-    """Return the files in the bytes made by `pack`."""
-    files: list[bytes] = marshal.loads(data)
-    return files

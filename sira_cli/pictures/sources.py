@@ -39,13 +39,9 @@ class FileSource(Source):
         """The absolute path."""
         return as_text(str(Path(self.location).absolute()))
 
-    def is_missing(self) -> bool:
-        """Return whether neither a file nor a link of that name exists."""
-        return not os.path.lexists(self.location)
-
-    def is_here(self) -> bool:
-        """Return whether the file exists."""
-        return os.path.isfile(self.location)  # noqa: PTH113 (False also for names that no file can have)
+    def is_here(self) -> bool | None:
+        """Return whether the file exists; None for a link whose target may be there again tomorrow."""
+        return os.path.isfile(self.location) or (None if os.path.lexists(self.location) else False)  # noqa: PTH113 (no name of a file)
 
     def file_size(self) -> int:
         """Return the size of the file."""

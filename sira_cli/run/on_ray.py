@@ -180,7 +180,8 @@ class Captioner:
     def _events(self, rows: list[Row]) -> list[PictureEvent]:
         if self._failure is not None:
             raise self._failure
-        if not Path(self._folder).is_dir() and any(row.picture.depends_on_folder for row in rows):
+        names = [(row.picture.address, row.picture.name_in(None)) for row in rows]
+        if not Path(self._folder).is_dir() and any(address not in ("", name) for address, name in names):
             raise SettingsError(f"{self._folder} does not exist on {platform.node()}: all machines need the same files")
         if rows[0].error:
             return [self._engine.give_up(row.picture, row.name, row.error) for row in rows]

@@ -25,7 +25,7 @@ def photos(tmp_path):
     return folder
 
 
-def found(captions):
+def texts(captions):
     return [(picture.name_in(None).rpartition("/")[2], picture.caption) for picture in captions.pictures]
 
 
@@ -33,14 +33,21 @@ def lines(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+TWO = [("a.png", "A dog."), ("b.png", "A cat.")]
+
+
 def test_text_files_beside_pictures(photos):
     captions = find_captions(photos)
-    assert found(captions) == [("a.png", "A dog."), ("b.png", "")]
-    assert captions.without == 1
+    assert (texts(captions), captions.without) == ([("a.png", "A dog."), ("b.png", "")], 1)
     (photos / "c.caption").write_text("A cat.")
     captions = find_captions([photos], caption_extension="caption")
-    assert (found(captions), captions.without) == ([("c.png", "A cat.")], 2)
-    assert found(find_captions([photos / "a.png"])) == [("a.png", "A dog.")]
+    assert (texts(captions), captions.without) == ([("c.png", "A cat.")], 2)
+    assert texts(find_captions([photos / "a.png"])) == [("a.png", "A dog.")]
+    for text in photos.glob("*.txt"):
+        text.unlink()
+    (photos / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "A cat."}))  # of an `ImageFolder`
+    captions = find_captions(photos)
+    assert (texts(captions), captions.without) == ([("c.png", "A cat.")], 0)
 
 
 @pytest.mark.parametrize(
@@ -56,75 +63,52 @@ def test_text_files_beside_pictures(photos):
 def test_files_of_captions(photos, name, content):
     (photos / name).write_text(content, encoding="utf-8")
     captions = find_captions(photos / name)
-    assert found(captions) == [("a.png", "A dog."), ("b.png", "A cat.")]
-    assert not any(picture.is_missing() for picture in captions.pictures)
-
-
-def test_the_metadata_of_an_image_folder(photos):
-    for text in photos.glob("*.txt"):
-        text.unlink()
-    (photos / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "A cat."}))
-    captions = find_captions(photos)
-    assert (found(captions), captions.without) == ([("c.png", "A cat.")], 0)
+    assert texts(captions) == TWO
+    assert all(picture.is_here() for picture in captions.pictures)
 
 
 def test_columns_and_folders_that_are_given(photos, tmp_path):
     (tmp_path / "x.csv").write_text("pic,file_name,mine,text\na.png,n,A dog.,n\n")
-    where = {"image_column": "pic", "text_column": "mine", "images": photos}
-    captions = find_captions(tmp_path / "x.csv", **where)
-    assert found(captions) == [("a.png", "A dog.")]
+    captions = find_captions(tmp_path / "x.csv", image_column="pic", text_column="mine", images=photos)
+    assert texts(captions) == TWO[:1]
     check_pictures(captions)
 
 
 def test_records_of_sira(photos):
     """The newest of each picture counts, and one that failed has no caption."""
     start = {"schema": "sira.caption/1", "error": "", "key": "k"}
-    records = [
-        {"file_name": "a.png", "status": "error", "text": ""},
-        {"file_name": "b.png", "status": "ok", "text": "A cat."},
-        {"file_name": "c.png", "status": "error", "text": ""},
-        {"file_name": "a.png", "status": "ok", "text": "A dog."},
-    ]
-    (photos / "captions.jsonl").write_text(lines(*({**start, **record} for record in records)))
+    rows = [("a.png", "error", ""), ("b.png", "ok", "A cat."), ("c.png", "error", ""), ("a.png", "ok", "A dog.")]
+    records = ({**start, "file_name": name, "status": status, "text": text} for name, status, text in rows)
+    (photos / "captions.jsonl").write_text(lines(*records))
     captions = find_captions(photos / "captions.jsonl")
-    assert found(captions) == [("a.png", "A dog."), ("b.png", "A cat.")]
-    assert (captions.failed, captions.without) == (1, 0)
+    assert (texts(captions), captions.failed, captions.without) == (TWO, 1, 0)
 
 
-def test_several_captions_of_a_picture_have_names_of_their_own(photos):
+def test_several_captions_of_a_picture_and_rows_without_any(photos):
     (photos / "x.csv").write_text("image,text\na.png,one\nb.png,two\na.png,three\na.png,four\n")
     captions = find_captions(photos / "x.csv")
-    assert found(captions) == [("a.png", "one"), ("b.png", "two"), ("a.png#2", "three"), ("a.png#3", "four")]
+    assert texts(captions) == [("a.png", "one"), ("b.png", "two"), ("a.png#2", "three"), ("a.png#3", "four")]
     assert len({picture.identity for picture in captions.pictures}) == 4
     assert all(picture.read().startswith(b"\x89PNG") for picture in captions.pictures)
-
-
-def test_rows_without_a_caption_are_counted(photos):
-    (photos / "x.jsonl").write_text(
-        lines({"image": "a.png", "text": None}, {"image": "b.png"}, {"image": "c.png", "text": ""})
-    )
+    rows = {"image": "a.png", "text": None}, {"image": "b.png"}, {"image": "c.png", "text": ""}
+    (photos / "x.jsonl").write_text(lines(*rows))
     captions = find_captions(photos / "x.jsonl")
-    assert (found(captions), captions.without) == ([("c.png", "")], 2)
+    assert (texts(captions), captions.without) == ([("c.png", "")], 2)
 
 
 def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
-    rows = [{"image": f"{number}.png", "text": "A dog."} for number in range(50)]
-    (photos / "x.jsonl").write_text(lines(*rows))
-    parts = [found(find_captions(photos / "x.jsonl", shard=Shard(index, 3))) for index in (1, 2, 3)]
-    assert sorted(itertools.chain(*parts)) == sorted((row["image"], row["text"]) for row in rows)
+    names = [f"{number}.png" for number in range(50)]
+    (photos / "x.jsonl").write_text(lines(*({"image": name, "text": "A dog."} for name in names)))
+    parts = [texts(find_captions(photos / "x.jsonl", shard=Shard(index, 3))) for index in (1, 2, 3)]
+    assert sorted(name for name, _ in itertools.chain(*parts)) == sorted(names)
     assert all(0 < len(part) < 50 for part in parts)
-    assert len(found(find_captions(photos / "x.jsonl", limit=7))) == 7
+    assert len(texts(find_captions(photos / "x.jsonl", limit=7))) == 7
 
 
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        (
-            "x.csv",
-            "image,words\na.png,x\n",
-            {},
-            r"x\.csv: expected a column text, .*, found image, words.*`text_column=",
-        ),
+        ("x.csv", "image,words\na.png,x\n", {}, r"x\.csv: expected a column text, .*found image, words.*`text_column="),
         ("x.csv", "image,text\na.png,x\n", {"text_column": "no"}, "no column 'no' .*but image, text"),
         ("x.csv", "image,text\na.png,x,y\n", {}, "row 2 has 3 cells, expected 2"),
         ("x.csv", "image,text,text\na.png,x,y\n", {}, "two columns have the same name"),
@@ -142,28 +126,23 @@ def test_bad_files_are_named_with_what_is_wrong(photos, name, content, options, 
         find_captions(photos / name, **options)
 
 
-TABLE = "image;text\na.png;Ein Café, schön.\n"
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_a_byte_order_mark_decides_the_encoding(photos, encoding):
     (photos / "a.txt").write_bytes("Ein Café, schön.\n".encode(encoding))
-    (photos / "x.csv").write_bytes(TABLE.encode(encoding))
+    (photos / "x.csv").write_bytes("image;text\na.png;Ein Café, schön.\n".encode(encoding))
     for path in (photos / "a.png", photos / "x.csv"):
-        assert found(find_captions(path)) == [("a.png", "Ein Café, schön.")]
+        assert texts(find_captions(path)) == [("a.png", "Ein Café, schön.")]
 
 
 @pytest.mark.parametrize("data", ["Ein Café.".encode("cp1252"), "犬がいる".encode("shift-jis"), b"\xff\xfeA"])
 def test_other_encodings_are_refused_by_name(photos, data):
     (photos / "a.txt").write_bytes(data)
-    (photos / "x.csv").write_bytes(b"image,text\na.png," + data)
-    if data.startswith(b"\xff"):
-        (photos / "x.csv").write_bytes(data)
+    (photos / "x.csv").write_bytes(data if data.startswith(b"\xff") else b"image,text\na.png," + data)
     refused = r"is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"
     with pytest.raises(DataError, match=rf"x\.csv: {refused}"):
         find_captions(photos / "x.csv")
     captions = find_captions(photos)  # an error of that picture only
-    assert found(captions) == [("a.png", ""), ("b.png", "")]
+    assert texts(captions) == [("a.png", ""), ("b.png", "")]
     with pytest.raises(PictureError, match=rf"a\.txt: {refused}"):
         captions.pictures[0].read()
     assert captions.pictures[1].open().image.size == (32, 32)

@@ -118,7 +118,6 @@ def test_a_picture_is_what_others_wrote(folder):
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
     (picture, *_) = found = find_pictures(["shards"])
     assert pickle.loads(pickle.dumps(found)) == found
-    assert picture.depends_on_folder
     assert picture.address == f"{folder}/shards/cc-00000.tar/000000.png"
     assert picture.name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
     assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
@@ -155,7 +154,7 @@ def test_a_damaged_shard_gives_what_is_whole(folder):
     Path("cut.tar.gz").write_bytes(gzip.compress(whole)[:-2000])
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
     *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
-    assert (len(found), missing.is_missing(), error(missing)) == (2, True, "shards/cc-00003.tar: no such file")
+    assert (len(found), missing.is_here(), error(missing)) == (2, False, "shards/cc-00003.tar: no such file")
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
