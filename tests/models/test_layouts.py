@@ -17,7 +17,7 @@ from PIL import Image
 from skimage import data
 from transformers import AutoConfig, GenerationConfig
 
-from sira_cli import Preset, load
+from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.models import presets
 from sira_cli.models.load import check_structure, inspect_model
@@ -54,13 +54,15 @@ def test_every_preset_has_its_layout_or_its_sizes():
 
 
 @pytest.mark.parametrize("name", layouts.NAMES)
-def test_image_tokens_of_a_photograph(name, tmp_path):
+def test_image_tokens_of_a_photograph_and_sizes(name, tmp_path):
     layouts.write_files(name, tmp_path / name)
     preset, config = presets.find(name), AutoConfig.from_pretrained(tmp_path / name)
     processor = load_processor(tmp_path / name, image=preset.image)
     photograph = Image.fromarray(data.coffee()).resize((640, 480))
     inputs = chat_inputs(processor, config.model_type, [photograph], [QUESTION], system=preset.prompts.system)
     assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == KNOWN[name][0]
+    facts = inspect_model(str(layouts.write_config(name, tmp_path / "real widths")))
+    assert round(facts.gigabytes, 1) == preset.download_gb == KNOWN[name][2]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,8 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
     grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
     prompt = TinyPrompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
-    slow = reference.decode(prompt, _papers_k(preset, lvlm.layers), 0.5, 2)
+    k = {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(name, lvlm.layers // 2)  # the paper's, for its two models
+    slow = reference.decode(prompt, k, 0.5, 2)
     steps = []
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
     assert tokens[0, :2].tolist() == slow.tokens
@@ -85,21 +88,9 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
         assert max(float((one - two).abs().max()) for one, two in zip(found, getattr(slow, view), strict=True)) < 1e-3
     assert float((slow.full - slow.cf).abs().max()) > 0.05
     greedy = lvlm.under(preset.method("greedy")).generate(inputs)
-    plain = lvlm.model.generate(
-        **inputs, generation_config=GenerationConfig(do_sample=False, max_new_tokens=3, pad_token_id=0)
-    )
+    plainly = GenerationConfig(do_sample=False, max_new_tokens=3, pad_token_id=0)
+    plain = lvlm.model.generate(**inputs, generation_config=plainly)
     assert greedy.tolist() == plain[:, inputs["input_ids"].shape[1] :].tolist()
-
-
-def _papers_k(preset: Preset, layers: int) -> int:
-    """14 and 16 for the two models of the paper, else half of the layers."""
-    return {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(preset.name, layers // 2)
-
-
-@pytest.mark.parametrize("name", layouts.NAMES)
-def test_sizes(name, tmp_path):
-    facts = inspect_model(str(layouts.write_config(name, tmp_path / name)))
-    assert round(facts.gigabytes, 1) == presets.find(name).download_gb == KNOWN[name][2]
 
 
 @pytest.mark.parametrize("name", layouts.SIZES)

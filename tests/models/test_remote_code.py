@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,13 @@ from sira_cli.models.load import inspect_model
 YES = b"y\ny\ny\ny\n"  # to whatever is asked
 # Classes by the name under which a file's `auto_map` offers them.
 OFFERED: dict[str, dict[str, Any]] = {
-    "config.json": {
-        "AutoConfig": "evil.Config",
-        "AutoModel": "evil.Model",
-        "AutoModelForImageTextToText": "evil.Model",
-    },
+    "config.json": dict.fromkeys(("AutoModel", "AutoModelForImageTextToText"), "evil.Model")
+    | {"AutoConfig": "evil.Config"},
     "processor_config.json": {"AutoProcessor": "evil.Processor"},
     "preprocessor_config.json": {"AutoProcessor": "evil.Processor", "AutoImageProcessor": "evil.ImageProcessor"},
-    "tokenizer_config.json": {"AutoProcessor": "evil.Processor", "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]},
+    "tokenizer_config.json": {"AutoProcessor": "evil.Processor", "AutoTokenizer": ["evil.Tokenizer"] * 2},
 }
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 CODE = """
 from pathlib import Path
 
@@ -45,47 +42,32 @@ Model = Processor = ImageProcessor = Tokenizer = Config
 
 
 def change(path: Path, **values: Any) -> None:
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    path.write_text(
-        json.dumps({name: value for name, value in {**content, **values}.items() if value is not None}),
-        encoding="utf-8",
-    )
+    content = (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | values
+    kept = {name: value for name, value in content.items() if value is not None}
+    path.write_text(json.dumps(kept), encoding="utf-8")
 
 
-def foreign_model(folder: Path) -> None:
-    change(folder / "config.json", model_type="evil")
-    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        change(folder / name, processor_class=None)
-
-
-def foreign_processor(folder: Path) -> None:
-    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        change(folder / name, processor_class="EvilProcessor")
-
-
-def foreign_image_processor(folder: Path) -> None:
-    change(folder / "preprocessor_config.json", image_processor_type="EvilImageProcessor")
-
-
-def foreign_tokenizer(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", tokenizer_class="EvilTokenizer")
-
-
-def foreign_part(folder: Path) -> None:
-    """A text model of a type that transformers has the configuration of, and no model."""
-    config = json.loads((folder / "config.json").read_text())
-    part = {"model_type": "kosmos_2_text_model", "auto_map": {"AutoModel": f"{folder}--evil.Model"}}
-    change(folder / "config.json", text_config={**config["text_config"], **part})
-
-
-def foreign_audio(folder: Path) -> None:
-    """Every processor may have a model that hears."""
-    other = folder / "other"
-    other.mkdir()
-    (other / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": OFFERED["config.json"]}))
-    shutil.copy(folder / "evil.py", other)
-    audio = {"audio_tokenizer_class": "AutoModel", "audio_tokenizer_name_or_path": str(other)}
-    change(folder / "processor_config.json", audio_tokenizer=audio)
+def make_foreign(part: str, folder: Path) -> None:
+    """Let a part of a checkpoint need the code that comes with it."""
+    if part == "model":
+        change(folder / "config.json", model_type="evil")
+    if part in ("model", "processor"):
+        for name in PROCESSORS:
+            change(folder / name, processor_class=None if part == "model" else "EvilProcessor")
+    if part == "image processor":
+        change(folder / "preprocessor_config.json", image_processor_type="EvilImageProcessor")
+    if part == "tokenizer":
+        change(folder / "tokenizer_config.json", tokenizer_class="EvilTokenizer")
+    if part == "text model":  # of a type that transformers has the configuration of, and no model
+        own = json.loads((folder / "config.json").read_text())["text_config"]
+        own |= {"model_type": "kosmos_2_text_model", "auto_map": {"AutoModel": f"{folder}--evil.Model"}}
+        change(folder / "config.json", text_config=own)
+    if part == "audio":  # every processor may have a model that hears
+        (folder / "other").mkdir()
+        change(folder / "other" / "config.json", model_type="evil", auto_map=OFFERED["config.json"])
+        shutil.copy(folder / "evil.py", folder / "other")
+        audio = {"audio_tokenizer_class": "AutoModel", "audio_tokenizer_name_or_path": str(folder / "other")}
+        change(folder / "processor_config.json", audio_tokenizer=audio)
 
 
 @pytest.fixture
@@ -108,7 +90,7 @@ def checkpoint(llava_folder: Path, tmp_path: Path, marker: Path, monkeypatch) ->
 
 def test_the_code_does_run_where_the_user_says_so(checkpoint, marker):
     """Else the other tests would show nothing."""
-    foreign_model(checkpoint)
+    make_foreign("model", checkpoint)
     with pytest.raises(SiraError):
         load(checkpoint, trust_remote_code=True)
     assert marker.exists()
@@ -121,16 +103,12 @@ def test_an_ordinary_model_works_without_the_code_that_comes_with_it(checkpoint,
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
-    "foreign",
-    [foreign_model, foreign_processor, foreign_image_processor, foreign_tokenizer, foreign_part, foreign_audio],
-)
-def test_no_part_runs_its_own_code(checkpoint, marker, sira, photos, foreign: Callable[[Path], None]):
-    foreign(checkpoint)
+@pytest.mark.parametrize("part", ["model", "processor", "image processor", "tokenizer", "text model", "audio"])
+def test_no_part_runs_its_own_code(checkpoint, marker, sira, photos, part):
+    make_foreign(part, checkpoint)
     timeout = dynamic_module_utils.TIME_OUT_REMOTE_CODE
-    # Greedy, and a text of one token: a part that can be had without its code may well work.
-    command = ("caption", photos["coffee"], "-m", checkpoint, "--max-new-tokens", 1)
-    code, out, err = sira(*command, stdin=YES)
+    # A text of one token: a part that can be had without its code may well work.
+    code, out, err = sira("caption", photos["coffee"], "-m", checkpoint, "--max-new-tokens", 1, stdin=YES)
     assert "[y/N]" not in out + err
     assert code in (0, 1, 2)
     assert code == 0 or err.count("\n") <= 5
@@ -141,38 +119,27 @@ def test_no_part_runs_its_own_code(checkpoint, marker, sira, photos, foreign: Ca
 
 def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypatch):
     monkeypatch.setattr("sira_cli.demo.export.Questions", partial(Questions, 20))  # fewer scenes to count things in
-    foreign_model(checkpoint)
-    picture = tmp_path / "coffee.jpg"
+    make_foreign("model", checkpoint)
+    picture, preset, data = tmp_path / "coffee.jpg", tmp_path / "evil.yaml", tmp_path / "scenes"
     picture.write_bytes(photos["coffee"].read_bytes())
     (tmp_path / "coffee.txt").write_text("A cup on a table.")
-    preset = tmp_path / "evil.yaml"
     preset.write_text(json.dumps({"model": str(checkpoint)}))
-    data = tmp_path / "scenes"
     export([held_out(0)], data)
-    images = ("--images", data / "images", "-o", tmp_path / "answers")
-    commands = {
-        "caption": (picture,),
-        "caption -": ("-",),
-        "ask": (picture, "What is this?"),
-        "trace": (picture,),
-        "check": (picture,),
-        "drift": (picture,),
-        "bench": (),
-        "sweep": ("--scenes", "--limit", 2),
-        "serve": ("--port", 0),
-        "eval": ("pope", *sorted((data / "pope").iterdir()), *images),
-        "eval ": ("chair", data / "coco", "--option", f"ids={data / 'coco/ids.txt'}", *images),
-        "eval  ": ("amber", data / "amber", "--option", "similarity=exact", *images),
-        "calibrate": ("maskcd", picture),
-        "calibrate ": ("ict", "--scenes", "--limit", 2),
-        "calibrate  ": ("support", "--scenes", "--limit", 2),
-    }
-    for name, arguments in commands.items():
-        stdin = picture.read_bytes() if "-" in name else YES
-        code, out, err = sira(name.split()[0], *arguments, "-m", checkpoint, stdin=stdin)
-        assert "own Python code" in err, (name, err)
-        assert (code, out) == (2, ""), (name, err)
-        assert not marker.exists(), name
+    images, scenes = ("--images", data / "images", "-o", tmp_path / "answers"), ("--scenes", "--limit", 2)
+    commands: list[tuple[Any, ...]] = [
+        *((name, picture) for name in ("caption", "trace", "check", "drift")),
+        *[("caption", "-"), ("ask", picture, "What is this?"), ("bench",), ("sweep", *scenes), ("serve", "--port", 0)],
+        ("eval", "pope", *sorted((data / "pope").iterdir()), *images),
+        ("eval", "chair", data / "coco", "--option", f"ids={data / 'coco/ids.txt'}", *images),
+        ("eval", "amber", data / "amber", "--option", "similarity=exact", *images),
+        *[("calibrate", "maskcd", picture), ("calibrate", "ict", *scenes), ("calibrate", "support", *scenes)],
+    ]
+    for command in commands:
+        stdin = picture.read_bytes() if "-" in command else YES
+        code, out, err = sira(*command, "-m", checkpoint, stdin=stdin)
+        assert "own Python code" in err, (command, err)
+        assert (code, out) == (2, ""), (command, err)
+        assert not marker.exists(), command
     sira("presets", "show", preset, stdin=YES)
     sira("presets", "check", preset, stdin=YES)
     sira("presets", "new", checkpoint, stdin=YES)

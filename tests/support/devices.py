@@ -4,7 +4,7 @@ torch lends a device type to backends that are written in Python. A tensor of `P
 torch is asked to do with tensors of two devices raises as it does for two GPUs, with the same exceptions: a tensor
 without dimensions may be on the CPU, so may indices, and `copy_` and `to` go from one device to another.
 
-To import this registers the devices for good, so it is for processes of their own (`several_devices_runs`).
+To import this registers the devices for good, so it is for processes of their own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,8 @@ class Placed(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, device: torch.device) -> Placed:
-        made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=device,
-        )
+        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like, device=device)
         made.inner = inner
         return made
 
@@ -88,10 +82,6 @@ def _at(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     return tensor if place == CPU or isinstance(tensor, Placed) else Placed(tensor, place)
 
 
-def _numbers(each: Any) -> Any:
-    return each.tolist() if isinstance(each, Placed) else each
-
-
 class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
@@ -104,7 +94,8 @@ class _Functions(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.tensor and kwargs.get("device") is not None:
             place = torch.device(kwargs.pop("device"))
-            return func(tree_map(_numbers, args[0]), **kwargs).to(place)
+            data = tree_map(lambda each: each.tolist() if isinstance(each, Placed) else each, args[0])
+            return func(data, **kwargs).to(place)
         if func is torch.Tensor.new_tensor:
             like, data = args
             return torch.tensor(data, dtype=like.dtype).to(like.device)

@@ -65,10 +65,8 @@ def write_files(name: str, folder: Path) -> dict[str, int]:
     for file, content in {**layout["files"], "config.json": config}.items():
         _write(folder / file, content)
     _write(folder / "chat_template.json", {"chat_template": layout["template"]})
-    tokenizer = layout["tokenizer"]
-    plain = tokenizer.get("plain", {})
-    settings = layout["files"]["tokenizer_config.json"]
-    special = tokenizer["special"]
+    tokenizer, settings = layout["tokenizer"], layout["files"]["tokenizer_config.json"]
+    special, plain = tokenizer["special"], tokenizer.get("plain", {})
     return write_tokenizer(folder, tokenizer["kind"], settings, [*special], [*plain], [], places=special | plain)
 
 
@@ -95,16 +93,17 @@ def released_config(model: str) -> dict[str, Any] | None:
 def released_model(model: str) -> Any:
     """Return the model of a released configuration, without weights; None: it is not known here."""
     config = released_config(model)
-    if config is None:
-        return None
+    return None if config is None else _without_weights(AutoConfig.for_model(**config))
+
+
+def _without_weights(config: Any) -> Any:
     with torch.device("meta"):
-        return AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
+        return AutoModelForImageTextToText.from_config(config)
 
 
 def beside(config: dict[str, Any], what: str) -> int:
     """Return how many numbers the files of a model hold that transformers does not count as its weights."""
-    with torch.device("meta"):
-        model: Any = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
+    model = _without_weights(AutoConfig.for_model(**config))
     text, layers = model.config.get_text_config(decoder=True), model.get_decoder().layers
     if what == "draft":
         width = text.hidden_size
@@ -120,9 +119,7 @@ def beside(config: dict[str, Any], what: str) -> int:
 
 def _write_weights(folder: Path, layout: dict[str, Any], ids: dict[str, int]) -> None:
     """Write tensors of the shapes that the model has into several files, with their index."""
-    config = AutoConfig.from_pretrained(folder)
-    with torch.device("meta"):
-        model: Any = AutoModelForImageTextToText.from_config(config)
+    model = _without_weights(AutoConfig.from_pretrained(folder))
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     if not layout["head"]:
         del shapes["lm_head.weight"]
