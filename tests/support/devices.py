@@ -101,7 +101,10 @@ class _Functions(TorchFunctionMode):
             return torch.tensor(data, dtype=like.dtype).to(like.device)
         if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):  # a list becomes a tensor there
             found = args[1] if isinstance(args[1], tuple) else (args[1],)
-            index = tuple(torch.tensor(each) if isinstance(each, list) else each for each in found)
+            index = tuple(
+                torch.tensor(each, dtype=None if each else torch.long) if isinstance(each, list) else each
+                for each in found
+            )
             return func(args[0], index, *args[2:])
         return func(*args, **kwargs)
 
