@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from sira_cli.core.last_rows import LastRows
 from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import AttachError
 
-_NAME = "sira_two_streams"
+_NAME = "sira"
 
 
 class Split(NamedTuple):
@@ -38,8 +38,8 @@ class Split(NamedTuple):
     last: LastRows | None = None  # the last row of each stream, if only these are needed; None: all rows are
 
 
-# Each attached attention module with its own attention function, and the function that splits its rows.
-_streams: WeakKeyDictionary[nn.Module, tuple[Any, Callable[[Tensor | None], Split]]] = WeakKeyDictionary()
+# The function that attends in the place of an attached module's own.
+_attending: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 
 
 class _Configs:
@@ -51,18 +51,24 @@ class _Configs:
     def remove(self) -> None:
         for module, config in self._configs:
             module.config = config
-            _streams.pop(module, None)
+            _attending.pop(module, None)
 
 
 def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
-    """Let attention modules attend once per stream, until the returned handle is removed.
+    """Let attention modules attend once per stream, until the returned handle is removed."""
+    places = {module: index for index, module in modules.items()}
+    return attend_by(places, lambda module, own: partial(_in_each_stream, own, partial(split, places[module])))
+
+
+def attend_by(modules: Iterable[Any], function: Callable[[Any, Any], Any]) -> Removable:
+    """Let attention modules attend by `function(module, its own function)`, until the returned handle is removed.
 
     A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
     """
-    configs = _Configs(list(modules.values()))
-    for index, module in modules.items():
+    configs = _Configs(list(modules))
+    for module in modules:
         config = copy.copy(module.config)
-        _streams[module] = _own_attention(module, attention_of(config)), partial(split, index)
+        _attending[module] = function(module, _own_attention(module, attention_of(config)))
         set_attention(config, _NAME)
         module.config = config
     return configs
@@ -74,16 +80,26 @@ def _own_attention(module: nn.Module, name: str) -> Any:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
-    if module not in _streams:
+def _attend(module: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    if module not in _attending:
         raise AttachError(
             "this model was copied inside `with attach(...)`, and the copy belongs to no decoder: copy the model "
             "before the block, or after it"
         )
-    attend, split = _streams[module]
+    return _attending[module](module, *args, **kwargs)
+
+
+def _in_each_stream(
+    attend: Any,
+    split: Callable[[Tensor | None], Split],
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
     q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
     streams = q, query.shape[2] - q
     full_query, cf_query = query.split_with_sizes(streams, 2)

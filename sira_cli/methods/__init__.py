@@ -18,6 +18,7 @@ from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
 from sira_cli.methods.maskcd import MaskCd
 from sira_cli.methods.opera import Opera
+from sira_cli.methods.pai import Pai
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
@@ -34,6 +35,7 @@ METHODS: dict[str, Method] = {
         Icd(),
         M3id(),
         Flb(),
+        Pai(),
         Sid(),
         Dola(),
         Opera(),

@@ -59,11 +59,11 @@ class SecondPass:
         self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
         self._within = within
         self._position_state = position_state(model)
-        self._own = False  # True while the second pass runs, which calls the same hook
+        self.is_second = False  # True while the second pass runs, which calls the same hook
 
     def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """After the first pass: run the second, and replace the first one's logits with the rule's."""
-        if self._own:
+        if self.is_second:
             return output
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
@@ -101,12 +101,12 @@ class SecondPass:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Run the model for the branch: our hook ignores this run, and positions are restored afterwards."""
-        self._own = True
+        self.is_second = True
         try:
             with positions_kept(self._position_state), self._within():
                 yield
         finally:
-            self._own = False
+            self.is_second = False
 
     def _prompt(self) -> Tensor:
         """Run the branch's prompts into a new cache, and return z' `[B, V]`."""

@@ -24,6 +24,7 @@ from sira_cli.methods.icd import Icd
 from sira_cli.methods.ict import Ict
 from sira_cli.methods.m3id import M3id
 from sira_cli.methods.maskcd import MASS, MaskCd
+from sira_cli.methods.pai import Pai
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
 from tests.support import reference_methods as slow
@@ -54,6 +55,8 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
         return slow.decode(case, slow.text_only(case), lambda z, other, step: 1.5 * z - 0.5 * other, **settings)
     if isinstance(method, M3id):
         return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
+    if isinstance(method, Pai):
+        return slow.pai(case, **settings)
     if isinstance(method, Flb):
         return slow.decode(case, None, slow.flb_rule(0.3, 0.05, 0.1), **settings)
     assert isinstance(method, TwoPasses), f"{method.name}: write a slow version in tests/support/reference_methods.py"
@@ -74,6 +77,10 @@ def test_equals_its_reference(method: Method, name: str):
     case = case_of(name)
     if isinstance(method, Ict | MaskCd) and name not in tiny.WITH_HEADS:
         with pytest.raises(UnsupportedModelError, match="no `o_proj` to hook"):
+            method.check_model(case.model, SiraConfig())
+        return
+    if isinstance(method, Pai) and name not in tiny.COLUMNS:
+        with pytest.raises(UnsupportedModelError, match="every layer must have keys and values of its own"):
             method.check_model(case.model, SiraConfig())
         return
     expected = expected_of(method, case)
@@ -99,7 +106,16 @@ def test_methods_travel_to_other_processes():
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
     "method",
-    [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc(), Ict(strength=0.0), MaskCd(alpha=0.0)],
+    [
+        TextOnly(0.0),
+        Vcd(0.0),
+        Icd(0.0),
+        M3id(0.0),
+        GreedyApc(),
+        Ict(strength=0.0),
+        MaskCd(alpha=0.0),
+        Pai(raised=0.0, gamma=1.0),
+    ],
     ids=lambda m: m.name,
 )
 def test_without_strength_it_is_greedy(method: Method, name: str):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -155,6 +156,43 @@ def flb_rule(gamma: float, growth: float, beta: float) -> Callable[..., Tensor]:
         return cut(z + gamma * (1 - math.exp(-growth * (step - 1))) * first[0], z, beta)
 
     return rule
+
+
+@torch.no_grad()
+def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **settings: float) -> Texts:
+    """PAI: eager attention written out, in which the rows that were the newest of their step see more of the image."""
+    model, prompt, image = copy.deepcopy(case.model), case.inputs["input_ids"].shape[1], case.image[0]
+    model.set_attn_implementation("eager")
+    late = {layer.self_attn for layer in layers_of(model)[first:]}
+    module = sys.modules[type(layers_of(model)[0].self_attn).__module__]
+    original = module.eager_attention_forward
+
+    def attention(attn: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any) -> Any:
+        if attn not in late or query.shape[0] > 1:
+            return original(attn, query, key, value, attention_mask, **more)
+        heads = []
+        for head in range(query.shape[1]):
+            group = head * key.shape[1] // query.shape[1]
+            scores = query[0, head] @ key[0, group].T * more["scaling"]  # [S, S]
+            if more.get("softcap"):
+                scores = more["softcap"] * torch.tanh(scores / more["softcap"])
+            for row in range(prompt - 1, len(scores)):
+                for column in image.nonzero().flatten().tolist():
+                    scores[row, column] += raised * abs(scores[row, column])
+            hidden = torch.full_like(scores, -1e30).triu(1) if attention_mask is None else attention_mask[0, 0]
+            scores = scores + hidden
+            heads.append(scores.softmax(-1) @ value[0, group])
+        return torch.stack(heads, dim=1)[None], None
+
+    def rule(z: Tensor, other: Tensor, step: int) -> Tensor:
+        log_p, log_q = z.log_softmax(0), other.log_softmax(0)
+        return cut(gamma * (log_p - log_q) + log_q, log_p, 0.1)
+
+    module.eager_attention_forward = attention
+    try:
+        return decode(Tiny(model, case.inputs, case.grown), text_only(case), rule, blind=case.model, **settings)
+    finally:
+        module.eager_attention_forward = original
 
 
 def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
