@@ -82,9 +82,7 @@ def test_a_name_may_be_as_long_as_the_system_allows(sira, tmp_path, monkeypatch)
     longest = "x" * 250 + ".yaml"
     Path(longest).write_text("model: org/name\n", encoding="utf-8")
     assert sira("presets", "check", longest)[0] == 0
-    assert (
-        sira("presets", "show", longest[:-1] + "m")[0] == 2
-    )  # there is no such file, and files made from it are longer
+    assert sira("presets", "show", longest[:-1] + "m")[0] == 2  # no such file, and files made from it are longer
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
