@@ -44,6 +44,7 @@ PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
 RETRY_AFTER = 2  # seconds
 POLLED = 0.2  # seconds between checks that the client is connected
 THREADS = 32  # that read requests and download their pictures
+USUAL = Limits()
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)  # buckets of the counters
 TEXTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -57,14 +58,13 @@ class Server:
     def __init__(
         self,
         lvlm: Lvlm,
-        *,
         batch_size: int = 8,
-        limits: Limits | None = None,
+        limits: Limits = USUAL,
+        *,
         api_key: str | None = None,
         hosts: list[str] | None = None,
         allow_urls: bool = False,
     ) -> None:
-        limits = limits or Limits()
         self._limits = replace(limits, prompt=min(limits.prompt, lvlm.context or limits.prompt))
         self._lvlm, self._batch_size = lvlm, batch_size
         self._api_key, self._allow_urls = api_key, allow_urls

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import ollama
 import openai
 import pytest
 
@@ -45,3 +46,9 @@ def address(lvlm: Lvlm) -> Iterator[str]:
 def client(address: str) -> Iterator[openai.OpenAI]:
     with client_of(address) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def friend(address: str) -> Iterator[ollama.Client]:
+    with ollama.Client(host=address) as friend:
+        yield friend

@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
 import httpx
-import ollama
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
@@ -16,8 +15,7 @@ from pydantic import BaseModel, Field
 from sira_cli.errors import SettingsError
 from sira_cli.models.schema import Schema
 from sira_cli.serve.protocol import closed
-from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, ask, client_of, data_of, post, posted, refusal, said, text
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, post, posted, refusal, said, text
 
 
 class Thing(BaseModel):
@@ -48,30 +46,13 @@ LABELS = {
 }
 SCHEMAS = {"small": SMALL, "labels": LABELS, "a class": Found.model_json_schema()}
 IMAGES = [data_of(PICTURES[0])]
+TOKENS = 400
 
 
 @pytest.fixture(scope="module")
 def long(lvlm):
     """The model, whose texts may be long."""
-    return lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=400))
-
-
-@pytest.fixture(scope="module")
-def address(long):
-    with running(long) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def client(address):
-    with client_of(address) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def friend(address):
-    with ollama.Client(host=address) as friend:
-        yield friend
+    return lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=TOKENS))
 
 
 def named(schema: dict) -> dict:
@@ -85,10 +66,11 @@ def test_every_protocol_brings_the_same_json(client, friend, long, name):
     expected = long.caption(PICTURES[0], PROMPT, schema=closed(schema))
     Draft202012Validator(closed(schema)).validate(expected.data)
     for stream in (False, True):
-        assert text(ask(client, response_format=named(schema), stream=stream)) == expected.text
-    turn = {"role": "user", "content": PROMPT, "images": IMAGES}
-    assert friend.chat("demo", [turn], format=schema).message.content == expected.text
-    pieces = friend.generate("demo", PROMPT, images=IMAGES, format=schema, stream=True)
+        answer = ask(client, response_format=named(schema), stream=stream, max_tokens=TOKENS)
+        assert text(answer) == expected.text
+    turn, options = {"role": "user", "content": PROMPT, "images": IMAGES}, {"num_predict": TOKENS}
+    assert friend.chat("demo", [turn], format=schema, options=options).message.content == expected.text
+    pieces = friend.generate("demo", PROMPT, images=IMAGES, format=schema, options=options, stream=True)
     assert "".join(piece.response for piece in pieces) == expected.text
 
 
@@ -102,7 +84,7 @@ def test_any_object(address, friend):
         assert choice["finish_reason"] == "length" or isinstance(json.loads(choice["message"]["content"]), dict)
     options = {"num_predict": 9}
     assert friend.generate("demo", PROMPT, images=IMAGES, format="json", options=options).response.startswith("{")
-    followed = json.loads(posted(address, response_format=any_object | {"schema": SMALL}))
+    followed = json.loads(posted(address, response_format=any_object | {"schema": SMALL}, max_tokens=TOKENS))
     Draft202012Validator(SMALL).validate(followed)
 
 
@@ -177,13 +159,13 @@ def test_a_schema_that_cannot_be_followed_is_refused_by_one_line(address, name):
     assert message.startswith("response_format: ") or name == "deep"
 
 
-def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, long, monkeypatch):
+def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, lvlm, monkeypatch):
     """Before its text meets others."""
 
     def fail(self: object, schema: Schema) -> None:
         raise SettingsError("`schema=`: cannot be followed: too many tokens")
 
-    monkeypatch.setattr(type(long), "following", fail)
+    monkeypatch.setattr(type(lvlm), "following", fail)
     error = refusal(post(address, response_format=named(SMALL)))
     assert error["message"] == "response_format: cannot be followed: too many tokens"
 

@@ -148,17 +148,6 @@ def test_tokens_of_logprobs_make_up_the_text(client, stop):
         assert "".join(row.token for row in found) == b"".join(bytes(row.bytes) for row in found).decode() == expected
 
 
-def test_words_and_things_come_beside_the_text(client, lvlm):
-    answer = ask(client, sira={"words": True, "verify": "flag", "min_support": 0.9})
-    whole = text(answer)
-    assert [whole[word["start"] : word["end"]] for word in answer.sira["words"]] == whole.split()
-    objects = lvlm.check(PICTURES[0], whole).objects
-    assert [thing["thing"] for thing in answer.sira["objects"]] == [claim.thing for claim in objects]
-    support = [claim.support for claim in objects]
-    assert [thing["support"] for thing in answer.sira["objects"]] == pytest.approx(support, abs=1e-4)
-    assert answer.sira["verify"]["min_support"] == 0.9
-
-
 # --- who goes, and who comes too often
 
 

@@ -88,7 +88,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the we
 Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
 
 
-def complete_preset(incomplete: str) -> list[str]:
+def preset_names(incomplete: str) -> list[str]:
     """Return the names of presets with this prefix, for the shell."""
     from sira_cli.models import presets
 
@@ -102,11 +102,9 @@ def complete_method(incomplete: str) -> list[str]:
 
 def read_batch_size(text: str) -> int | str:
     """Read `auto`, or a number >= 1."""
-    if text == "auto":
-        return text
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+    if text != "auto" and not (text.isascii() and text.isdecimal() and int(text)):
         raise typer.BadParameter(f"{text}: expected a whole number from 1, or auto")
-    return int(text)
+    return text if text == "auto" else int(text)
 
 
 def batch_size_option(description: str) -> Any:
@@ -131,9 +129,6 @@ QuestionScenes = Annotated[
     bool, typer.Option("--scenes", help="Ask about drawn scenes (default with the bundled model).")
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
-Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
-Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen on; 0: any free port.")]
-
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed before.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", hidden=True, help="Stop at the first picture that fails.")]
@@ -179,14 +174,14 @@ class ResearchModelOptions:
     title: ClassVar[str] = "Model"
 
     preset: str | None = option(
-        *(None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset"),
-        metavar="NAME",
-        autocompletion=complete_preset,
+        None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset", metavar="NAME", autocompletion=preset_names
     )
     model: str | None = option(None, "Hugging Face id, ID@REVISION, or folder.", "-m", "--model", metavar="MODEL")
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", metavar="DEVICE")
     settings: list[str] | None = option(
-        *(None, "Any key of the preset, any setting of the method.", "--set"),
+        None,
+        "Any key of the preset, any setting of the method.",
+        "--set",
         metavar="KEY=VALUE",
         autocompletion=complete,
     )
