@@ -1,18 +1,10 @@
 """The records of a run in other forms, with texts that somebody has corrected.
 
-An argument file for ExifTool (`exiftool -@ ARGS`) writes records into XMP sidecars:
-
-    XMP-dc:Description                    the text, where no field of the picture or of a sidecar describes it
-    XMP-photoshop:CaptionWriter           program, model and doubtful words of that text
-    XMP-iptcCore:AltTextAccessibility     an alternative text, if they have no other
-    XMP-dc:Subject, XMP-digiKam:TagsList  keywords, after those that the picture and its sidecars have
-
-All of this is decided when ExifTool runs. The sidecar is `photo.jpg.xmp` or `photo.xmp`, whichever exists, else the
-first. Pictures are never written to. Programs such as digiKam and Immich take a field from the sidecar if it is there,
-and from the picture otherwise. So the keywords of the picture also go into the sidecar, which would hide them else.
-
-The conditions are Perl, as ExifTool takes it. `-q -q` silences warnings about fields that pictures lack; errors are
-shown. Tested with ExifTool 12.57.
+An argument file for ExifTool (`exiftool -@ ARGS`) writes records into XMP sidecars, `photo.jpg.xmp` or `photo.xmp`,
+never into pictures. What a sidecar gets is decided when ExifTool runs, by conditions in Perl: a text where no field of
+the picture or of a sidecar describes it, keywords after those that both have. Programs such as digiKam and Immich take
+a field from the sidecar if it is there, so the picture's keywords go into it too, which would hide them else. `-q -q`
+silences warnings about fields that pictures lack; errors are shown. Tested with ExifTool 12.57.
 """
 
 from __future__ import annotations
@@ -94,7 +86,7 @@ my %last = map { (m{([^/]*)$})[0] => 1 } @list;
 push @list, grep { !$last{$_} } map { tr{/}{|}r } grep({ m{/} } @list) ? @new : @plain;
 """,
 }
-_UNNAMABLE = re.compile(r"\|\s*$|[\r\n].*[$@]|[$@].*[\r\n]", re.DOTALL)  # a pipe; what ExifTool reads otherwise
+_UNNAMABLE = re.compile(r"\|\s*$|[\r\n]")  # a pipe; what is no line of the file
 
 
 class Export:
@@ -283,7 +275,7 @@ def arguments(picture: Path, record: Record, before: Record | None = None, *, re
         lists = [f"-{field}<${{sira;{made}}}" for field, made in perl.items()]
         words = "sira=" + "\t".join(keywords)
         commands.append([*_SIDECAR, "-sep", r"#[CSTR]\t", "-userParam", words, "-tagsFromFile", "@", *lists])
-    name = _argument(os.path.abspath(picture))  # noqa: PTH100 (links stay links)
+    name = os.path.abspath(picture)  # noqa: PTH100 (links stay links)
     return [line for command in commands for line in (*_COMMON, *command, name, "-execute")]
 
 
@@ -304,8 +296,8 @@ def _content(record: Record) -> tuple[str, str, list[str]]:
 
 def _writer(record: Record) -> str:
     """Return who wrote a text, and what is doubtful in it."""
-    task = str(record["schema"]).removeprefix("sira.").partition("/")[0]
-    by = {"check": "checked by "}.get(task, "") + f"sira, {record.get('model', '')}".rstrip(", ")
+    checked = str(record["schema"]).startswith("sira.check/")
+    by = "checked by " * checked + f"sira, {record.get('model', '')}".rstrip(", ")
     if not record.get("verify"):
         return by
     return f"{by}; unsure: {', '.join(str(one['thing']) for one in unsupported(record)) or 'nothing'}"
@@ -342,10 +334,3 @@ def _set(field: str, text: str) -> str:
     if len(lines := text.splitlines()) < 2:
         return f"-{field}={text}"
     return f"-{field}<" + "$/".join(line.replace("$", "$$") for line in lines)
-
-
-def _argument(path: str) -> str:
-    """Return a path as a line: with line breaks as in C."""
-    if not re.search(r"[\r\n]", path):
-        return path
-    return "#[CSTR]" + path.replace("\\", r"\\").replace('"', r"\"").replace("\r", r"\r").replace("\n", r"\n")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import weakref
 from array import array
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sira_cli.errors import DataError
 from sira_cli.pictures.names import is_uri
@@ -32,9 +30,11 @@ class RecordFile:
         named, folder, start = f"{', '.join(some)} or {last}", path.parent.resolve(), 0
         self.path, self._starts, self._keys = path, array("q"), {name: array("q") for name in _SAME_PICTURE}
         try:
-            self._file = _seekable(path)
+            self._file = path.open("rb")
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}: expected a file of records (.jsonl)") from error
+        if not self._file.seekable():
+            raise DataError(f"{path}: cannot be read twice: expected a file of records (.jsonl), not a pipe")
         weakref.finalize(self, self._file.close)
         for number, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
@@ -94,15 +94,3 @@ def _parsed(line: bytes) -> Record:
     for name in ("finish_reason", "error", "image_sha256"):
         record.setdefault(name, "")  # in a record of another program
     return record
-
-
-def _seekable(path: Path) -> IO[bytes]:
-    """Open a file; a pipe is copied into a temporary file that is deleted on closing."""
-    file = path.open("rb")
-    if file.seekable():
-        return file
-    with file:
-        copy = tempfile.TemporaryFile()  # noqa: SIM115 # the caller closes it
-        shutil.copyfileobj(file, copy)
-    copy.seek(0)
-    return copy

@@ -22,15 +22,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 \ud800"
 
 def record(name: str, text: str, **supports: float) -> dict[str, Any]:
     """A record of a caption; with a second look, if it has supports."""
-    objects = [
-        {
-            "thing": thing,
-            "spans": [[text.index(thing), text.index(thing) + len(thing)]],
-            "support": support,
-            "neither": 0,
-        }
-        for thing, support in supports.items()
-    ]
+    spans = {thing: [[text.index(thing), text.index(thing) + len(thing)]] for thing in supports}
+    objects = [{"thing": name, "spans": spans[name], "support": each, "neither": 0} for name, each in supports.items()]
     look = {"objects": objects, "verify": {"mode": "flag", "min_support": 0.8}} if supports else {}
     return caption_record(name, text, image_sha256="", **look)
 
@@ -105,7 +98,7 @@ def test_a_record_that_sira_did_not_write_is_named(tmp_path, change, message):
 
 
 def test_what_does_not_fit_together(captions, tmp_path):
-    traces = write_traces(tmp_path / "trace.jsonl", make_trace())
+    traces = write_traces(tmp_path / "trace.jsonl", make_trace(text="A."))
     with pytest.raises(SettingsError, match="expected one file of records"):
         make_page(captions, traces)
     with pytest.raises(SettingsError, match="are for records, not for traces"):
@@ -129,17 +122,14 @@ def test_in_a_browser_doubtful_first_searched_corrected_and_saved(browser, capti
     cards = "return [...document.querySelectorAll('.card .name')].map(one => one.textContent)"
     assert browser.run(cards) == ["cat.png", "sure.png", "missing.png"]
     assert browser.text(".card .unsure") == "Unsure: cat 0.10, dog 0.70"
-    assert browser.run(
-        "return [...document.querySelectorAll('.tok.g4, .tok.g1')].slice(-2).map(one => one.textContent)"
-    ) == [*("cat", "dog")]
+    marked = "return [...document.querySelectorAll('.tok.g4, .tok.g1')].slice(-2).map(one => one.textContent)"
+    assert browser.run(marked) == ["cat", "dog"]
     assert browser.run("return document.querySelector('.notice').textContent.includes('</script><img src=x')")
     assert not browser.alert()
     browser.type("#words", "tree")
     assert browser.run(cards) == ["sure.png"]
-    browser.run(
-        "words = document.querySelector('#words');"
-        "words.value = ''; words.dispatchEvent(new Event('input')); words.blur()"
-    )
+    empty = "words = document.querySelector('#words'); words.value = '';"
+    browser.run(f"{empty} words.dispatchEvent(new Event('input')); words.blur()")
     browser.press("j", "e")
     browser.run("document.querySelector('textarea').value = ' A \"cat\".\\n'")
     browser.press_together("Control", "Enter")
@@ -151,13 +141,13 @@ def test_in_a_browser_doubtful_first_searched_corrected_and_saved(browser, capti
     assert browser.text(".card .text") == 'A "cat".'
     browser.devtools("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.press("s")
+    wait(browser, "return document.querySelector('#count').textContent", "3 of 3 shown, 1 corrected.")
     saved, deadline = tmp_path / "corrections.jsonl", time.monotonic() + 60
     while not saved.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     line = {"schema": "sira.correction/1", "file_name": "cat.png", "key": "key of cat.png", "text": 'A "cat".'}
     assert [json.loads(each) for each in saved.read_text(encoding="utf-8").splitlines()] == [line]
-    wait(browser, "return document.querySelector('#count').textContent", "3 of 3 shown, 1 corrected.")
     assert not browser.run(leave)
     assert [entry for entry in browser.log("browser") if entry["level"] == "SEVERE"] == []
     assert {url.partition(":")[0] for url in browser.requests()} <= {"file", "data", "blob"}
@@ -166,8 +156,7 @@ def test_in_a_browser_doubtful_first_searched_corrected_and_saved(browser, capti
 @pytest.mark.smoke
 @without_axe
 def test_axe_core_finds_nothing(browser, captions, tmp_path):
-    other = record("cat.png", "A 🐈, a bird and a dog.", bird=0.3) | {"method": "greedy"}
-    page = tmp_path / "page.html"
+    other, page = record("cat.png", "A 🐈, a bird and a dog.", bird=0.3) | {"method": "greedy"}, tmp_path / "page.html"
     html = make_page(captions, other=write(tmp_path / "greedy.jsonl", other)).html
     page.write_bytes(html.encode("utf-8", "backslashreplace"))
     browser.open(page.as_uri())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -21,6 +22,13 @@ CAPTION = (
     "rests on the table. The scene feels calm, warm and quietly domestic."
 )
 DELTAS = {"tabby": 5.2, "cat": 4.1, "blanket": 3.0, "green": 3.4, "person": -1.7, "background": -0.9, "coffee": -1.2}
+KNOWN = {"prompt": "Describe this image in detail.", "preset": "qwen2.5-vl-7b", "model": "Qwen/Qwen2.5-VL-7B-Instruct"}
+KNOWN |= {"revision": "cc594898137f460bfe9f0759e9844b3ce807cfb5", "method": "sira", "k": 14, "layers": 28, "alpha": 0.5}
+KNOWN |= {"beta": None, "max_new_tokens": 512, "temperature": 0.0, "top_p": 1.0, "seed": 0, "forced": False}
+KNOWN |= {"prompt_tokens": 391, "image_tokens": 361, "image_positions": [[15, 376]], "dtype": "bfloat16"}
+KNOWN |= {"device": "cuda:0 (NVIDIA H100 80GB HBM3)"}
+KNOWN |= {"versions": {"sira": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.2"}}
+VIEWS = ("full", "cf", "contrast")
 SEEN = 14.0  # the usual logit of a likely token
 
 
@@ -37,69 +45,47 @@ def make_trace(
     **run: object,
 ) -> list[dict]:
     """A whole trace: the run line, a line per token, the end line."""
-    rng = np.random.default_rng(seed)
-    tokens = [*_tokenize(text), END]
-    vocabulary = list(
-        dict.fromkeys([*tokens, *others, *(f" {word}" for word in tracked), *map(" word{}".format, range(40))])
-    )
-    settings = _run_line(picture, folder, len(vocabulary), top_k, tracked, vocabulary) | run
-    alpha = settings["alpha"]
-    lines: list[dict] = []
+    rng, tokens = np.random.default_rng(seed), [*_tokenize(text), END]
+    spaced = [f" {word}" for word in tracked]
+    vocabulary = [*dict.fromkeys([*tokens, *others, *spaced, *map(" word{}".format, range(40))])]
+    size = len(vocabulary)
+    settings = _run_line(picture, folder) | {"top_k": top_k, "vocab_size": size} | run
+    settings["tracked"] = [{"word": word[1:], "token_ids": [vocabulary.index(word)]} for word in spaced]
+    alpha, lines = settings["alpha"], list[dict]()
     for step, token in enumerate(tokens):
         chosen = vocabulary.index(token)
-        full = rng.normal(SEEN - 9, 3, len(vocabulary)).astype(np.float32)
-        cf = full + rng.normal(0, 0.4, len(vocabulary)).astype(np.float32)
-        delta = np.float32(deltas.get(token.strip(), abs(rng.normal(0.3, 0.5))) + rng.normal(0, 0.1))
+        full = rng.normal(SEEN - 9, 3, size)
+        cf = full + rng.normal(0, 0.4, size)
         full[chosen] = SEEN + rng.normal(0, 1)
-        cf[chosen] = full[chosen] - delta
-        contrast = (1 + np.float32(alpha)) * full - np.float32(alpha) * cf
-        views = {"full": full, "cf": cf, "contrast": contrast}
-        logprobs = {view: _log_softmax(logits) for view, logits in views.items()}
-
-        def candidate(index: int, views=views, logprobs=logprobs) -> dict:
-            return {
-                "token_id": index,
-                "token": vocabulary[index].encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-                "bytes": list(vocabulary[index].encode("utf-8", "surrogateescape")),
-                **{
-                    view: {
-                        "logit": float(logits[index]),
-                        "logprob": min(0.0, float(logprobs[view][index])),
-                        "rank": 1 + int((logits > logits[index]).sum()),
-                    }
-                    for view, logits in views.items()
-                },
-            }
-
+        cf[chosen] = full[chosen] - deltas.get(token.strip(), abs(rng.normal(0.3, 0.5))) - rng.normal(0, 0.1)
+        views = dict(zip(VIEWS, np.stack([full, cf, (1 + alpha) * full - alpha * cf]), strict=True))
+        rows = [
+            _candidate(index, word.encode("utf-8", "surrogateescape"), views) for index, word in enumerate(vocabulary)
+        ]
         best = {int(index) for logits in views.values() for index in np.argsort(-logits)[:top_k]}
-        kl = float((np.exp(logprobs["full"]) * (logprobs["full"] - logprobs["cf"])).sum())
-        lines.append(
-            {
-                "type": "token",
-                "step": step,
-                **candidate(chosen),
-                "special": token == END,
-                "delta": float(full[chosen] - cf[chosen]),
-                "kl": max(0.0, kl),
-                "top": [candidate(index) for index in sorted(best, key=lambda index: -contrast[index])],
-                "tracked": [{"word": word, **candidate(vocabulary.index(f" {word}"))} for word in tracked],
-            }
-        )
+        top = sorted((rows[index] for index in best), key=lambda row: -row["contrast"]["logit"])
+        kl = sum(math.exp(row["full"]["logprob"]) * (row["full"]["logprob"] - row["cf"]["logprob"]) for row in rows)
+        line = {"type": "token", "step": step, **rows[chosen], "special": token == END, "kl": max(0.0, kl), "top": top}
+        line["delta"] = line["full"]["logit"] - line["cf"]["logit"]
+        line["tracked"] = [{"word": word[1:], **rows[vocabulary.index(word)]} for word in spaced]
+        lines.append(line)
     return [settings, *lines, _end_line(text, tokens, lines, tracked)]
+
+
+def _candidate(index: int, data: bytes, views: dict[str, np.ndarray]) -> dict:
+    row = {"token_id": index, "token": data.decode("utf-8", "replace"), "bytes": [*data]}
+    for view, logits in views.items():
+        logprob = min(0.0, float(logits[index] - np.logaddexp.reduce(logits)))
+        row[view] = {"logit": float(logits[index]), "logprob": logprob, "rank": 1 + int((logits > logits[index]).sum())}
+    return row
 
 
 def looked_at(trace: list[dict], threshold: float = 0.5, **support: float) -> list[dict]:
     """The trace with a second look: things, words of the text, and their support."""
-    text = trace[-1]["text"]
-    objects = [
-        {
-            "thing": thing,
-            "spans": [list(match.span()) for match in re.finditer(rf"\b{thing}\b", text)],
-            "support": value,
-            "neither": 0.01,
-        }
-        for thing, value in support.items()
-    ]
+    objects = []
+    for thing, value in support.items():
+        spans = [list(match.span()) for match in re.finditer(rf"\b{thing}\b", trace[-1]["text"])]
+        objects.append({"thing": thing, "spans": spans, "support": value, "neither": 0.01})
     verify = {"mode": "flag", "words": "test", "question": "Is there {thing} in the image?", "min_support": threshold}
     return [*trace[:-1], {**trace[-1], "objects": objects, "verify": verify}]
 
@@ -112,19 +98,15 @@ def write_traces(path: Path, *traces: list[dict]) -> Path:
 
 def failed(error: str) -> list[dict]:
     """A trace of an error before there was a run."""
-    return [
-        {
-            "type": "end",
-            "status": "error",
-            "error": error,
-            "text": "",
-            "finish_reason": "error",
-            "output_tokens": 0,
-            "duration_ms": 12.5,
-            "words": [],
-            "tracked": [],
-        }
-    ]
+    nothing = {
+        "text": "",
+        "finish_reason": "error",
+        "output_tokens": 0,
+        "duration_ms": 12.5,
+        "words": [],
+        "tracked": [],
+    }
+    return [{"type": "end", "status": "error", "error": error, **nothing}]
 
 
 def hostile() -> list[dict]:
@@ -146,49 +128,13 @@ def _tokenize(text: str) -> list[str]:
     return tokens
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits.astype(np.float64) - logits.max()
-    return shifted - np.log(np.exp(shifted).sum())
-
-
-def _run_line(picture, folder, vocab_size, top_k, tracked, vocabulary) -> dict:
+def _run_line(picture: Path | None, folder: Path | None) -> dict:
     path = picture or Path("/nowhere/cat.png")
-    width, height = picture_size(str(path), path.read_bytes()) if picture else (640, 480)
-    return {
-        "type": "run",
-        "schema": "sira.trace/1",
-        "task": "caption",
-        "file_name": str(path.relative_to(folder) if folder else path.name),
-        "image": {
-            "path": str(path),
-            "sha256": hashlib.sha256(path.read_bytes() if picture else b"").hexdigest(),
-            "width": width,
-            "height": height,
-        },
-        "prompt": "Describe this image in detail.",
-        "preset": "qwen2.5-vl-7b",
-        "model": "Qwen/Qwen2.5-VL-7B-Instruct",
-        "revision": "cc594898137f460bfe9f0759e9844b3ce807cfb5",
-        "method": "sira",
-        "k": 14,
-        "layers": 28,
-        "alpha": 0.5,
-        "beta": None,
-        "max_new_tokens": 512,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "seed": 0,
-        "forced": False,
-        "top_k": top_k,
-        "vocab_size": vocab_size,
-        "prompt_tokens": 391,
-        "image_tokens": 361,
-        "image_positions": [[15, 376]],
-        "tracked": [{"word": word, "token_ids": [vocabulary.index(f" {word}")]} for word in tracked],
-        "device": "cuda:0 (NVIDIA H100 80GB HBM3)",
-        "dtype": "bfloat16",
-        "versions": {"sira": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.2"},
-    }
+    data = path.read_bytes() if picture else b""
+    width, height = picture_size(str(path), data) if picture else (640, 480)
+    name, sha256 = str(path.relative_to(folder) if folder else path.name), hashlib.sha256(data).hexdigest()
+    image = {"path": str(path), "sha256": sha256, "width": width, "height": height}
+    return {"type": "run", "schema": "sira.trace/1", "task": "caption", "file_name": name, "image": image, **KNOWN}
 
 
 def _end_line(text: str, tokens: list[str], lines: list[dict], tracked: tuple[str, ...]) -> dict:
@@ -197,30 +143,15 @@ def _end_line(text: str, tokens: list[str], lines: list[dict], tracked: tuple[st
     for match in re.finditer(r"\S+", text):
         first, last = (len(text[:at].encode()) for at in match.span())
         steps = [step_of[first], step_of[last - 1] + 1]
-        delta = sum(line["delta"] for line in lines[slice(*steps)])
-        words.append(
-            {
-                "word": match.group(),
-                "start": match.start(),
-                "end": match.end(),
-                "steps": steps,
-                "delta": delta,
-                "grounding": float(np.exp(sum(line["contrast"]["logprob"] for line in lines[slice(*steps)]))),
-            }
-        )
-    return {
-        "type": "end",
-        "status": "ok",
-        "error": "",
-        "text": text,
-        "finish_reason": "stop",
-        "output_tokens": len(tokens),
-        "duration_ms": 2417.3,
-        "words": words,
-        "tracked": [
-            {"word": word, "step": step, **{view: lines[step][view]["logprob"] for view in ("full", "cf", "contrast")}}
-            for word in tracked
-            for step, token in enumerate(tokens)
-            if token == f" {word}"
-        ],
-    }
+        own = lines[slice(*steps)]
+        word = {"word": match.group(), "start": match.start(), "end": match.end(), "steps": steps}
+        grounding = math.exp(sum(line["contrast"]["logprob"] for line in own))
+        words.append({**word, "delta": sum(line["delta"] for line in own), "grounding": grounding})
+    uses = [
+        {"word": word, "step": step, **{view: lines[step][view]["logprob"] for view in VIEWS}}
+        for word in tracked
+        for step, token in enumerate(tokens)
+        if token == f" {word}"
+    ]
+    end = {"type": "end", "status": "ok", "error": "", "text": text, "finish_reason": "stop", "words": words}
+    return {**end, "output_tokens": len(tokens), "duration_ms": 2417.3, "tracked": uses}

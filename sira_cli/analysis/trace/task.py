@@ -24,6 +24,7 @@ from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
 from sira_cli.run.events import Halved
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
+from sira_cli.run.records import as_line
 from sira_cli.run.runner import Batch, Item, Task
 from sira_cli.run.sidecars import Sidecars
 
@@ -146,7 +147,7 @@ class TraceOutput:
 
     def write(self, picture: Picture, lines: Sequence[Line]) -> None:
         """Write a whole trace. In a tree, a picture that failed gets no file, and is tried again by a later run."""
-        data = b"".join(as_json(line).encode() + b"\n" for line in lines)
+        data = b"".join(map(as_line, lines))
         if self.file is not None:
             self.file.add(data)
         elif self._tree is not None and len(lines) > 1:
@@ -274,8 +275,3 @@ def run_traces(
                 yield item
     if file is not None:
         file.complete()
-
-
-def as_json(line: Line) -> str:
-    """Return a line of a trace as JSON."""
-    return json.dumps(line, ensure_ascii=False, allow_nan=False)

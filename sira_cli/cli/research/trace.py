@@ -150,12 +150,12 @@ def trace(
 
 def _show(event: Traced, *, legend: bool) -> None:
     """Print a trace as JSON lines, or on a terminal the text as a coloured strip."""
-    from sira_cli.analysis.trace.task import as_json
     from sira_cli.cli.terminal.strip import print_candidates, print_words
     from sira_cli.models.texts import Answer
+    from sira_cli.run.records import as_line
 
     if not sys.stdout.isatty():
-        print("\n".join(map(as_json, event.lines)), flush=True)
+        print(b"".join(map(as_line, event.lines)).decode(), end="", flush=True)
     elif not event.error:
         end = event.lines[-1]
         print(f"{event.picture.shown}:")
