@@ -246,7 +246,7 @@ def support(
     if not paths:
         report = _from_scenes(limit or SCENES, preset, model, scenes, controls)
     elif controls:
-        from sira_cli.look.noun_phrases import find_words
+        from sira_cli.look.words import find_words
         from sira_cli.pictures.captions import check_pictures, find_captions
         from sira_cli.run.output import Files
 

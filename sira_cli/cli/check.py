@@ -144,8 +144,8 @@ def check(
                     f"--output {output.output}: would replace the captions in {file}: give another name"
                 )
     server, preset = _server(context, endpoint, model, engine)
-    from sira_cli.look.noun_phrases import find_words
     from sira_cli.look.verify import Verify
+    from sira_cli.look.words import find_words
     from sira_cli.pictures.find import Pictures, left_out_message
     from sira_cli.run.check import Check
     from sira_cli.run.output import Files, Output

@@ -16,7 +16,7 @@ from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Part, Text
 from sira_cli.eval.cards import DIMENSIONS
 from sira_cli.eval.similarity import Similarity, find_similarity
 from sira_cli.eval.statistics import Counts, Denominators, Tally
-from sira_cli.language.language import Language, find_language
+from sira_cli.language import Language, find_language
 from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]

@@ -14,7 +14,7 @@ from sira_cli.eval.benchmark import AnswerFiles, Ask, Asking, Benchmark, Part, T
 from sira_cli.eval.coco import UnknownImageError, find_truth, image_of, mentions
 from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
 from sira_cli.eval.statistics import Denominators, Tally, ratio
-from sira_cli.language.language import Need, find_language
+from sira_cli.language import Need, find_language
 from sira_cli.pictures.rows import brief, entries, read_rows, some
 
 PROMPT = "Please describe this image in detail."

@@ -63,10 +63,6 @@ class Check:
         """The lowest support of an object; 1 without objects."""
         return min((claim.support for claim in self.objects), default=1.0)
 
-    def below(self, threshold: float) -> list[Claim]:
-        """Return the objects whose support is below a threshold."""
-        return [claim for claim in self.objects if claim.support < threshold]
-
     def added_to(self, answer: Answer, settings: dict[str, Any]) -> Answer:
         """Return an answer with the objects and the settings of the look (`Verify.settings`), for its record."""
         return replace(answer, objects=[claim.to_json() for claim in self.objects], verify=settings)

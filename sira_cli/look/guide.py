@@ -23,8 +23,8 @@ from transformers import LogitsProcessor
 
 from sira_cli.language import function_words
 from sira_cli.look.words import WordList, takes_an
-from sira_cli.models.following import uncut, without
 from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.sampling import uncut, without
 from sira_cli.models.texts import sentence_ends
 from sira_cli.models.vocabulary import Vocabulary
 

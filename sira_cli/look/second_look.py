@@ -12,7 +12,7 @@ about them may name what any of them shows, and so the question and its threshol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -144,14 +144,12 @@ class PictureLook:
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each object of a text, unless an earlier one named it; `named`: its objects, if they are known."""
+        look, images = self._look, self._images
 
-        def ask(new: Sequence[Thing]) -> list[Claim]:
-            return best_of([self._look.claims(image, new, self._prefix) for image in self._images])
+        def claims(new: Sequence[Thing]) -> list[Claim]:
+            return best_of([look.claims(image, new, self._prefix) for image in images])
 
-        finder = self._look.finder
-        if named is None:
-            named = finder.named(text, lambda prompt: self._look.answer(self._images[0], prompt))
-        return finder.check(text, named, self._known, ask)
+        return look.finder.check(text, claims, lambda prompt: look.answer(images[0], prompt), self._known, named)
 
     def check_values(
         self, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
@@ -161,8 +159,15 @@ class PictureLook:
         ["dog", "oak tree"]                                     each tag is looked at
         [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
         """
-        finished = text_settings.finished(answer)
-        places = _tags(answer.data or [], len(text_settings.prefix)) if schema.as_tags else _values(finished.text)
+        finished, places = text_settings.finished(answer), list[tuple[int, str]]()
+        if schema.as_tags:
+            place = len(text_settings.prefix)
+            for tag in answer.data or []:
+                places.append((place, tag))
+                place += len(tag) + len(", ")
+        else:
+            matches = (match for match in _STRING.finditer(finished.text) if not match[2])
+            places = [(match.start(1), re.sub(r"\\.", "  ", match[1])) for match in matches]
         named: dict[str, Thing] = {}
         for place, string in places:
             for thing in self._things(string, place):
@@ -181,20 +186,6 @@ class PictureLook:
             replace(thing, spans=tuple((start + moved, end + moved) for start, end in thing.spans))
             for thing in finder.things(article + string, lambda prompt: string)
         ]
-
-
-def _tags(tags: list[str], place: int) -> Iterator[tuple[int, str]]:
-    """Yield tags with commas between them, each with its place in the text."""
-    for tag in tags:
-        yield place, tag
-        place += len(tag) + len(", ")
-
-
-def _values(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the string values of a JSON text, each with its place; no keys."""
-    for match in _STRING.finditer(text):
-        if not match[2]:
-            yield match.start(1), re.sub(r"\\.", "  ", match[1])
 
 
 def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str]) -> tuple[list[int], list[int]]:

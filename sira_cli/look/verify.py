@@ -65,31 +65,17 @@ class Verify:
 
 
 class ObjectFinder:
-    """Finds the objects of texts, and words the questions about them.
-
-    Attributes:
-        words: finds the objects.
-        asks: whether the model is asked for the objects of a text.
-    """
+    """Finds the objects of texts by `words`, and words the questions about them."""
 
     def __init__(self, verify: Verify, preset: Preset) -> None:
         self.words = verify.words or shipped()
-        self.asks = isinstance(self.words, Asked)
+        self.asks = isinstance(self.words, Asked)  # whether the model is asked for the objects of a text
         self._question, self._around = preset.prompts.verify, preset.text
         if self.asks and verify.guides:
             raise SettingsError(
                 f"`verify=` {verify.mode} has to know the objects while it decodes, but the model is asked for them: "
                 "give `objects=` a list"
             )
-
-    def named(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
-        """Return the objects of a text without those of the preset's prefix and suffix, which no model wrote."""
-        first, last = self._around.written(text)
-        own = [
-            (thing, tuple(span for span in thing.spans if first <= span[0] and span[1] <= last))
-            for thing in self.things(text, ask)
-        ]
-        return [replace(thing, spans=spans) for thing, spans in own if spans or not thing.spans]
 
     def things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
         """Return the objects of a text, whoever wrote it."""
@@ -103,10 +89,22 @@ class ObjectFinder:
     def check(
         self,
         text: str,
-        named: Sequence[Thing],
+        claims: Callable[[Sequence[Thing]], Sequence[Claim]],
+        ask: Callable[[str], str],
         known: dict[str, Claim],
-        ask: Callable[[Sequence[Thing]], Sequence[Claim]],
+        named: Sequence[Thing] | None = None,
     ) -> Check:
-        """Return the check of a text; what an earlier text about the picture named is not asked about again."""
-        known |= {claim.thing: claim for claim in ask([thing for thing in named if thing.name not in known])}
+        """Return the check of a text: the claims about its objects; `ask` returns the model's answer to a prompt.
+
+        What an earlier text about the picture named is `known`, and not asked about again. Without `named`, its objects
+        are found here, but for those of the preset's prefix and suffix, which no model wrote.
+        """
+        if named is None:
+            first, last = self._around.written(text)
+            every = [
+                (each, [span for span in each.spans if first <= span[0] and span[1] <= last])
+                for each in self.things(text, ask)
+            ]
+            named = [replace(each, spans=tuple(spans)) for each, spans in every if spans or not each.spans]
+        known |= {claim.thing: claim for claim in claims([each for each in named if each.name not in known])}
         return Check(text, tuple(replace(known[each.name], spans=each.spans) for each in named), self.words.name)

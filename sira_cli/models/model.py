@@ -29,14 +29,13 @@ from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.presets import calibrated
 from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square
 from sira_cli.models.progress import NewTokens, Start, TextPieces, Trail, WordScores
-from sira_cli.models.sampling import derived_seed, processors_of, sampler
+from sira_cli.models.sampling import SchemaMask, derived_seed, processors_of, sampler
+from sira_cli.models.schema import FollowingText, Schema
 from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import EndTokens, Vocabulary
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
-    from sira_cli.models.following import FollowingText
-    from sira_cli.models.schema import Schema
 
 BRANCH = "contrast_"  # prefix of input names of a separate contrast stream
 
@@ -187,10 +186,9 @@ class LoadedModel:
         *,
         at_once: bool = False,
     ) -> Any:
-        """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU. Safe in another thread.
+        """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU; safe in another thread.
 
-        Inputs of a separate contrast stream have names that begin with `BRANCH`. `image_hashes` identify each prompt's
-        pictures, for methods that draw noise; None: they are computed from samples.
+        Inputs of a separate contrast stream have names that begin with `BRANCH`. `image_hashes` seed drawn noise.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
@@ -251,7 +249,7 @@ class LoadedModel:
         trail: Trail | None = None,
         schemas: Sequence[Schema | None] | None = None,
     ) -> torch.Tensor:
-        """Decode prepared inputs with the method and the settings in force; the global random state is unchanged.
+        """Decode prepared inputs to new tokens `[B, N]`, with end tokens, padded; the global random state is unchanged.
 
         Args:
             inputs: output of `prepare` for B pictures and prompts, on the model's device.
@@ -264,9 +262,6 @@ class LoadedModel:
             start: the beginning of the texts; None: empty.
             trail: receives the method's reusable computations for the prompts and texts.
             schemas: the schema that each text follows (None: none), after empty starts; None: none does.
-
-        Returns:
-            Ids of the new tokens `[B, N]`, with the end token, shorter answers padded.
         """
         settings = self.preset.generation
         rows = len(inputs["input_ids"])
@@ -290,8 +285,6 @@ class LoadedModel:
             picking["stopping_criteria"] = StoppingCriteriaList(start.stopping)
         mask, processors = inputs["attention_mask"], LogitsProcessorList()
         if schemas is not None:  # first, as the others leave all tokens that are left rather than none
-            from sira_cli.models.following import SchemaMask
-
             processors.append(SchemaMask([self.following(each) for each in schemas], mask.shape[1]))
         processors += [*processors_of(settings, mask), *start.processors]
         if settings.temperature > 0 and rowwise:
@@ -320,8 +313,6 @@ class LoadedModel:
 
     def following(self, schema: Schema | None) -> FollowingText | None:
         """Return an empty text that follows a schema; None without one."""
-        from sira_cli.models.following import FollowingText
-
         return None if schema is None else FollowingText(self.parser, self.ends, schema)
 
     # --- answer: tokens -> text, and why it ended

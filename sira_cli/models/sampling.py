@@ -1,6 +1,7 @@
-"""Sampling with separate random numbers per row: a text does not depend on the rest of its batch, or on earlier texts.
+"""What is done to a method's logits before a token is picked: sampling, penalties, tokens that are ruled out.
 
-A row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
+Rows are sampled with separate random numbers: a text does not depend on the rest of its batch, or on earlier texts. A
+row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
 picture, have independent draws, and a text can be reproduced alone, in a batch, under Ray and after a resume. Equal
 pictures with equal prompts have equal draws.
 """
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers.generation.logits_process import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -23,8 +27,13 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from sira_cli.core.rules import cut_off, newest_cut_off
 from sira_cli.models.preset import Generation
 
+if TYPE_CHECKING:
+    from sira_cli.models.schema import FollowingText
+
+_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 _COLDEST = 1e-6  # below it, float32 overflows; only the best token is left long before
 
 
@@ -117,3 +126,54 @@ class NoRepeatedNgrams(NoRepeatNGramLogitsProcessor):
         allowed = super().__call__(input_ids, scores)
         nothing_left = (allowed == -torch.inf).all(dim=-1, keepdim=True)  # [B, 1]
         return torch.where(nothing_left, scores, allowed)
+
+
+def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
+    """Rule out the tokens that break each text's schema, as `without` does."""
+    rows = [None if text is None else text.allowed() for text in texts]
+    if not any(rows):
+        return scores
+    width, (count, size) = max(len(row or b"") for row in rows), scores.shape
+    packed = torch.frombuffer(bytearray(b"".join(row or bytes(width) for row in rows)), dtype=torch.uint8)
+    bits = packed.view(count, width, 1).to(scores.device) & _BITS.to(scores.device)  # [B, W, 8]
+    ruled_out = F.pad(bits.flatten(1) == 0, (0, max(0, size - 8 * width)), value=True)[:, :size]  # [B, V]
+    ruled_out &= torch.tensor([[row is not None] for row in rows], device=scores.device)
+    return without(scores, ruled_out)
+
+
+class SchemaMask(LogitsProcessor):
+    """Lets B texts of `generate` follow their schemas."""
+
+    def __init__(self, texts: Sequence[FollowingText | None], prompt: int) -> None:
+        """Begin the texts after `prompt` columns."""
+        self._texts, self._read = texts, prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return `scores [B, V]` with -inf at tokens that may not follow; `input_ids [B, S]` are all tokens so far."""
+        for text, new in zip(self._texts, input_ids[:, self._read :].tolist(), strict=True):
+            if text is not None:
+                for token in new:
+                    text.add(token)
+        self._read = input_ids.shape[1]
+        return masked(self._texts, scores)
+
+
+def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
+    """Return scores `[B, V]` with -inf at tokens that are ruled out (bool `[B, V]`).
+
+    If a method's cut-off leaves no other token, it is applied to the other tokens alone.
+    """
+    left = scores.masked_fill(ruled_out, -math.inf)
+    if (own := newest_cut_off()) is not None:
+        before, z = (each.masked_fill(ruled_out, -math.inf) for each in uncut(scores))
+        nothing_left = (left == -math.inf).all(dim=-1, keepdim=True)  # [B, 1]
+        left = torch.where(nothing_left, cut_off(before, z, own[2]), left)
+    return left
+
+
+def uncut(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a method's scores `[B, V]` before its cut-off, and the logits it goes by; without one, twice `scores`."""
+    if (own := newest_cut_off()) is None:
+        return scores, scores
+    before, z = (each[: len(scores)].to(scores.device) for each in own[:2])
+    return before, z

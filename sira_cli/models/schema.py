@@ -1,4 +1,4 @@
-"""A JSON schema that texts follow, and the values of these texts."""
+"""A JSON schema that texts follow token by token, and the values of these texts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import importlib.metadata
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import SettingsError, install
+from sira_cli.errors import SettingsError, UnsupportedModelError, install
 from sira_cli.models.texts import Answer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from sira_cli.models.reasoning import ReasoningParser
+    from sira_cli.models.vocabulary import EndTokens, Vocabulary
 
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other
@@ -263,3 +266,69 @@ def engine_reason(message: str) -> str:
     reason = re.split(r"<non-verbose/>|\n +\d+ \|", message)[0].rpartition("failed to compile JSON schema: ")[2]
     reason = re.sub(r"\.? *(Enable|Use) '\w+' option[^.]*\.?", "", reason)  # which nobody can set here
     return re.sub(r"\s+", " ", reason).strip()
+
+
+class _Pieces:
+    """A vocabulary as llguidance expects it."""
+
+    bos_token_id = None
+    special_token_ids = ()
+
+    def __init__(self, tokens: Sequence[bytes], end: int) -> None:
+        self.tokens, self.eos_token_id = tokens, end
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return no tokens: the engine does not need them."""
+        return []
+
+
+@functools.lru_cache(maxsize=4)
+def _engine(vocabulary: Vocabulary, markers: frozenset[int], ends: tuple[int, ...]) -> LLTokenizer:
+    """Return a vocabulary in the engine's form; this takes a second for a large one."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    pieces = [b"" if token in markers else piece for token, piece in enumerate(vocabulary.pieces())]
+    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, ends[0])), eos_token=list(ends))
+
+
+class FollowingText:
+    """One text of a model that follows a schema, token by token; thoughts before it are free."""
+
+    def __init__(self, parser: ReasoningParser, ends: EndTokens, schema: Schema) -> None:
+        if not ends.ids:
+            raise UnsupportedModelError("following a schema needs a token that ends a text, but the model has none")
+        if parser.expects and (not parser.closing or parser.begins_in in parser.written):
+            raise SettingsError(
+                "a schema is for the answer after the model's thoughts, but their end is not a token of this model: "
+                "switch thinking off, or use another model"
+            )
+        self._parser, self._thinks, self._may_think = parser, parser.begins_in is not None, parser.expects
+        self.engine = _engine(
+            parser.vocabulary, frozenset({*parser.opening, *parser.closing, *parser.frames}), tuple(ends.ids)
+        )
+        try:
+            self._matcher = schema.matcher(self.engine)
+        except ValueError as error:
+            raise SettingsError(f"`schema=` {schema.name}: {error}") from error
+
+    def add(self, token: int) -> None:
+        """Take the next token."""
+        if self._thinks:
+            self._thinks = token not in self._parser.closing
+        elif self._may_think and token in self._parser.opening:
+            self._thinks = True
+        else:
+            self._matcher.consume_token(token)
+        self._may_think = self._thinks
+
+    def allowed(self) -> bytes | None:
+        """Return a bit per token, whether it may be next; None: all may. End tokens may if the JSON is complete."""
+        if self._thinks:
+            return None
+        bits: bytes = self._matcher.compute_bitmask()
+        if not self._may_think:
+            return bits
+        more = bytearray(bits)
+        for token in self._parser.opening:
+            more[token // 8] |= 1 << token % 8
+        return bytes(more)

@@ -98,10 +98,13 @@ class TextSettings(BaseModel):
         """Return an answer with its text and its words' scores, changed by these settings."""
         if not self.given() or answer.error:
             return answer
-        text = self._cut(answer.text, answer.finish_reason)
-        words = answer.words
+        text, words, moved = answer.text, answer.words, len(self.prefix)
+        ends = sentence_ends(text)
+        if self.complete_sentences and answer.finish_reason == "length" and ends:
+            text = text[: ends[-1]]
+        if self.max_sentences is not None and len(ends) >= self.max_sentences:
+            text = text[: ends[self.max_sentences - 1]]
         if words is not None:
-            moved = len(self.prefix)
             words = [
                 {**word, "start": word["start"] + moved, "end": word["end"] + moved}
                 for word in words
@@ -114,44 +117,31 @@ class TextSettings(BaseModel):
         first = len(self.prefix) if text.startswith(self.prefix) else 0
         return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
 
-    def _cut(self, text: str, finish_reason: str) -> str:
-        ends = sentence_ends(text)
-        if self.complete_sentences and finish_reason == "length" and ends:
-            text = text[: ends[-1]]
-        if self.max_sentences is not None and len(ends) >= self.max_sentences:
-            text = text[: ends[self.max_sentences - 1]]
-        return text
-
 
 def sentence_ends(text: str, language: str | None = None) -> list[int]:
     """Return the ends of a text's sentences: positions after their full stops."""
     found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
     if not any(match[0].startswith(".") for match in found):
         return [match.end() for match in found]
-    language = language or _language(text)
-    starts = {0, len(text)}  # of sentences, without the white space before them
-    for one in get_sentence_boundaries(language, text):
-        starts.add(one["end_index"] + len(text[one["end_index"] :]) - len(text[one["end_index"] :].lstrip()))
-    titles = {match.end() for match in found if language == "fr" and _TITLE.search(text[: match.end()])}
-    return [
-        match.end()
-        for match in found
-        if match[0][0] != "." or (match.end() not in titles and _is_end(text, match, starts))
-    ]
+    if language is None:
+        words = re.findall(r"[^\W\d_]+", text.lower())
+        language = max(_FREQUENT, key=lambda code: sum(word in _FREQUENT[code].split() for word in words))
 
+    def following(end: int) -> int:
+        return len(text) - len(text[end:].lstrip())
 
-def _language(text: str) -> str:
-    """Return the language of a text; English if it has none of the frequent words."""
-    words = re.findall(r"[^\W\d_]+", text.lower())
-    counts = {code: sum(word in known.split() for word in words) for code, known in _FREQUENT.items()}
-    return max(counts, key=lambda code: counts[code])
+    # Of sentences, without the white space before them.
+    starts = {0, len(text), *(following(one["end_index"]) for one in get_sentence_boundaries(language, text))}
 
+    def ends(match: re.Match[str]) -> bool:
+        """Return whether a full stop ends a sentence, and not an abbreviation within one."""
+        if language == "fr" and _TITLE.search(text[: match.end()]):
+            return False
+        after = following(match.end())  # sentencex leaves closing signs to the next sentence
+        is_end = any(match.start() < start <= after for start in starts)
+        return is_end or bool(_UNIT.search(text[: match.start() + 1]))
 
-def _is_end(text: str, match: re.Match[str], starts: set[int]) -> bool:
-    """Return whether a full stop ends a sentence, and not an abbreviation within one."""
-    following = len(text) - len(text[match.end() :].lstrip())
-    ends = any(match.start() < start <= following for start in starts)  # sentencex leaves closing signs to the next one
-    return ends or bool(_UNIT.search(text[: match.start() + 1]))
+    return [match.end() for match in found if match[0][0] != "." or ends(match)]
 
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")  # or a sign that is one

@@ -194,11 +194,11 @@ class Endpoint(Engine):
             item.warnings = tuple(warning for _, warnings in files for warning in warnings)
             urls, text = [url for url, _ in files], item.picture.caption or ""
 
-            def ask(named: Sequence[Thing]) -> list[Claim]:
+            def claims(named: Sequence[Thing]) -> list[Claim]:
                 return best_of([[self._claim(url, thing) for thing in named] for url in urls])
 
-            named = self._finder.named(text, lambda prompt: self.reply(urls[0], prompt, LIST_TOKENS).text)
-            answer = self._finder.check(text, named, {}, ask).added_to(Answer(text, "stop"), task.how)
+            check = self._finder.check(text, claims, lambda ask: self.reply(urls[0], ask, LIST_TOKENS).text, {})
+            answer = check.added_to(Answer(text, "stop"), task.how)
         except Exception as error:
             if is_final(error):
                 raise

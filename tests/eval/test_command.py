@@ -15,7 +15,7 @@ from sira_cli.eval import chair as chairs
 from sira_cli.eval.benchmark import ONE_WORD
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 from sira_cli.eval.figures import RULES
-from sira_cli.language import language
+from sira_cli.language import CHOICES
 from tests.support.eval.amber_data import ANSWERED, SAID
 from tests.support.eval.coco_data import CAPTIONS
 from tests.support.eval.writing import SCENES, lines, read, rows, save, values
@@ -48,7 +48,7 @@ def test_options_offer_what_there_is():
     tasks = {*options["amber", "task"].choices}
     assert tasks == {*ambers.PARTS, "all", "existence", "attribute", "relation"}
     assert tasks - {"all"} < {*ambers.GROUPS["generative"], *ambers.GROUPS["discriminative"]}
-    assert options["chair", "language"].choices == options["amber", "language"].choices == language.CHOICES
+    assert options["chair", "language"].choices == options["amber", "language"].choices == CHOICES
     assert options["pope", "suffix"].default == ONE_WORD
     assert chairs.LENGTHS == (64, 512)  # of the paper's Table 2
     given = options_of_each(find_cards(["pope", "chair", "amber"]), ["suffix=", "pope.rule=vcd", "language=nltk"])

@@ -11,13 +11,13 @@ from typing import Any
 import nltk
 import pytest
 
-from sira_cli import language as plain
+from sira_cli import language
 from sira_cli.errors import SettingsError
-from sira_cli.language import language
-from sira_cli.language.language import Nltk, find_language
+from sira_cli.language import Nltk, find_language
 from tests.support.eval import language_data
 
 TAGGER = "averaged_perceptron_tagger_eng"
+FALLBACK = {"language": "fallback", "official": False, "rules": 1}
 
 
 @pytest.fixture(scope="session")
@@ -28,22 +28,26 @@ def built(tmp_path_factory) -> Path:
 @pytest.fixture
 def data(built, tmp_path, monkeypatch) -> Path:
     """A copy that NLTK knows and nothing else."""
-    folder = tmp_path / "nltk_data"
-    shutil.copytree(built, folder)
+    folder = shutil.copytree(built, tmp_path / "nltk_data")
     language_data.use(monkeypatch, folder)
     yield folder
     language_data.forget()
 
 
-def test_lemmas_take_the_part_of_speech_into_account(data):
-    found = find_language("nltk")
-    assert found.lemmas("The men are riding horses near two benches.") == (
-        ["the", "man", "be", "ride", "horse", "near", "two", "bench", "."]
-    )
-    assert found.lemmas("A woman rides a horse and leaves the better seat") == (
-        ["a", "woman", "ride", "a", "horse", "and", "leave", "the", "good", "seat"]
-    )
-    assert found.lemmas("") == []
+@pytest.mark.parametrize(
+    ("rule", "text", "words"),
+    [
+        ("lemmas", "The men are riding horses near two benches.", "the man be ride horse near two bench ."),
+        ("lemmas", "A woman rides a horse and leaves the better seat", "a woman ride a horse and leave the good seat"),
+        ("lemmas", "", ""),
+        ("nouns", "The dogs run happily, they don't sit.", "dog"),
+        ("nouns", "There are wine glasses on the table", "wine glass table"),
+        # WordNet knows no capitals, so what begins a sentence stays a plural that no vocabulary has.
+        ("nouns", "Horses are riding the horses", "Horses horse"),
+    ],
+)
+def test_words_take_the_part_of_speech_into_account(data, rule, text, words):
+    assert getattr(find_language("nltk", (rule,)), rule)(text) == words.split()
 
 
 def test_all_tokens_of_a_caption_are_tagged_at_once_and_other_tags_count_as_nouns(data, monkeypatch):
@@ -53,37 +57,26 @@ def test_all_tokens_of_a_caption_are_tagged_at_once_and_other_tags_count_as_noun
     assert asked[-1] == ["men", "leaves", ".", "the", "dogs"]
 
 
-def test_nouns_keep_the_case_of_the_text(data):
-    found = find_language("nltk", ("nouns",))
-    assert found.nouns("The dogs run happily, they don't sit.") == ["dog"]
-    assert found.nouns("There are wine glasses on the table") == ["wine", "glass", "table"]
-    # WordNet knows no capitals, so what begins a sentence stays a plural that no vocabulary has.
-    assert found.nouns("Horses are riding the horses") == ["Horses", "horse"]
-
-
-def test_facts_name_versions_and_what_the_data_holds(data):
-    before = find_language("nltk").facts()
-    assert before["language"] == "nltk"
-    assert before["official"] is True
+def test_facts_name_versions_and_what_the_data_holds_zipped_or_not(data, monkeypatch):
+    """`nltk.downloader` leaves wordnet zipped."""
+    plain = find_language("nltk")
+    before, expected = plain.facts(), plain.lemmas("the men are riding horses")
+    assert (before["language"], before["official"]) == ("nltk", True)
     assert list(before["versions"]) == ["nltk", "punkt_tab", TAGGER, "wordnet"]
     assert before["versions"]["nltk"] == nltk.__version__
+    shutil.make_archive(str(data / "corpora" / "wordnet"), "zip", data / "corpora", "wordnet")
+    shutil.move(data / "corpora" / "wordnet", data / "unzipped")
+    language_data.use(monkeypatch, data)
+    zipped = find_language("nltk")
+    assert (zipped.facts(), zipped.lemmas("the men are riding horses")) == (before, expected)
+    shutil.move(data / "unzipped", data / "corpora" / "wordnet")
     with (data / "corpora" / "wordnet" / "noun.exc").open("a") as file:
         file.write("oxen ox\n")
+    (data / "corpora" / "wordnet.zip").unlink()
+    language_data.use(monkeypatch, data)
     after = find_language("nltk").facts()["versions"]
     assert after["wordnet"].startswith("sha256:")
     assert {name for name in after if after[name] != before["versions"][name]} == {"wordnet"}
-
-
-def test_zipped_data_has_the_same_words_and_the_same_hash(data, monkeypatch):
-    """`nltk.downloader` leaves wordnet zipped."""
-    plain = find_language("nltk")
-    expected = plain.lemmas("the men are riding horses")
-    shutil.make_archive(str(data / "corpora" / "wordnet"), "zip", data / "corpora", "wordnet")
-    shutil.rmtree(data / "corpora" / "wordnet")
-    language_data.use(monkeypatch, data)
-    zipped = find_language("nltk")
-    assert zipped.facts() == plain.facts()
-    assert zipped.lemmas("the men are riding horses") == expected
 
 
 @pytest.mark.parametrize(
@@ -108,49 +101,49 @@ def test_missing_data_is_named_with_the_way_to_get_it(data, gone, named):
     assert "pip" not in found.facts()["why"]
 
 
-def test_singulars_need_no_tagger_and_no_wordnet(data):
+def test_singulars_need_no_tagger_and_no_wordnet_but_textblob(data, monkeypatch):
     shutil.rmtree(data / "taggers")
     shutil.rmtree(data / "corpora")
     found = find_language("auto", ("singulars",))
     assert found.name == "nltk"
     assert list(found.facts()["versions"]) == ["nltk", "textblob", "punkt_tab"]
-    assert found.singulars("Two women's knives are on the wine glasses.") == (
-        ["two", "woman", "'", "knife", "are", "on", "the", "wine", "glass", "."]
-    )
+    words = ["two", "woman", "'", "knife", "are", "on", "the", "wine", "glass", "."]
+    assert found.singulars("Two women's knives are on the wine glasses.") == words
 
-
-@pytest.mark.parametrize(
-    ("plural", "singular"),
-    [
-        # Where textblob and pattern.en differ, pattern's.
-        *[("collies", "collies"), ("doggies", "doggies"), ("cookies", "cookies"), ("minibuses", "minibus")],
-        *[("airbuses", "airbus"), ("jeans", "jean"), ("christmas", "christmas"), ("as", "as")],
-        # Both take these for plurals, which changes figures: a bus is no bus, and tennis rackets are rackets.
-        *[("bus", "bu"), ("buses", "bus"), ("tennis", "tenni"), ("glass", "glas"), ("has", "ha"), ("ties", "ty")],
-        *[("people", "person"), ("men", "man"), ("scissors", "scissors"), ("skis", "ski"), ("''", "'s's")],
-    ],
-)
-def test_singulars_are_those_of_pattern(plural, singular):
-    assert language._singular(plural) == singular
-
-
-def test_textblob_missing_is_named(data, monkeypatch):
     def nothing(name: str) -> str:
         raise language.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(language.metadata, "version", nothing)
     with pytest.raises(SettingsError, match=r"textblob is not installed.*\[eval\]"):
         find_language("nltk", ("singulars",))
-    assert find_language("nltk").name == "nltk"
+
+
+# Where textblob and pattern.en differ, pattern's. Both take some for plurals, which changes figures: a bus is no bus.
+PATTERN = """
+collies:collies doggies:doggies cookies:cookies minibuses:minibus airbuses:airbus jeans:jean christmas:christmas as:as
+bus:bu buses:bus tennis:tenni glass:glas has:ha ties:ty people:person men:man scissors:scissors skis:ski '':'s's
+"""
+OURS = """
+women:woman policemen:policeman grandchildren:grandchild people:person knives:knife bookshelves:bookshelf
+minibuses:minibus stoves:stove benches:bench dishes:dish glasses:glass boxes:box potatoes:potato puppies:puppy pies:pie
+ties:tie vases:vase horses:horse bus:bus glass:glass tennis:tennis octopus:octopus scissors:scissors dogs:dog Dogs:Dog
+Men:Man 's:'s .:. skis:ski its:its
+"""
+
+
+@pytest.mark.parametrize(("singular", "table"), [(language._singular, PATTERN), (language.singular, OURS)])
+def test_singulars_are_those_of_pattern_or_of_plain_rules(singular, table):
+    pairs = [pair.split(":") for pair in table.split()]
+    assert [[word, singular(word)] for word, _ in pairs] == pairs
 
 
 def test_without_nltk_only_the_fallback_is_left(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk", None)
     with pytest.raises(SettingsError, match=r"NLTK is not installed: .*pip install"):
         find_language("nltk")
-    found = find_language("auto")
-    assert (found.name, found.official) == ("fallback", False)
-    assert found.facts() == {"language": "fallback", "official": False, "why": "NLTK is not installed", "rules": 1}
+    assert find_language("auto").facts() == FALLBACK | {"why": "NLTK is not installed"}
+    with pytest.raises(SettingsError, match="`language=` 'spacy': expected auto, nltk, fallback"):
+        find_language("spacy")
 
 
 @pytest.mark.parametrize(
@@ -202,40 +195,15 @@ def test_pickles_of_old_data_are_never_loaded(data, tmp_path):
     assert not sprung.exists()
 
 
-def test_no_other_choices():
-    with pytest.raises(SettingsError, match="`language=` 'spacy': expected auto, nltk, fallback"):
-        find_language("spacy")
-
-
-def test_the_fallback_splits_as_nltk_does(data):
+def test_the_fallback_splits_as_nltk_does_and_is_never_called_official(data):
     """On what captions have: contractions, possessives, hyphens, quotes, numbers."""
     text = (
         "a man's t-shirt isn't red, the dogs' bowl (2 of them) costs $ 5; they can't, won't; it's on-the-go! "
         "\"no parking\" signs aren't seen? we've looked: DON'T."
     )
-    ours = plain.tokens(text)
     theirs = [token.replace("``", '"').replace("''", '"') for token in nltk.word_tokenize(text)]
-    assert ours == theirs
-
-
-@pytest.mark.parametrize(
-    ("word", "singular"),
-    [
-        *[("women", "woman"), ("policemen", "policeman"), ("grandchildren", "grandchild"), ("people", "person")],
-        *[("knives", "knife"), ("bookshelves", "bookshelf"), ("minibuses", "minibus"), ("stoves", "stove")],
-        *[("benches", "bench"), ("dishes", "dish"), ("glasses", "glass"), ("boxes", "box"), ("potatoes", "potato")],
-        *[("puppies", "puppy"), ("pies", "pie"), ("ties", "tie"), ("vases", "vase"), ("horses", "horse")],
-        *[("bus", "bus"), ("glass", "glass"), ("tennis", "tennis"), ("octopus", "octopus"), ("scissors", "scissors")],
-        *[("dogs", "dog"), ("Dogs", "Dog"), ("Men", "Man"), ("'s", "'s"), (".", "."), ("skis", "ski"), ("its", "its")],
-    ],
-)
-def test_singulars_of_the_fallback(word, singular):
-    assert plain.singular(word) == singular
-
-
-def test_the_fallback_is_never_called_official(data):
+    assert language.tokens(text) == theirs
     found = find_language("fallback")
-    assert found.official is False
-    assert found.facts() == {"language": "fallback", "official": False, "why": "it was chosen", "rules": 1}
+    assert found.facts() == FALLBACK | {"why": "it was chosen"}
     assert found.lemmas("The Dogs ran") == found.singulars("The Dogs ran") == ["the", "dog", "ran"]
     assert found.nouns("The Dogs ran") == ["The", "Dog", "ran"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -16,8 +18,8 @@ from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place,
 from sira_cli.look.guiding import captions
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList, shipped
-from sira_cli.models.following import uncut, without
 from sira_cli.models.progress import Trail
+from sira_cli.models.sampling import uncut, without
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.run.task import Caption
 from tests.support.helpers import under
@@ -317,3 +319,8 @@ def test_sentences_and_together_they_are_the_text(text, sentences):
     for _ in range(200):
         text = "".join(draws.choices(pieces, k=draws.randrange(12)))
         assert "".join(text[start:end] for start, end in sentence_spans(text)).strip() == text.strip()
+
+
+def test_no_extra_is_needed():
+    code = "import sys; sys.modules |= dict.fromkeys(['llguidance', 'nltk', 'spacy']); import sira_cli.look.guiding"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,39 +10,18 @@ import nltk
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.look import noun_phrases
-from sira_cli.look.noun_phrases import NounPhrases
+from sira_cli.look import words
+from sira_cli.look.words import NounPhrases
 from tests.support.eval import language_data
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
 
 FILES = ["noun.animal", "verb", "adj", "adv", "noun.artifact", "noun.attribute", "noun.location", "noun.state"]
-SENSES = {  # of nouns, the most frequent first
-    "aardvark": ["animal"],
-    "dog": ["animal"],
-    "chandelier": ["artifact"],
-    "fire": ["state", "state", "artifact"],
-    "fire_hydrant": ["artifact"],
-    "hydrant": ["artifact"],
-    "lens": ["artifact"],
-    "mood": ["state"],
-    "octopus": ["animal"],
-    "side": ["location"],
-    "street": ["artifact"],
-    "watch": ["attribute", "artifact"],
-}
-OTHERS = {
-    "a": "DET",
-    "the": "DET",
-    "two": "NUM",
-    "no": "DET",
-    "on": "ADP",
-    "with": "ADP",
-    "hot": "ADJ",
-    "dogged": "VERB",
-    "cats": "VERB",
-    "John": "PROPN",
-}
+_ANIMALS, _ARTIFACTS = ("aardvark", "dog", "octopus"), ("chandelier", "fire_hydrant", "hydrant", "lens", "street")
+SENSES = dict.fromkeys(_ANIMALS, "animal") | dict.fromkeys(_ARTIFACTS, "artifact")  # the most frequent first
+SENSES |= {"fire": "state state artifact", "watch": "attribute artifact", "mood": "state", "side": "location"}
+OTHERS = dict.fromkeys(("a", "the", "no"), "DET") | dict.fromkeys(("on", "with"), "ADP")
+OTHERS |= dict.fromkeys(("dogged", "cats"), "VERB") | {"two": "NUM", "hot": "ADJ", "John": "PROPN"}
 
 
 @spacy.Language.component("tests_stand_in")
@@ -61,6 +40,9 @@ def stand_in(doc):
     return doc
 
 
+NAME = "spacy/1 (en_made_up 1.2, WordNet 3.0)"
+
+
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory) -> str:
     nlp = spacy.blank("en", meta={"name": "made_up", "version": "1.2"})
@@ -73,22 +55,22 @@ def pipeline(tmp_path_factory) -> str:
 @pytest.fixture
 def wordnet(tmp_path, monkeypatch):
     folder = language_data.build(tmp_path / "nltk_data")
-    words = folder / "corpora" / "wordnet"
+    place = folder / "corpora" / "wordnet"
     data = index = "  1 A remark\n"
-    for word, senses in sorted(SENSES.items()):
+    for word, senses in sorted((word, files.split()) for word, files in SENSES.items()):
         offsets = []
         for sense in senses:
             offsets.append(f"{len(data):08d}")
             data += f"{offsets[-1]} {FILES.index(f'noun.{sense}'):02d} n 01 {word} 0 000 | it  \n"
         index += f"{word} n {len(senses)} 0 {len(senses)} 0 {' '.join(offsets)}  \n"
-    (words / "data.noun").write_text(data)
-    (words / "index.noun").write_text(index)
-    (words / "noun.exc").write_text("")
-    (words / "lexnames").write_text("".join(f"{number:02d}\t{name}\t1\n" for number, name in enumerate(FILES)))
+    (place / "data.noun").write_text(data)
+    (place / "index.noun").write_text(index)
+    (place / "noun.exc").write_text("")
+    (place / "lexnames").write_text("".join(f"{number:02d}\t{name}\t1\n" for number, name in enumerate(FILES)))
     language_data.use(monkeypatch, folder)
-    noun_phrases._wordnet.cache_clear()
+    words._wordnet.cache_clear()
     yield
-    noun_phrases._wordnet.cache_clear()
+    words._wordnet.cache_clear()
     language_data.forget()
 
 
@@ -121,7 +103,7 @@ def test_things(pipeline, wordnet, text, expected):
 
 def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(pipeline, wordnet):
     phrases = NounPhrases(pipeline)
-    assert phrases.name == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
+    assert phrases.name == NAME
     sent = pickle.dumps(phrases)
     assert len(sent) < 20_000
     assert pickle.loads(sent).things("the puppy") == phrases.things("the puppy")
@@ -135,33 +117,22 @@ def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
     with pytest.raises(SettingsError, match="it has no parser"):
         NounPhrases(str(tmp_path / "blank"))
     (tmp_path / "nltk_data/corpora/wordnet/index.noun").unlink()
-    noun_phrases._wordnet.cache_clear()
+    words._wordnet.cache_clear()
     language_data.use(monkeypatch, tmp_path / "nltk_data")
     with pytest.raises(SettingsError, match=r"WordNet is not installed, or a file.*python -m nltk.downloader wordnet"):
         NounPhrases(pipeline)
-    noun_phrases._spacy.cache_clear()
+    words._spacy.cache_clear()
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(SettingsError, match=r"spaCy, which is not installed: .*pip install .*\[eval\]'"):
         NounPhrases(pipeline)
 
 
 def test_the_command(sira, pipeline, wordnet, monkeypatch):
-    monkeypatch.setattr(noun_phrases, "PIPELINE", pipeline)
-    command = (
-        "caption",
-        "examples/scene-2900000.png",
-        "-p",
-        "demo",
-        "--verify",
-        "flag",
-        "--objects",
-        "spacy",
-        "--json",
-    )
-    code, out, _ = sira(*command, "--max-new-tokens", "24")
+    monkeypatch.setattr(words, "PIPELINE", pipeline)
+    options = ("--verify", "flag", "--objects", "spacy", "--json", "--max-new-tokens", 24)
+    code, out, _ = sira("caption", "examples/scene-2900000.png", "-p", "demo", *options)
     record = json.loads(out)
-    assert code == 0
-    assert record["verify"]["words"] == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
+    assert (code, record["verify"]["words"]) == (0, NAME)
     assert record["objects"]
 
 

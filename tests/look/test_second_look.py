@@ -11,7 +11,7 @@ from skimage import data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sira_cli import load, methods
+from sira_cli import load
 from sira_cli.core.passes import ImagePrefix
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
@@ -19,11 +19,12 @@ from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook, answer_tokens
 from sira_cli.look.verify import ObjectFinder, Verify
-from sira_cli.look.words import Asked, WordList
+from sira_cli.look.words import Asked, Thing, WordList
 from sira_cli.models import presets
 from sira_cli.models.vocabulary import Vocabulary
 from tests.support import checkpoints
 from tests.support.checkpoints import ALL, REPRESENTATIVES
+from tests.support.helpers import under
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -34,11 +35,6 @@ CHELSEA = Image.fromarray(data.chelsea())
 @pytest.fixture(params=[*REPRESENTATIVES, "Gemma 4 E", "LLaVA-NeXT", "Pixtral (LLaVA)"], scope="module")
 def greedy(request, checkpoint_of):
     return load(checkpoint_of(request.param), method="greedy", dtype="float32", max_new_tokens=1)
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return load("demo", method="greedy")
 
 
 def asked(lvlm, image, question):
@@ -77,36 +73,32 @@ def test_states_and_shared_keys_say_yes_and_no(family, tmp_path, monkeypatch):
     lvlm = load(ALL[family](tmp_path / "checkpoint"), dtype="float32", max_new_tokens=4)
     alone = lvlm.check(CHELSEA, "A dog and a cat.").objects
     assert [claim.thing for claim in alone] == ["dog", "cat"]
-    greedy = lvlm.under(methods.find("greedy"), lvlm.preset.with_settings(max_new_tokens=1))
+    one = under(lvlm, "greedy", max_new_tokens=1)
     for claim in alone:
-        logits = asked(greedy, CHELSEA, f"Is there a {claim.thing} in the image?")
-        words = [word.replace("\u0120", "").replace("▁", "") for word in _words(lvlm, len(logits))]
+        shares = asked(one, CHELSEA, f"Is there a {claim.thing} in the image?").softmax(0).tolist()
+        tokens = lvlm.processor.tokenizer.convert_ids_to_tokens(range(len(shares)))
+        words = [str(token).replace("\u0120", "").replace("▁", "").lower() for token in tokens]
         yes, no = (
-            sum(p for word, p in zip(words, logits.softmax(0).tolist(), strict=True) if word.lower() in said)
-            for said in (("yes",), ("no", "not"))
+            sum(p for word, p in zip(words, shares, strict=True) if word in said) for said in (("yes",), ("no", "not"))
         )
         assert claim.support == pytest.approx(yes / (yes + no), abs=1e-4)
-    monkeypatch.setattr(ObjectFinder, "named", lambda self, text, ask: self.words.things("A dog and a cat."))
+    monkeypatch.setattr(ObjectFinder, "things", lambda *given: [Thing(name, (), name) for name in ("dog", "cat")])
     found = {claim["thing"]: claim["support"] for claim in lvlm.caption(CHELSEA, verify="flag").objects}
     assert found == {claim.thing: pytest.approx(claim.support, abs=1e-4) for claim in alone}
 
 
-def _words(lvlm, count: int) -> list[str]:
-    return [str(word) for word in lvlm.processor.tokenizer.convert_ids_to_tokens(range(count))]
-
-
-def test_the_picture_is_encoded_once(demo, monkeypatch):
+def test_a_thing_is_asked_about_once_and_the_picture_is_encoded_once(demo):
     encoded = []
     handle = demo.model.get_encoder(modality="image").register_forward_hook(lambda *args: encoded.append(1))
     try:
-        check = demo.check(
-            render(held_out(VALIDATION_SEEDS[0]))[0],
-            "A dog, a cat, a tree, a car, a boat, a bus, a cup, a bed, a book.",
-        )
+        check = demo.check(CHELSEA, "A dog sits beside a cat and a tree. " * 600)
     finally:
         handle.remove()
-    assert len(check.objects) == 9
+    assert [(claim.thing, len(claim.spans)) for claim in check.objects] == [("dog", 600), ("cat", 600), ("tree", 600)]
     assert len(encoded) == 1
+    alone = demo.check(CHELSEA, "A dog, a cat, a tree.")
+    for one, other in zip(check.objects, alone.objects, strict=True):
+        assert one.support == pytest.approx(other.support, abs=1e-6)
 
 
 def test_what_is_there_is_supported_and_what_is_not_is_not(demo):
@@ -145,16 +137,6 @@ def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
     assert claim.neither == pytest.approx(1 - probabilities[yes + no].sum().item(), abs=1e-6)
 
 
-def test_a_text_of_thousands_of_words(demo):
-    """Each thing is asked about once, however often it is named."""
-    text = "A dog sits beside a cat and a tree. " * 600
-    check = demo.check(CHELSEA, text)
-    assert [(claim.thing, len(claim.spans)) for claim in check.objects] == [("dog", 600), ("cat", 600), ("tree", 600)]
-    alone = demo.check(CHELSEA, "A dog, a cat, a tree.")
-    for one, other in zip(check.objects, alone.objects, strict=True):
-        assert one.support == pytest.approx(other.support, abs=1e-6)
-
-
 def test_ones_own_words(demo):
     check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
     assert [claim.thing for claim in check.objects] == ["katze"]
@@ -166,26 +148,17 @@ def test_the_words_of_another_language_are_a_key_of_a_preset(demo):
     """Its yes and no instead of the English ones, and its question without an English article."""
     own = {"prompts": {"verify": 'Is there "{name}"?'}, "verify": {"yes": "No, no", "no": "Yes, yes"}}
     preset = presets.validate({"model": "x", **own}, "test")
-    update = {"prompts": preset.prompts, "verify": preset.verify}
-    lvlm = demo.under(demo.decoder, demo.preset.model_copy(update=update))
-    look, text = SecondLook(lvlm), "A cat."
-    assert [*map(look.finder.question, look.finder.words.things(text))] == ['Is there "cat"?']
-    (claim,) = look.check(CHELSEA, text).objects
-    usual = demo.preset.verify.model_copy(update={"yes": "Yes, yes", "no": "No, no"})
-    (other,) = (
-        SecondLook(demo.under(demo.decoder, demo.preset.model_copy(update=update | {"verify": usual})))
-        .check(CHELSEA, text)
-        .objects
-    )
-    assert claim.support == pytest.approx(1 - other.support, abs=1e-5)
-    assert Verify().settings(lvlm.preset) == {
-        "mode": "flag",
-        "words": "chair+amber/1",
-        "question": 'Is there "{name}"?',
-        "min_support": 0.5,
-        "yes": "No, no",
-        "no": "Yes, yes",
-    }
+    prompts, usual = preset.prompts, demo.preset.verify.model_copy(update={"yes": "Yes, yes", "no": "No, no"})
+    looks = [
+        SecondLook(demo.under(demo.decoder, demo.preset.model_copy(update={"prompts": prompts, "verify": verify})))
+        for verify in (preset.verify, usual)
+    ]
+    finder = looks[0].finder
+    assert [*map(finder.question, finder.words.things("A cat."))] == ['Is there "cat"?']
+    one, other = (look.check(CHELSEA, "A cat.").objects[0].support for look in looks)
+    assert one == pytest.approx(1 - other, abs=1e-5)
+    told = {"mode": "flag", "words": "chair+amber/1", "question": prompts.verify, "min_support": 0.5}
+    assert Verify().settings(preset) == told | own["verify"]
     with pytest.raises(SettingsError, match=r"`verify\.yes`: expected words between commas"):
         presets.validate({"model": "x", "verify": {"yes": "Ja,"}}, "test")
 
@@ -194,8 +167,7 @@ def test_the_model_lists_the_objects_itself(demo, monkeypatch):
     text = "A bicycle, a table and a kitsune."
     look = SecondLook(demo, Verify(words=Asked()))
     prompt = "What is in this picture?"
-    whole = demo.under(demo.decoder, demo.preset.with_settings(max_new_tokens=256))
-    assert look.answer(CHELSEA, prompt).strip() == whole.ask(CHELSEA, prompt).text
+    assert look.answer(CHELSEA, prompt).strip() == under(demo, "greedy", max_new_tokens=256).ask(CHELSEA, prompt).text
     asked = []
     monkeypatch.setattr(look, "answer", lambda image, prompt: asked.append(prompt) or "- a kitsune\n- a dog\n- table")
     found = look.check(CHELSEA, text)
@@ -238,19 +210,11 @@ def test_answers_begin_with_their_tokens(kind, yes, no):
         return
     said, denied = answer_tokens(vocabulary, yes, no)
     assert not {*said} & {*denied}
-    first = lambda words: {vocabulary.encode_known(word)[0] for word in words}  # noqa: E731
     if len(vocabulary.encode_known(yes[0])) > 1:
-        assert first(yes) <= {*said}
-
-
-def test_single_tokens_are_enough_where_there_are_some():
-    vocabulary = tokenizer("bytes")
-    said, denied = answer_tokens(vocabulary, YES, NO)
-    spelled = lambda words: {  # noqa: E731
-        ids[0] for word in words for text in (word, f" {word}") if len(ids := vocabulary.encode(text)) == 1
-    }
-    assert ({*said}, {*denied}) == (spelled(YES), spelled(NO))
-    assert {*said} < {vocabulary.encode(text)[0] for word in YES for text in (word, f" {word}")}  # "YES" is letters
+        assert {vocabulary.encode_known(word)[0] for word in yes} <= {*said}
+    if (kind, yes) == ("bytes", YES):  # single tokens are enough where there are some: "YES" is letters
+        spellings = [vocabulary.encode(text) for word in yes for text in (word, f" {word}")]
+        assert {*said} == {ids[0] for ids in spellings if len(ids) == 1} < {ids[0] for ids in spellings}
 
 
 def test_words_without_a_token_are_refused():

@@ -6,8 +6,7 @@ import pytest
 
 from sira_cli.errors import DataError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
-from sira_cli.look.noun_phrases import find_words
-from sira_cli.look.words import Asked, WordList, shipped, with_article
+from sira_cli.look.words import Asked, WordList, find_words, shipped, with_article
 
 
 def named(text, words=None):

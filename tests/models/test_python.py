@@ -15,13 +15,14 @@ from sira_cli import PictureError, SettingsError, SiraConfig, attach, load
 from sira_cli.methods import METHODS
 from sira_cli.pictures.sources import as_picture, open_picture
 from sira_cli.run.runner import READERS, WINDOW
+from tests.support.helpers import under
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return load("demo", max_new_tokens=12)
+def lvlm(demo):
+    return under(demo, max_new_tokens=8)
 
 
 def comparable(result) -> dict:
@@ -30,42 +31,36 @@ def comparable(result) -> dict:
     return record
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.0, "seed": 3}, {"method": "vcd"}])
-def test_many_pictures_have_the_results_of_single_ones(settings):
-    lvlm = load("demo", max_new_tokens=12, **settings)
-    together = list(lvlm.caption_many(EXAMPLES, batch_size=3))
-    assert [comparable(result) for result in together] == [comparable(lvlm.caption(path)) for path in EXAMPLES]
-
-
-def test_a_bad_picture_among_many_is_a_result_of_its_own(demo, tmp_path):
-    bad = tmp_path / "bad.png"
+@pytest.mark.parametrize(("method", "settings"), [("sira", {"temperature": 1.0, "seed": 3}), ("vcd", {})])
+def test_many_pictures_have_the_results_of_single_ones_and_a_bad_one_has_its_own(lvlm, tmp_path, method, settings):
+    lvlm, bad = under(lvlm, method, **settings), tmp_path / "bad.png"
     bad.write_bytes(EXAMPLES[0].read_bytes()[:500])
-    results = list(demo.caption_many([EXAMPLES[0], bad, tmp_path / "none.png", EXAMPLES[1]]))
-    assert [result.status for result in results] == ["ok", "error", "error", "ok"]
+    good, (damaged, missing) = EXAMPLES[:3], (bad, tmp_path / "none.png")
+    results = list(lvlm.caption_many([good[0], damaged, missing, *good[1:]], batch_size=3))
+    assert [comparable(results[at]) for at in (0, 3, 4)] == [comparable(lvlm.caption(path)) for path in good]
+    assert [result.status for result in results] == ["ok", "error", "error", "ok", "ok"]
     assert "bad.png: is damaged" in results[1].error
     assert results[2].error == f"{tmp_path}/none.png: no such file"
-    assert results[3].text == demo.caption(EXAMPLES[1]).text
 
 
-def test_pictures_are_taken_a_few_ahead(demo):
+def test_pictures_are_taken_a_few_ahead(lvlm):
     taken = []
-    results = demo.caption_many((taken.append(path) or path for path in 10 * EXAMPLES), batch_size=1)
+    results = lvlm.caption_many((taken.append(path) or path for path in 10 * EXAMPLES), batch_size=1)
     next(results)
     assert len(taken) < 2 * (READERS + WINDOW)
     results.close()
     with pytest.raises(SettingsError, match="batch_size must be 1 or more; got 0"):
-        next(demo.caption_many(EXAMPLES, batch_size=0))
+        next(lvlm.caption_many(EXAMPLES, batch_size=0))
 
 
-def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(demo):
+def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
     path = EXAMPLES[0]
-    expected = demo.caption(path).text
+    expected, data = lvlm.caption(path).text, path.read_bytes()
     with Image.open(path) as image:
-        for source in (path.read_bytes(), bytearray(path.read_bytes()), io.BytesIO(path.read_bytes()), image):
-            assert demo.caption(source).text == expected
-        assert demo.caption(np.asarray(image)).text == expected
-        alone, pair = demo.caption_many([image, [image, path]])
-        assert (alone.text, pair.text) == (expected, demo.caption([path, path]).text)
+        for source in (data, bytearray(data), io.BytesIO(data), image, np.asarray(image)):
+            assert lvlm.caption(source).text == expected
+        alone, pair = lvlm.caption_many([image, [image, path]])
+        assert (alone.text, pair.text) == (expected, lvlm.caption([path, path]).text)
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert open_picture(grey).image.getpixel((1, 2)) == (9, 9, 9)
 
@@ -101,32 +96,30 @@ def test_load_shows_no_progress_bar_and_leaves_those_of_others():
 
 
 @pytest.fixture(scope="module")
-def prepared(demo):
+def prepared(lvlm):
     """A prompt as the checkpoint's own processor makes it."""
-    inputs = demo.chat_inputs([open_picture(EXAMPLES[0]).image], [demo.preset.prompts.caption])
+    inputs = lvlm.chat_inputs([open_picture(EXAMPLES[0]).image], [lvlm.preset.prompts.caption])
     return {name: inputs[name] for name in ("input_ids", "attention_mask", "pixel_values")}
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("icd", "vcd", "opera")])
-def test_attach_decodes_with_any_method(demo, prepared, method):
-    other = demo.under(METHODS[method])  # with its calibration, if it needs one
-    with attach(demo.model, SiraConfig(k=7), method=other.decoder, inputs=prepared):
-        tokens = demo.model.generate(**prepared, max_new_tokens=12, do_sample=False)
+def test_attach_decodes_with_any_method(lvlm, prepared, method):
+    other = lvlm.under(METHODS[method])  # with its calibration, if it needs one
+    with attach(lvlm.model, SiraConfig(k=7), method=other.decoder, inputs=prepared):
+        tokens = lvlm.model.generate(**prepared, max_new_tokens=8, do_sample=False)
     new = tokens[0, prepared["input_ids"].shape[1] :].tolist()
-    expected = other.caption(EXAMPLES[0]).text
-    assert demo.vocabulary.text(demo.ends.until_end(new)).strip() == expected
+    assert lvlm.vocabulary.text(lvlm.ends.until_end(new)).strip() == other.caption(EXAMPLES[0]).text
 
 
 def test_attach_takes_a_method_s_settings_and_a_seed(demo, prepared):
-    def tokens(**settings) -> torch.Tensor:
+    def logits(**settings) -> torch.Tensor:
+        how = {"max_new_tokens": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
         with attach(demo.model, method="vcd", inputs=prepared, **settings):
-            return demo.model.generate(
-                **prepared, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True
-            ).logits[0]
+            return demo.model.generate(**prepared, **how).logits[0]
 
-    assert torch.equal(tokens(seed=1), tokens(seed=1))
-    assert not torch.equal(tokens(seed=1), tokens(seed=2))
-    assert not torch.equal(tokens(), tokens(noise_step=999))
+    assert torch.equal(logits(seed=1), logits(seed=1))
+    assert not torch.equal(logits(seed=1), logits(seed=2))
+    assert not torch.equal(logits(), logits(noise_step=999))
 
 
 @pytest.mark.parametrize(

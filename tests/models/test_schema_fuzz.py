@@ -11,7 +11,7 @@ import torch
 from jsonschema import Draft202012Validator
 
 from sira_cli import SettingsError
-from sira_cli.models.following import masked
+from sira_cli.models.sampling import masked
 from sira_cli.models.schema import Schema
 
 SCHEMAS, TOKENS = 40, 120

@@ -382,8 +382,8 @@ class VerifyOptions:
                 if value is not None:
                     raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
             return None
-        from sira_cli.look.noun_phrases import find_words
         from sira_cli.look.verify import Verify
+        from sira_cli.look.words import find_words
 
         return Verify(self.min_support, find_words(self.objects), self.verify)
 
