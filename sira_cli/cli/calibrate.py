@@ -26,8 +26,10 @@ from sira_cli.cli.options.groups import (
     ReportOptions,
     ResearchModelOptions,
     Verbose,
+    option,
     with_options,
 )
+from sira_cli.cli.research.sweep import questions_of
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
-    from sira_cli.analysis.questions import QuestionSet
     from sira_cli.look.words import WordList
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
@@ -56,13 +57,8 @@ class CalibrationOptions:
 
     title: ClassVar[str] = "Options"
 
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Target (default: where --method finds it).")
-    ] = None
-    write_preset: Annotated[
-        Path | None,
-        typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset that names the calibration."),
-    ] = None
+    output: Path | None = option(None, "Target (default: where --method finds it).", "-o", "--output", metavar="FILE")
+    write_preset: Path | None = option(None, "Write a preset that names the calibration.", metavar="FILE.yaml")
     overwrite: Overwrite = False
     quiet: Quiet = False
     verbose: Verbose = 0
@@ -96,34 +92,29 @@ class CalibrationOptions:
             save_preset(preset, self.write_preset, f"with a calibration for {kind}", f"the calibration for {kind}")
 
 
+@dataclass(frozen=True)
+class IctOptions:
+    """The questions to ask."""
+
+    title: ClassVar[str] = "Options"
+
+    questions: list[Path] | None = option(None, "Labelled yes/no questions in POPE's format.", metavar="FILE...")
+    images: QuestionImages = None
+    annotations: Path | None = option(None, "COCO's instances, for the object level.", metavar="PATH")
+    scenes: QuestionScenes = False
+    limit: int | None = option(
+        None,
+        f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS}).",
+        metavar="N",
+        min=2,
+    )
+    batch_size: int | None = option(
+        *(None, "Questions asked together (default: 1; for scenes 32).", "-b", "--batch-size"), metavar="N", min=1
+    )
+
+
 @with_options()
-def ict(
-    *,
-    questions: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE...", help="Labelled yes/no questions in POPE's format.")
-    ] = None,
-    images: QuestionImages = None,
-    annotations: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="COCO's instances, for the object level.")
-    ] = None,
-    scenes: QuestionScenes = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            help=f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS}).",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "-b", "--batch-size", metavar="N", min=1, help="Questions asked together (default: 1; for scenes 32)."
-        ),
-    ] = None,
-    model: ResearchModelOptions,
-    files: CalibrationOptions,
-) -> None:
+def ict(*, given: IctOptions, model: ResearchModelOptions, files: CalibrationOptions) -> None:
     """Find the directions that method ict adds, once per model, from labelled yes/no questions about pictures.
 
     Each question is asked three times, one prefill each: about the picture, about the picture blurred (or with the
@@ -131,20 +122,29 @@ def ict(
     the calibration has the image level only.
     """
     files.check()
-    from sira_cli.models.presets import BUNDLED
-
-    preset = choose_preset(model)
-    drawn = scenes or (not questions and preset.model == BUNDLED)
-    asked = _questions(questions or [], images, annotations, drawn, limit)
-    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
-    files.check_place("ict", lvlm)
     from sira_cli.analysis.calibration.ict import calibration, summary, train
     from sira_cli.analysis.experiment import Units
+    from sira_cli.analysis.questions import with_places
+    from sira_cli.demo.labelled import labelled_questions
 
+    preset, limit, paths = choose_preset(model), given.limit, given.questions or []
+    questions = questions_of(
+        preset,
+        paths,
+        given,
+        lambda: labelled_questions(limit or SCENE_QUESTIONS),
+        lambda paths, images: with_places(paths, images, limit or FILE_QUESTIONS // len(paths), given.annotations),
+        "--questions FILE...",
+    )
+    if questions.outlines is None:
+        note("without --annotations the places of objects are unknown: the image level only")
+    drawn = not questions.folder
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else questions.files())
+    files.check_place("ict", lvlm)
     outputs, tensors = Units["Tensor"](), dict[str, "Tensor"]()
-    events = train(lvlm, asked, outputs, tensors, batch_size or (QUESTION_BATCH if drawn else 1))
-    failures = show_stages(events, len(asked.pictures))
-    made = calibration(lvlm, asked, outputs, tensors)
+    events = train(lvlm, questions, outputs, tensors, given.batch_size or (QUESTION_BATCH if drawn else 1))
+    failures = show_stages(events, len(questions.pictures))
+    made = calibration(lvlm, questions, outputs, tensors)
     for line in summary(made):
         note(line)
     files.save(made, preset)
@@ -152,28 +152,23 @@ def ict(
         raise typer.Exit(3)
 
 
-def _questions(
-    paths: list[Path], images: Path | None, annotations: Path | None, scenes: bool, limit: int | None
-) -> QuestionSet:
-    """Return the questions. A missing picture is found before a model is loaded."""
-    if scenes:
-        if paths or images is not None or annotations is not None:
-            raise SettingsError("give question files with their --images, or --scenes, not both")
-        from sira_cli.demo.labelled import labelled_questions
+@dataclass(frozen=True)
+class SupportOptions:
+    """The captions, and how objects are known to be in their pictures."""
 
-        return labelled_questions(limit or SCENE_QUESTIONS)
-    if not paths or images is None:
-        raise SettingsError(
-            "give --questions FILE... with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
-        )
-    from sira_cli.analysis.questions import with_places
-    from sira_cli.pictures.find import check_images
+    title: ClassVar[str] = "Options"
 
-    questions = with_places(paths, images, limit or FILE_QUESTIONS // len(paths), annotations)
-    check_images(images, questions.pictures)
-    if annotations is None:
-        note("without --annotations the places of objects are unknown: the image level only")
-    return questions
+    controls: bool = option(False, "Find it without labels, by objects of other captions.", "--controls")
+    answers: Path | None = option(None, "With --controls: keep the answers, to resume.", metavar="FILE.jsonl")
+    objects: Objects = None
+    labels: Path | None = option(
+        None, 'Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.', metavar="PATH"
+    )
+    scenes: bool = option(False, "Caption drawn scenes (default with the bundled model).", "--scenes")
+    limit: int | None = option(
+        None, f"First N scenes (default: {SCENES}), or captions with --controls (default: all).", metavar="N", min=1
+    )
+    write_preset: Path | None = option(None, "Write a preset with the threshold.", metavar="FILE.yaml")
 
 
 @with_options()
@@ -185,31 +180,7 @@ def support(
             metavar="PATH", help="Records with a second look; with --controls any captions.", show_default=False
         ),
     ] = None,
-    controls: Annotated[
-        bool, typer.Option("--controls", help="Find it without labels, by objects of other captions.")
-    ] = False,
-    answers: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="With --controls: keep the answers, to resume.")
-    ] = None,
-    objects: Objects = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help='Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.'
-        ),
-    ] = None,
-    scenes: Annotated[
-        bool, typer.Option("--scenes", help="Caption drawn scenes (default with the bundled model).")
-    ] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help=f"First N scenes (default: {SCENES}), or captions with --controls (default: all)."
-        ),
-    ] = None,
-    write_preset: Annotated[
-        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the threshold.")
-    ] = None,
+    given: SupportOptions,
     model: ResearchModelOptions,
     target: ReportOptions,
 ) -> None:
@@ -222,40 +193,37 @@ def support(
     enough.
     """
     target.check()
-    check_preset_file(write_preset, target.overwrite)
-    asks = answers is not None or objects is not None
-    for is_wrong, message in (
-        (controls and labels is not None, "--controls needs no labels: leave out --labels"),
-        (controls and paths and scenes, "give captions, or --scenes, not both"),
-        (controls and not paths and asks, "--answers and --objects need PATH: captions"),
-        (not controls and asks, "--answers and --objects are for --controls: records hold their answers already"),
-        (
-            not controls and paths and (scenes or limit is not None),
-            "--scenes and --limit are for drawn scenes: leave out the records, or these",
-        ),
-        (not controls and not paths and labels is not None, "--labels is for records: also give PATH"),
-        (
-            not controls and paths and labels is None,
-            "give the ground truth: --labels PATH, a folder of COCO's annotations or a FILE.json",
-        ),
-    ):
-        if is_wrong:
+    check_preset_file(given.write_preset, target.overwrite)
+    controls, labels, write_preset = given.controls, given.labels, given.write_preset
+    asks = given.answers is not None or given.objects is not None
+    scenes = given.scenes or given.limit is not None
+    coco = "a folder of COCO's annotations or a FILE.json"
+    refusals = {
+        "--controls needs no labels: leave out --labels": controls and labels is not None,
+        "give captions, or --scenes, not both": controls and paths and given.scenes,
+        "--answers and --objects need PATH: captions": controls and not paths and asks,
+        "--answers and --objects are for --controls: records hold their answers already": not controls and asks,
+        "--scenes and --limit are for drawn scenes: leave out the records, or these": not controls and paths and scenes,
+        "--labels is for records: also give PATH": not controls and not paths and labels is not None,
+        f"give the ground truth: --labels PATH, {coco}": not controls and paths and labels is None,
+    }
+    for message, is_refused in refusals.items():
+        if is_refused:
             raise SettingsError(message)
     preset = choose_preset(model)
     report: SupportReport | ControlsReport
     if not paths:
-        report = _from_scenes(limit or SCENES, preset, model, scenes, controls)
+        report = _from_scenes(given, preset, model)
     elif controls:
         from sira_cli.look.words import find_words
         from sira_cli.pictures.captions import check_pictures, find_captions
         from sira_cli.run.output import Files
 
-        captions = find_captions(paths, limit=limit)
+        captions = find_captions(paths, limit=given.limit)
         check_pictures(captions)
-        kept, engine = Files(answers, overwrite=target.overwrite, retry_errors=True), EngineOptions()
-        report = _by_controls(
-            captions.pictures, preset, engine_of(model, engine, captions.pictures), kept, find_words(objects)
-        )
+        pictures, files = captions.pictures, Files(given.answers, overwrite=target.overwrite, retry_errors=True)
+        engine = engine_of(model, EngineOptions(), pictures)
+        report = _by_controls(pictures, preset, engine, files, find_words(given.objects))
     else:
         from sira_cli.analysis.calibration.support import from_files
 
@@ -278,13 +246,12 @@ def support(
         raise typer.Exit(3)
 
 
-def _from_scenes(
-    count: int, preset: Preset, model: ResearchModelOptions, scenes: bool, controls: bool
-) -> SupportReport | ControlsReport:
+def _from_scenes(given: SupportOptions, preset: Preset, model: ResearchModelOptions) -> SupportReport | ControlsReport:
     """Let a model caption drawn scenes, and find the threshold."""
     from sira_cli.models.presets import BUNDLED
 
-    if not scenes and preset.model != BUNDLED:
+    controls, count = given.controls, given.limit or SCENES
+    if not given.scenes and preset.model != BUNDLED:
         records = "files of records, which `sira caption --verify flag -o captions.jsonl` writes"
         instead = "captions, such as those that `sira caption -o captions.jsonl` writes" if controls else records
         raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")
@@ -322,17 +289,23 @@ def _by_controls(
             return ControlsReport.of(record for _, record in run_records(events, written, progress))
 
 
+@dataclass(frozen=True)
+class MaskcdOptions:
+    """The pictures to caption."""
+
+    title: ClassVar[str] = "Options"
+
+    scenes: bool = option(False, "Draw scenes (default with the bundled model).", "--scenes")
+    batch_size: int | None = option(
+        *(None, "Pictures measured together (default: 1; scenes 16).", "-b", "--batch-size"), metavar="N", min=1
+    )
+
+
 @with_options()
 def maskcd(
     *,
     paths: Images = None,
-    scenes: Annotated[bool, typer.Option("--scenes", help="Draw scenes (default with the bundled model).")] = False,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "-b", "--batch-size", metavar="N", min=1, help="Pictures measured together (default: 1; scenes 16)."
-        ),
-    ] = None,
+    given: MaskcdOptions,
     model: ResearchModelOptions,
     selection: FewOptions,
     files: CalibrationOptions,
@@ -345,14 +318,27 @@ def maskcd(
     """
     files.check()
     preset = choose_preset(model)
-    pictures, drawn = _some_pictures(paths, selection, scenes, preset)
+    from sira_cli.models.presets import BUNDLED
+
+    if given.scenes and paths:
+        raise SettingsError("give pictures, or --scenes, not both")
+    drawn, limit = given.scenes or (not paths and preset.model == BUNDLED), selection.limit or PICTURES
+    if drawn:
+        from sira_cli.demo.questions import validation_pictures
+
+        pictures = list(islice(validation_pictures(), limit))
+    else:
+        pictures = selection.selected(paths).pictures()
+        if len(pictures) > limit:
+            note(f"taking the first {limit} of {len(pictures):,} pictures: --limit N takes N")
+        pictures = pictures[:limit]
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
     files.check_place("maskcd", lvlm)
     from sira_cli.analysis.calibration.maskcd import ImageMass, calibrate, measure_mass, table
     from sira_cli.analysis.experiment import Units
 
     units = Units[ImageMass]()
-    batch_size = batch_size or (PICTURE_BATCH if drawn else 1)
+    batch_size = given.batch_size or (PICTURE_BATCH if drawn else 1)
     failures = show_stages(measure_mass(lvlm, pictures, units, batch_size), len(pictures))
     calibration = calibrate(lvlm, units)
     print_tables(table(calibration))
@@ -362,24 +348,6 @@ def maskcd(
         note(f"now: sira caption PATH {where} --method maskcd")
     if failures:
         raise typer.Exit(3)
-
-
-def _some_pictures(
-    paths: Sequence[str] | None, selection: FewOptions, scenes: bool, preset: Preset
-) -> tuple[list[Picture], bool]:
-    """Return the first few pictures, and whether they are drawn scenes."""
-    from sira_cli.models.presets import BUNDLED
-
-    if scenes and paths:
-        raise SettingsError("give pictures, or --scenes, not both")
-    if scenes or (not paths and preset.model == BUNDLED):
-        from sira_cli.demo.questions import validation_pictures
-
-        return list(islice(validation_pictures(), selection.limit or PICTURES)), True
-    found = selection.selected(paths).pictures()
-    if selection.limit is None and len(found) > PICTURES:
-        note(f"taking the first {PICTURES} of {len(found):,} pictures: --limit N takes N")
-    return found[: selection.limit or PICTURES], False
 
 
 ICT = """

@@ -1,62 +1,87 @@
-"""`sira calibrate support`: the threshold between supported and not, from captions with labels."""
+"""`sira calibrate support`: the threshold between supported and not, from captions with labels, or by controls."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.support import Labelled, Source, SupportReport, from_coco, from_labels, read_captions
+from sira_cli.analysis.calibration.support import (
+    ControlsReport,
+    Labelled,
+    Source,
+    SupportReport,
+    WithControls,
+    from_coco,
+    from_labels,
+    interval_of,
+    read_captions,
+    threshold_of,
+)
 from sira_cli.demo.export import export
 from sira_cli.demo.labelled import scene_report
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.eval.coco import HEADS
+from sira_cli.look.second_look import SecondLook
+from sira_cli.look.words import shipped
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
+from tests.support.endpoint import named, plain, scripted, tokens
 
 SOURCE = Source("m", "r", {"mode": "flag", "words": "chair+amber/1", "question": "?"})
-SEEDS = VALIDATION_SEEDS[60:64]
+WORDS = shipped()
+TEXTS = (
+    "A dog stands there. There is a bowl beside a blue bicycle.",
+    "There is a house. A horse stands in front of it.",
+    "A boat with an elephant, two chairs, a cup and a clock.",
+)
 
 
 def record(name: str, *objects: tuple[str, float], **more) -> str:
-    return json.dumps(
-        {
-            "status": "ok",
-            "file_name": name,
-            "model": "m",
-            "revision": "r",
-            "verify": {"mode": "flag", "words": "chair+amber/1", "question": "?", "min_support": 0.5},
-            "objects": [{"thing": thing, "spans": [], "support": support, "neither": 0} for thing, support in objects],
-            **more,
-        }
-    )
+    claims = [{"thing": thing, "spans": [], "support": support, "neither": 0} for thing, support in objects]
+    verify = {"mode": "flag", "words": "chair+amber/1", "question": "?", "min_support": 0.5}
+    own = {"status": "ok", "file_name": name, "model": "m", "revision": "r", "verify": verify, "objects": claims}
+    return json.dumps(own | more)
 
 
-def write(path, *lines):
+def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
+@pytest.fixture
+def captions(tmp_path) -> Path:
+    """Three drawn scenes, each with a caption in a file next to it."""
+    folder = tmp_path / "captions"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        render(held_out(VALIDATION_SEEDS[70 + number]))[0].save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(text)
+    return folder
+
+
+# --- with labels
+
+
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.1, 1.0])
-def test_the_line_is_the_highest_that_keeps_the_promise(share):
+def test_the_threshold_is_the_highest_that_keeps_the_promise(share):
     rng = np.random.default_rng(1)
-    named = [
+    objects = [
         Labelled(number % 20, bool(there), float(rng.beta(5, 1) if there else rng.beta(1, 2)))
         for number, there in enumerate(rng.random(300) < 0.8)
     ]
-    report = SupportReport.of(SOURCE, 20, named, false_alarms=share)
-    there = [one.support for one in named if one.there]
-    kept = [
-        threshold for threshold in range(1001) if sum(each < threshold / 1000 for each in there) <= share * len(there)
-    ]
-    assert report.threshold == max(kept) / 1000
+    report = SupportReport.of(SOURCE, 20, objects, false_alarms=share)
+    there, absent = ([one.support for one in objects if one.there is kind] for kind in (True, False))
+    fit = [number for number in range(1001) if sum(each < number / 1000 for each in there) <= share * len(there)]
+    assert report.threshold == max(fit) / 1000
     below = report.below[report.threshold]
     assert below[0] <= share
-    assert below[1] == np.mean([one.support < report.threshold for one in named if not one.there])
-    assert (report.there, report.there + report.absent) == (len(there), 300)
+    assert below[1] == np.mean([each < report.threshold for each in absent])
+    assert (report.there, report.absent) == (len(there), len(absent))
     assert report.auroc.low < report.auroc.value < report.auroc.high
     assert json.loads(report.to_json())["threshold"] == report.threshold
 
@@ -73,69 +98,61 @@ def test_labels_of_ones_own(tmp_path):
     labels.write_text(json.dumps({"a.jpg": ["Dogs", "cars", "lightsaber"], "b.jpg": ["cat"]}))
     source, captions = read_captions([records])
     assert source == SOURCE
-    assert from_labels(captions, labels) == [
-        Labelled(0, True, 0.9),
-        Labelled(0, True, 0.8),
-        Labelled(0, True, 0.7),
-        Labelled(1, False, 0.2),
-    ]
-    labels.write_text('{"a.jpg": ["dog"]}')
-    with pytest.raises(DataError, match=r"has no labels of 'b\.jpg' .*line 2"):
-        from_labels(captions, labels)
-    labels.write_text('{"a.jpg": "dog"}')
-    with pytest.raises(DataError, match="expected a list of objects"):
-        from_labels(captions, labels)
+    expected = [(0, True, 0.9), (0, True, 0.8), (0, True, 0.7), (1, False, 0.2)]
+    assert from_labels(captions, labels) == expected
+    for content, message in (
+        ('{"a.jpg": ["dog"]}', r"has no labels of 'b\.jpg' .*line 2"),
+        ('{"a.jpg": "dog"}', "expected a list of objects"),
+    ):
+        labels.write_text(content)
+        with pytest.raises(DataError, match=message):
+            from_labels(captions, labels)
 
 
 def test_labels_of_coco(tmp_path):
-    """What CHAIR's list does not have is left out, and counted."""
-    table = tmp_path / "truth.json"
-    table.write_text('{"7": ["dog", "car"], "8": []}')
+    """Objects that CHAIR's list does not have are left out, and counted."""
+    table = write(tmp_path / "truth.json", '{"7": ["dog", "car"], "8": []}')
     records = write(
         tmp_path / "captions.jsonl",
         record("COCO_val2014_000000000007.jpg", ("puppy", 0.9), ("automobile", 0.8), ("tree", 0.7)),
         record("photos/COCO_val2014_000000000008.jpg", ("dog", 0.1)),
     )
-    _, captions = read_captions([records])
-    labelled, unknown = from_coco(captions, table)
-    assert labelled == [Labelled(0, True, 0.9), Labelled(0, True, 0.8), Labelled(1, False, 0.1)]
-    assert unknown == 1
+    labelled, unknown = from_coco(read_captions([records])[1], table)
+    assert (labelled, unknown) == ([(0, True, 0.9), (0, True, 0.8), (1, False, 0.1)], 1)
     _, captions = read_captions([write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))])
     with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is not a file name of COCO"):
         from_coco(captions, table)
 
 
-def test_records_that_cannot_be_used(tmp_path):
-    plain = write(tmp_path / "plain.jsonl", json.dumps({"status": "ok", "file_name": "a.jpg", "text": "A dog."}))
-    with pytest.raises(DataError, match=r"line 1: not a record with a second look: .*`verify=` flag"):
-        read_captions([plain])
-    mended = json.loads(record("a.jpg", ("dog", 0.5)))
-    mended["verify"]["mode"] = "guide"
-    with pytest.raises(DataError, match="not a record with a second look"):
-        read_captions([write(tmp_path / "mended.jsonl", json.dumps(mended))])
-    both = write(tmp_path / "both.jsonl", record("a.jpg", ("dog", 0.5)), record("b.jpg", revision="other"))
-    with pytest.raises(DataError, match=r"line 1 and .*line 2: made with different models"):
-        read_captions([both])
-    with pytest.raises(DataError, match="holds no captions"):
-        read_captions([write(tmp_path / "none.jsonl", record("a.jpg", status="error"))])
-    with pytest.raises(DataError, match="no labelled object is in its picture"):
-        SupportReport.of(SOURCE, 1, [Labelled(0, False, 0.5)])
+GUIDE = json.dumps(json.loads(record("a.jpg", ("dog", 0.5))) | {"verify": {"mode": "guide"}})
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"status": "ok", "file_name": "a.jpg", "text": "A dog."}'], r"line 1: not a record with .*`verify=` flag"),
+        ([GUIDE], "not a record with a second look"),
+        ([record("a.jpg"), record("b.jpg", revision="other")], r"line 1 and .*line 2: made with different models"),
+        ([record("a.jpg", status="error")], "holds no captions"),
+    ],
+)
+def test_records_that_cannot_be_used(tmp_path, lines, message):
+    with pytest.raises(DataError, match=message):
+        read_captions([write(tmp_path / "captions.jsonl", *lines)])
 
 
 @pytest.mark.slow
-def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
+def test_files_and_scenes_give_the_same(sira, tmp_path):
     """From pictures in COCO's format, by the commands; against the same scenes labelled by what was drawn."""
-    scenes = [held_out(seed) for seed in SEEDS]
+    scenes = [held_out(seed) for seed in VALIDATION_SEEDS[60:64]]
     export(scenes, tmp_path / "scenes")
-    records = tmp_path / "captions.jsonl"
+    records, preset = tmp_path / "captions.jsonl", tmp_path / "mine.yaml"
     command = ("caption", tmp_path / "scenes/images", "-p", "demo", "-o", records, "--verify", "flag")
     assert sira(*command, "-b", 4, "-q")[0] == 0
     command = ("calibrate", "support", records, "--labels", tmp_path / "scenes/coco", "-p", "demo")
-    preset = tmp_path / "mine.yaml"
     code, out, err = sira(*command, "--json", "--write-preset", preset)
     assert code == 0
-    found = json.loads(out)
-    lvlm = load("demo", method="sira")
+    found, lvlm = json.loads(out), load("demo", method="sira")
     there, absent, others = [], [], []
     for scene in scenes:
         image = render(scene)[0]
@@ -143,31 +160,169 @@ def test_of_files_and_of_scenes_it_is_the_same(sira, tmp_path):
             kind = others if claim.thing not in HEADS else there if claim.thing in scene.objects else absent
             kind.append(claim.support)
     counts = [found[name] for name in ("pictures", "there", "absent", "unknown")]
-    assert counts == [len(SEEDS), len(there), len(absent), len(others)]
+    assert counts == [len(scenes), len(there), len(absent), len(others)]
     assert found["threshold"] == pytest.approx(min(there), abs=0.0011)  # 3 % of so few is none
     assert presets.read(preset).verify.min_support == found["threshold"]
     assert "mine.yaml: min_support = " in err
     assert sira(*command, "--write-preset", preset)[0] == 2
     code, out, _ = sira(*command)
-    assert code == 0
-    assert f"min_support = {found['threshold']:g}" in out
+    assert (code, f"min_support = {found['threshold']:g}" in out) == (0, True)
 
 
 def test_scenes_without_files(sira):
-    lvlm = load("demo", method="sira")
     code, out, _ = sira("calibrate", "support", "-p", "demo", "--limit", 3, "--json", "-q")
-    assert code == 0
-    assert json.loads(out) == json.loads(scene_report(lvlm, 3).to_json())
+    assert (code, json.loads(out)) == (0, json.loads(scene_report(load("demo", method="sira"), 3).to_json()))
+    code, out, err = sira("calibrate", "support", "-p", "demo", "--controls", "--limit", 3, "--json")
+    found = json.loads(out)
+    assert (code, found["pictures"], found["controls"] > 0) == (0, 3, True), err
 
 
 def test_a_preset_of_another_model_is_not_written(sira, tmp_path):
     records = write(tmp_path / "captions.jsonl", record("a.jpg", ("dog", 0.9), ("cat", 0.1)))
-    (tmp_path / "labels.json").write_text('{"a.jpg": ["dog"]}')
-    command = ("calibrate", "support", records, "--labels", tmp_path / "labels.json", "-p", "demo")
+    labels = write(tmp_path / "labels.json", '{"a.jpg": ["dog"]}')
+    command = ("calibrate", "support", records, "--labels", labels, "-p", "demo")
     code, out, err = sira(*command, "--write-preset", tmp_path / "mine.yaml")
     assert (code, out) == (2, "")
     assert "the records are of m, the preset is for bundled" in err
     code, out, err = sira(*command)
-    assert code == 0
-    assert "min_support = 0.9" in out
-    assert "only 1 hallucinated objects" in err
+    assert (code, "min_support = 0.9" in out, "only 1 hallucinated objects" in err) == (0, True, True)
+
+
+def test_records_of_a_server(sira, captions, tmp_path):
+    labels = write(tmp_path / "labels.json", json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
+
+    def script(number, body):
+        return tokens({"Yes": 0.6, "No": 0.2} if "dog" in named(body) else {"Yes": 0.2, "No": 0.6})
+
+    for name, replies in (("plain.jsonl", lambda number, body: plain("Yes")), ("checks.jsonl", script)):
+        with scripted(replies) as (_, address):
+            command = ("check", captions, "--endpoint", address, "-m", "qwen3-vl:8b", "-o", tmp_path / name)
+            assert sira(*command)[0] == 0
+    code, _, err = sira("calibrate", "support", tmp_path / "plain.jsonl", "--labels", labels)
+    assert (code, "tells no probabilities" in err) == (2, True)
+    command = ("calibrate", "support", tmp_path / "checks.jsonl", "--labels", labels)
+    preset = tmp_path / "mine.yaml"
+    code, out, _ = sira(*command, "-m", "qwen3-vl:8b", "--write-preset", preset, "--json")
+    assert (code, json.loads(out)["threshold"]) == (0, 0.749)  # 0.6 / 0.8, a little less in floats
+    assert presets.find(str(preset)).verify.min_support == 0.749
+
+
+# --- by controls
+
+
+@pytest.mark.parametrize("percentile", [0, 50, 98, 99.9, 100])
+def test_the_threshold_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
+    rng = np.random.default_rng(3)
+    for count in (1, 7, 400):
+        controls = rng.beta(1, 3, count)
+        enough = [each for each in range(1001) if 100 * sum(controls < each / 1000) >= percentile * count]
+        assert threshold_of(controls, percentile) == min(enough) / 1000
+    assert threshold_of(np.ones(9)) == 1
+
+
+def test_controls_are_what_only_other_captions_name():
+    texts = [
+        "A dog and a car.",
+        "Two automobiles, and no cat.",
+        "A puppy, a horse, a bowl, a cup, a clock, a boat, a chair.",
+        "A house, a tree and a cat on a bench.",
+        "",
+    ]
+    heads = {thing.group for text in texts for thing in WORDS.things(text)}
+    words = WithControls(WORDS, texts)
+    for text in texts:
+        own, found = WORDS.things(text), words.things(text)
+        assert found[: len(own)] == own
+        controls = found[len(own) :]
+        groups, others = {control.group for control in controls}, heads - {thing.group for thing in own}
+        assert groups <= others
+        assert len(groups) == len(controls) == min(8, len(others))
+        assert not any(control.spans for control in controls)
+        assert all(WORDS.group(control.name) == control.group for control in controls)
+        assert words.things(text) == found
+    assert words.name != WORDS.name
+    with pytest.raises(DataError, match="name no different things of a list"):
+        WithControls(WORDS, ["A dog.", "The puppy."])
+
+
+def test_the_report_counts_named_things_and_controls():
+    def check(named=(), controls=(), **more):
+        objects = [{"spans": [[0, 1]], "support": each} for each in named]
+        objects += [{"spans": [], "support": each} for each in controls]
+        return json.loads(record("a.jpg")) | {"objects": objects} | more
+
+    few = [check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")]
+    report = ControlsReport.of(few, 75)
+    assert (report.pictures, report.failed, report.named, report.controls) == (2, 1, 3, 4)
+    assert report.threshold == json.loads(report.to_json())["threshold"] == 0.501
+    assert report.yes == pytest.approx((2 / 3, 1 / 2))
+    assert report.below[0.501] == pytest.approx((1 / 3, 3 / 4))
+    assert report.interval[0] <= 0.501 <= report.interval[1]
+    assert next(report.doubts()).startswith("support means little here: 33% of the named")
+    doubts = ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).doubts()
+    assert [*doubts] == ["only 2 controls: the threshold is uncertain"]
+    with pytest.raises(DataError, match="no picture could be asked about"):
+        ControlsReport.of([check(status="error")])
+
+
+def test_the_interval_holds_the_true_threshold_and_four_times_the_pictures_halve_it():
+    """Controls of one picture are alike, so pictures are drawn; the truth is that of very many pictures."""
+    chance = np.random.default_rng(1)
+
+    def draw(pictures):
+        own = chance.normal(-3, 1, (pictures, 1))
+        return 1 / (1 + np.exp(-own - chance.normal(0, 0.5, (pictures, 8))))
+
+    true = np.percentile(draw(200_000), 90)
+    few, many = ([interval_of([*draw(count)], 90, samples=100) for _ in range(40)] for count in (50, 200))
+    for found in (few, many):
+        assert sum(low - 0.001 <= true <= high + 0.001 for low, high in found) >= 33  # of 40; 38 are expected
+    widths = [np.mean([high - low for low, high in found]) for found in (few, many)]
+    assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_captions_are_asked_about_and_answers_are_kept(sira, captions, tmp_path):
+    words, look = WithControls(WORDS, TEXTS), SecondLook(load("demo", method="greedy"))
+    support = {True: [], False: []}
+    for number, text in enumerate(TEXTS):
+        image = render(held_out(VALIDATION_SEEDS[70 + number]))[0]
+        for thing in words.things(text):  # slowly, each in a question of its own
+            support[bool(thing.spans)].append(look.claims(image, [thing])[0].support)
+    command = ("calibrate", "support", captions, "--controls", "-p", "demo", "--json", "--answers")
+    file, preset = tmp_path / "answers.jsonl", tmp_path / "mine.yaml"
+    code, out, err = sira(*command, file)
+    assert code == 0, err
+    found = json.loads(out)
+    threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
+    assert found["threshold"] == pytest.approx(threshold / 1000, abs=0.0011)
+    assert [found["pictures"], found["named"], found["controls"]] == [3, len(support[True]), len(support[False])]
+    records = [json.loads(each) for each in file.read_text().splitlines()]
+    asked = [(bool(each["spans"]), each["support"]) for one in records for each in one["objects"]]
+    for kind in (True, False):
+        assert [one for is_named, one in asked if is_named is kind] == pytest.approx(support[kind], abs=1e-5)
+    for each in records:
+        assert each["support"] == min(one["support"] for one in each["objects"] if one["spans"])
+    code, again, err = sira(*command, file, "--write-preset", preset)
+    assert (code, json.loads(again)) == (0, found), err
+    assert presets.find(str(preset)).verify.min_support == found["threshold"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
+        (["captions", "--controls", "-p", "demo", "--objects", "ask"], "needs a list of objects: give --objects FILE"),
+        (["x", "--scenes"], "--scenes and --limit are for drawn scenes"),
+        (["x"], "give the ground truth: --labels PATH"),
+        (["--labels", "x.json"], "--labels is for records: also give PATH"),
+        (["x", "--controls", "--scenes"], "give captions, or --scenes, not both"),
+        (["x", "--answers", "a.jsonl"], "--answers and --objects are for --controls"),
+        (["--controls", "--answers", "a.jsonl"], "--answers and --objects need PATH"),
+        (["--controls", "-m", "m"], "name captions, such as those that `sira caption -o captions.jsonl` writes"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(sira, captions, monkeypatch, options, message):
+    monkeypatch.chdir(captions.parent)
+    code, _, err = sira("calibrate", "support", *options)
+    assert code == 2
+    assert message in err

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
-from sira_cli.cli.options.groups import ReportOptions, ResearchModelOptions, with_options
+from sira_cli.cli.options.groups import ReportOptions, ResearchModelOptions, option, with_options
 from sira_cli.cli.terminal.console import Progress, waiting
 from sira_cli.cli.terminal.output import save_report, show_report
 from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
@@ -27,25 +25,24 @@ sira bench --shape qwen2.5-vl-7b -o bench.json
 """
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    """The requests to time."""
+
+    title: ClassVar[str] = "Options"
+
+    shape: str | None = option(
+        None, f"Random weights in a real model's shape: {', '.join(shape_names())}.", metavar="NAME"
+    )
+    method: str = option("sira,vcd", "Methods to measure besides greedy, or all.", metavar="NAME,...")
+    max_new_tokens: str = option("32,64,128", "Text lengths in tokens.", metavar="N,...")
+    batch_size: str = option("1", "Batch sizes.", "-b", "--batch-size", metavar="N,...")
+    image_tokens: int = option(600, "Image tokens per picture, if not fixed.", min=1, metavar="N")
+    runs: int = option(5, "Number of rounds, after one warm-up round.", min=1, metavar="N")
+
+
 @with_options()
-def bench(
-    *,
-    shape: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"Random weights in a real model's shape: {', '.join(shape_names())}."),
-    ] = None,
-    method: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Methods to measure besides greedy, or all.")
-    ] = "sira,vcd",
-    max_new_tokens: Annotated[str, typer.Option(metavar="N,...", help="Text lengths in tokens.")] = "32,64,128",
-    batch_size: Annotated[str, typer.Option("-b", "--batch-size", metavar="N,...", help="Batch sizes.")] = "1",
-    image_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Image tokens per picture, if not fixed.")
-    ] = 600,
-    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, after one warm-up round.")] = 5,
-    model: ResearchModelOptions,
-    target: ReportOptions,
-) -> None:
+def bench(*, given: BenchOptions, model: ResearchModelOptions, target: ReportOptions) -> None:
     """Measure what methods cost compared with greedy, on the same pictures and in turn.
 
     Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
@@ -54,20 +51,21 @@ def bench(
     checked to be as long as the method's streams.
     """
     target.check()
-    methods = [name for name in method_names(method) if name]
+    methods = [name for name in method_names(given.method) if name]
     for name in methods:
         find(name)
-    lengths, batches = _numbers("--max-new-tokens", max_new_tokens), _numbers("--batch-size", batch_size)
-    lvlm = _loaded(shape, model)
-    if method.strip() == ALL:
-        refusals = [UnsupportedModelError] if shape else [UnsupportedModelError, NotCalibratedError]  # else a stand-in
+    sizes: dict[str, Any] = {"runs": given.runs, "image_tokens": given.image_tokens}
+    sizes["lengths"] = _numbers("--max-new-tokens", given.max_new_tokens)
+    sizes["batches"] = _numbers("--batch-size", given.batch_size)
+    lvlm = _loaded(given.shape, model)
+    if given.method.strip() == ALL:
+        refusals = [UnsupportedModelError, *[NotCalibratedError] * (given.shape is None)]  # else a stand-in
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
-    from sira_cli.analysis.bench.measure import GREEDY
-    from sira_cli.analysis.bench.measure import bench as measure_all
+    from sira_cli.analysis.bench import measure
 
-    sizes: dict[str, Any] = {"lengths": lengths, "batches": batches, "runs": runs, "image_tokens": image_tokens}
-    with Progress.shown("requests", (runs + 1) * len(batches) * len({GREEDY, *methods})) as progress:
-        for report in measure_all(lvlm, methods, **sizes, on_request=progress.advance):
+    requests = (given.runs + 1) * len(sizes["batches"]) * len({measure.GREEDY, *methods})
+    with Progress.shown("requests", requests) as progress:
+        for report in measure.bench(lvlm, methods, **sizes, on_request=progress.advance):
             if target.output is not None:
                 save_report(report, target.output)
     show_report(report, target.as_json)

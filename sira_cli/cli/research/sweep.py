@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -19,6 +21,7 @@ from sira_cli.cli.options.groups import (
     ResearchModelOptions,
     Verbose,
     batch_size_option,
+    option,
     with_options,
 )
 from sira_cli.cli.terminal.console import resumable, set_verbosity, show_stages
@@ -38,6 +41,32 @@ sira sweep coco_pope_*.json --images val2014/ --write-preset best.yaml
 """
 
 
+@dataclass(frozen=True)
+class SweepOptions:
+    """The settings to measure, the questions, and the files to write."""
+
+    title: ClassVar[str] = "Options"
+
+    images: QuestionImages = None
+    scenes: QuestionScenes = False
+    k: str | None = option(None, "Values of K: all, 1,2,4 or 1-7 (default: about 6 values).")
+    alpha: str = option("0.25,0.5,0.75,1,1.5,2", "Contrast strengths, alpha.")
+    captions: bool = option(False, "Also measure captions of scenes, and choose the setting by them.", "--captions")
+    limit: int | None = option(None, "First N questions of each file, or scenes (default: 200).", metavar="N", min=1)
+    batch_size: Annotated[Any, batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32).")] = (
+        None
+    )
+    output: Path | None = option(
+        *(None, "Keep every answer here, to resume a stopped run.", "-o", "--output"), metavar="FILE.jsonl"
+    )
+    overwrite: bool = option(False, "Replace existing answers, figures and presets.", "--overwrite")
+    plot: Plot = None
+    write_preset: Path | None = option(None, "Write a preset with the best setting.", metavar="FILE.yaml")
+    as_json: AsJson = False
+    quiet: Quiet = False
+    verbose: Verbose = 0
+
+
 @with_options()
 def sweep(
     *,
@@ -45,35 +74,8 @@ def sweep(
         list[Path] | None,
         typer.Argument(metavar="FILE", help="POPE's question files, one per split.", show_default=False),
     ] = None,
-    images: QuestionImages = None,
-    scenes: QuestionScenes = False,
-    k: Annotated[str | None, typer.Option(help="Values of K: all, 1,2,4 or 1-7 (default: about 6 values).")] = None,
-    alpha: Annotated[str, typer.Option(help="Contrast strengths, alpha.")] = "0.25,0.5,0.75,1,1.5,2",
-    captions: Annotated[
-        bool, typer.Option("--captions", help="Also measure captions of scenes, and choose the setting by them.")
-    ] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="First N questions of each file, or scenes (default: 200)."),
-    ] = None,
-    batch_size: Annotated[
-        Any, batch_size_option("Questions at once (default: auto on a GPU, else 1; scenes 32).")
-    ] = None,
+    given: SweepOptions,
     model: ResearchModelOptions,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE.jsonl", help="Keep every answer here, to resume a stopped run."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing answers, figures and presets.")
-    ] = False,
-    plot: Plot = None,
-    write_preset: Annotated[
-        Path | None, typer.Option("--write-preset", metavar="FILE.yaml", help="Write a preset with the best setting.")
-    ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
 ) -> None:
     """Measure SIRA over K and alpha on yes/no questions, and pick the best (the paper's Figure 3).
 
@@ -81,59 +83,69 @@ def sweep(
     So one prefill per question is enough for all settings. The best of many settings looks better than it is:
     check it on other questions.
     """
-    set_verbosity(quiet, verbose)
+    set_verbosity(given.quiet, given.verbose)
+    from sira_cli.analysis import sweep as measured
     from sira_cli.analysis.experiment import Units
-    from sira_cli.analysis.sweep import Grid, SweepReport, decisive, parse_alphas, parse_ks
-    from sira_cli.analysis.sweep import sweep as measure
-    from sira_cli.models.presets import BUNDLED
+    from sira_cli.analysis.questions import in_splits
+    from sira_cli.demo.questions import validation_questions
+    from sira_cli.eval.benchmark import ONE_WORD
 
-    ks = () if k is None or k == "all" else parse_ks(k)
-    alphas = parse_alphas(alpha)
+    ks, output = () if given.k in (None, "all") else measured.parse_ks(str(given.k)), given.output
+    alphas = measured.parse_alphas(given.alpha)
     check_file("--output", output)  # a sweep resumes in its file, and its figure is drawn again
-    check_plot(plot, overwrite or output is not None)
-    check_preset_file(write_preset, overwrite)
+    check_plot(given.plot, given.overwrite or output is not None)
+    check_preset_file(given.write_preset, given.overwrite)
     preset = choose_preset(model, k=ks[-1] if ks else None)
-    drawn = scenes or (not files and preset.model == BUNDLED)
-    questions = _questions(files or [], images, drawn, limit)
+    questions = questions_of(
+        preset,
+        files or [],
+        given,
+        lambda: validation_questions(given.limit),
+        lambda paths, images: in_splits(paths, images, given.limit, ONE_WORD),
+    )
+    drawn, captions = not questions.folder, given.captions
     if captions and questions.count_caption is None:
         raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
-
-    with resumable(output is not None, overwrite), closing(Units[list[str]](output, overwrite=overwrite)) as units:
-        known = decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
+    units = Units[list[str]](output, overwrite=given.overwrite)
+    with resumable(output is not None, given.overwrite), closing(units):
+        known = measured.decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
         units.check(known | ({"k": list(ks)} if ks else {}))
         lvlm = load_model(preset, model, "sira", pictures=() if drawn else questions.files())
-        grid, batch_size = Grid.of(lvlm, k, alphas), batch_size or (SCENE_BATCH if drawn else None)
-        events = measure(lvlm, questions, grid, units, captions=captions, batch_size=batch_size)
+        grid, batch_size = measured.Grid.of(lvlm, given.k, alphas), given.batch_size or (SCENE_BATCH if drawn else None)
+        events = measured.sweep(lvlm, questions, grid, units, captions=captions, batch_size=batch_size)
         show_stages(events, len(questions.pictures))
     if units:
-        report = SweepReport.of(lvlm, questions, grid, units, captions)
-        show_report(report, as_json)
-        if plot is not None:
-            save_plot(report, plot)
-        if write_preset is not None:
-            _write_preset(report, preset, write_preset)
+        report = measured.SweepReport.of(lvlm, questions, grid, units, captions)
+        show_report(report, given.as_json)
+        if given.plot is not None:
+            save_plot(report, given.plot)
+        if given.write_preset is not None:
+            _write_preset(report, preset, given.write_preset)
     if units.failures:
         raise typer.Exit(3)
 
 
-def _questions(paths: list[Path], images: Path | None, scenes: bool, limit: int | None) -> QuestionSet:
-    """Return the questions. A missing picture is found before a model is loaded."""
-    if scenes and (paths or images is not None):
-        raise SettingsError("give question files with their --images, or --scenes, not both")
-    if scenes:
-        from sira_cli.demo.questions import validation_questions
-
-        return validation_questions(limit)
-    if not paths or images is None:
-        raise SettingsError(
-            "give POPE's question files with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
-        )
-    from sira_cli.analysis.questions import in_splits
-    from sira_cli.eval.benchmark import ONE_WORD
+def questions_of(
+    preset: Preset,
+    paths: list[Path],
+    given: Any,
+    draw: Callable[[], QuestionSet],
+    read: Callable[[list[Path], Path], QuestionSet],
+    files: str = "POPE's question files",
+) -> QuestionSet:
+    """Return questions about drawn scenes, or those of files. A missing picture is found before a model is loaded."""
+    from sira_cli.models.presets import BUNDLED
     from sira_cli.pictures.find import check_images
 
-    questions = in_splits(paths, images, limit, ONE_WORD)
-    check_images(images, questions.pictures)
+    if given.scenes or (not paths and preset.model == BUNDLED):
+        if paths or given.images is not None or getattr(given, "annotations", None) is not None:
+            raise SettingsError("give question files with their --images, or --scenes, not both")
+        return draw()
+    if not paths or given.images is None:
+        scenes = "--scenes (-p demo: the bundled model on drawn scenes)"
+        raise SettingsError(f"give {files} with --images FOLDER, or {scenes}")
+    questions = read(paths, given.images)
+    check_images(given.images, questions.pictures)
     return questions
 
 
