@@ -1,7 +1,6 @@
-"""Pictures in data sets: WebDataset shards, Parquet, Arrow, JSON and CSV tables, on this machine or in a store.
+"""Pictures in data sets: WebDataset shards, and tables, which Hugging Face's `datasets` (extra `data`) streams.
 
 A file is passed over once for the names of its pictures, and once more when they are read; few samples are in memory.
-Hugging Face's `datasets` (extra `data`) streams tables.
 """
 
 from __future__ import annotations
@@ -52,20 +51,18 @@ _LOOKED_AT = 20  # rows of a table without types, which tell them
 _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 
 Sample = Mapping[str, Any]  # values by column, or bytes by extension
+_Member = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSource(Source):
-    """A row, or a key in a tar file; it may hold several pictures that are shown together.
-
-    The cells in `names` hold bytes, a path or URI, base64, or the Hub's struct of bytes and path; or a list of these.
-    """
+    """A row, or a key in a tar file; it may hold several pictures that are shown together."""
 
     container: Source  # the file
     member: str  # the row's number, or the name in the tar file
     number: int  # of the sample in the file, from 0
-    names: tuple[str, ...]  # columns or extensions with the picture
-    listed: bool  # whether the column holds lists
+    names: tuple[str, ...]  # columns or extensions with the picture: bytes, path or URI, base64, or a struct of both
+    listed: bool  # whether the column holds lists of these
     has_columns = True
     no_text_file = "{shown}: texts are not written into a data set: give `output=` or `output_dir=`"
 
@@ -94,7 +91,7 @@ class SampleSource(Source):
         cells = [(name, sample.get(name)) for name in self.names]
         files = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
         if not files:
-            raise self._without(self.names[0])
+            raise PictureError(f"{self.shown}: has no picture in column {self.names[0]}")
         return marshal.dumps(files) if self.several else files[0]
 
     def files(self, data: bytes) -> list[tuple[str, bytes]]:
@@ -130,7 +127,7 @@ class SampleSource(Source):
         if isinstance(value, bytes):
             return value
         if not isinstance(value, str) or not value:
-            raise self._without(column)
+            raise PictureError(f"{self.shown}: has no picture in column {column}")
         if is_base64(value):
             with contextlib.suppress(binascii.Error):
                 return base64.b64decode(value.partition("base64,")[2] or value)
@@ -141,9 +138,6 @@ class SampleSource(Source):
         if is_uri(value):  # a table from elsewhere does not open connections of any kind
             raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
         return located(f"{folder}/{value}" if in_store else os.path.join(folder, value)).read()  # noqa: PTH118 (no text)
-
-    def _without(self, column: str) -> PictureError:
-        return PictureError(f"{self.shown}: has no picture in column {column}")
 
 
 class _Pass:
@@ -158,7 +152,9 @@ class _Pass:
         """Return a sample."""
         with self._lock:
             if self._next < 0 or (number < self._next and number not in self._held):
-                self._rest, self._next, self._held, self._error = _samples(self._location), 0, {}, None
+                place = self._location
+                self._rest = (sample for _, sample in _keys(place)) if is_tar(place) else iter(_table(place))
+                self._next, self._held, self._error = 0, {}, None
             while number not in self._held:
                 if self._error is None:
                     self._advance()
@@ -181,15 +177,10 @@ class _Pass:
 _shared_pass = functools.lru_cache(maxsize=4)(lambda location, version: _Pass(location))
 
 
-def _samples(location: str) -> Iterator[Sample]:
-    return (sample for _, sample in _keys(location)) if is_tar(location) else iter(_table(location))
-
-
 def pictures_in(location: str, relative: str, image: str | None = None) -> Iterator[Picture]:
-    """Yield the pictures in a file, in order. What cannot be read becomes one that raises its error when opened.
+    """Yield the pictures in a file, in order; `image` is as `image_column` of `find_pictures`, several as `a,b`.
 
-    `image` is the column or the extension with the pictures; several, `a,b`, are shown together; None: found by type
-    and name.
+    What cannot be read becomes a picture that raises its error when opened.
     """
     whole, after = located(location, relative), ""
     (container,) = whole.sources
@@ -205,9 +196,6 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
         raise
     except Exception as error:  # of tarfile, pyarrow, pandas, a store
         yield whole.known(fault=f"{whole.shown}: cannot be read{after}: {_reason(error)}")
-
-
-_Member = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
 
 
 def is_data_file(name: str) -> bool:

@@ -56,10 +56,7 @@ class Shard:
 
 
 class Pictures(list[Picture]):
-    """The pictures of a run; `left_out` counts what is not read, the most frequent first.
-
-    Its names are endings of files in lower case, systems' folders (`@eaDir/`) and subfolders with pictures (`./sub/`).
-    """
+    """The pictures of a run; `left_out` counts what is not read, by ending or folder (`@eaDir/`, `./sub/`)."""
 
     def __init__(self, pictures: Iterable[Picture] = (), left_out: Mapping[str, int] | None = None) -> None:
         """Make a list of pictures."""
@@ -173,7 +170,7 @@ class _Looking:
             yield path, path
         elif is_uri(path):
             yield from self._in_store(path)
-        elif _is_folder(path):
+        elif os.path.isdir(path):  # noqa: PTH112 (False also for names that no file can have)
             inside = self._inside(_folders(path))
             yield from _pictures_or_containers((str(Path(path, below)), below or ".") for below in inside)
         elif os.path.lexists(path) or not (matches := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 (a Path takes no absolute pattern)
@@ -239,7 +236,8 @@ def _folders(top: str, folder: str = "") -> Iterator[Folder]:
         yield folder, [], None
         return
     below = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
-    yield folder, below, [entry.name for entry in inside if not _is_folder(entry)]
+    is_folder = {each.name: os.path.isdir(each) if each.is_symlink() else each.is_dir() for each in inside}  # noqa: PTH112
+    yield folder, below, [name for name, each in is_folder.items() if not each]
     for name in below:
         yield from _folders(top, folder + name + os.sep)
 
@@ -269,20 +267,8 @@ def _system_folder(path: str) -> str:
     return next((part for part in Path(path).parts if any(fnmatch(part.lower(), each) for each in _SYSTEM)), "")
 
 
-def _is_folder(path: str | os.DirEntry[str]) -> bool:
-    """Return whether the path is a folder; False for names that no file can have."""
-    try:
-        return (Path(path) if isinstance(path, str) else path).is_dir()
-    except OSError:
-        return False
-
-
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pictures of a folder; without any, the files that hold many.
-
-    Not all such files hold pictures of their own: img2dataset writes a table about each shard next to it, and a data
-    set that was loaded from its folder caches its results in it.
-    """
+    """Yield the pictures of a folder; without any, the files that hold many, but tables about shards and caches."""
     containers, any_picture = {}, False
     for location, relative in files:
         if is_data_file(relative):
@@ -292,7 +278,7 @@ def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[
             yield location, relative
     for relative, location in containers.items() if not any_picture else ():
         about_shard = not is_tar(relative) and any(str(Path(relative).with_suffix(tar)) in containers for tar in TARS)
-        if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):
+        if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):  # img2dataset writes a table per shard
             yield location, relative
 
 
@@ -326,10 +312,7 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
-    """Return the paths of a list: one per line, or ended by NUL bytes if there is one (`find -print0`).
-
-    A byte order mark is not part of the first path; with that of UTF-16, the list is in UTF-16.
-    """
+    """Return the paths of a list, in UTF-8 or UTF-16: one per line, or ended by NUL bytes (`find -print0`)."""
     data = file.read(_MOST + 1)
     whole = len(data) <= _MOST
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -69,10 +69,9 @@ def is_utf8(text: str) -> bool:
 
 
 def as_text(file_name: str) -> str:
-    """Return a name for a record: unchanged, but bytes that are not UTF-8 become `\\xff`, as every JSON reader accepts.
+    """Return a name for a record, from which `from_text` restores it: bytes that are not UTF-8 become `\\xff`.
 
-    A name that already looks escaped has its backslashes doubled, so no two names share a text, and `from_text`
-    restores the name. A long text that is no name becomes its beginning and a hash.
+    A name that already looks escaped has its backslashes doubled; a long text that is no name is cut, with a hash.
     """
     data = os.fsencode(file_name)
     if len(data) > _LONGEST and is_base64(file_name):

@@ -53,11 +53,8 @@ class Memory:
 
     @contextlib.contextmanager
     def taken(self, needed: int) -> Iterator[None]:
-        """Wait until `needed` bytes are free, and hold them; a request above the total takes all.
-
-        A thread that holds bytes may not ask for more: two such threads would wait for each other.
-        """
-        needed = min(needed, self.size)
+        """Wait until `needed` bytes are free, and hold them. A thread that holds bytes may not ask for more."""
+        needed = min(needed, self.size)  # a request above the total takes all
         with self._turn, self._returned:
             self._returned.wait_for(lambda: self._free >= needed)
             self._free -= needed
@@ -122,10 +119,7 @@ def endings() -> frozenset[str]:
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return all formats that Pillow reads, with HEIF (extra `heif`).
-
-    PostScript, which runs programs, and MPEG, of which Pillow reads the header only, are left out.
-    """
+    """Return all formats that Pillow reads, with HEIF, but PostScript, which runs programs, and MPEG (header only)."""
     Image.init()
     with contextlib.suppress(ImportError):
         import pillow_heif
@@ -153,7 +147,8 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
-        remedy = HEIF if _is_heif(data) and "HEIF" not in _formats() else "convert it to PNG or JPEG"
+        heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS and "HEIF" not in _formats()
+        remedy = HEIF if heif else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
@@ -184,10 +179,6 @@ def check_no_video(name: str) -> None:
             f"{one_line(name)}: is a video, expected a picture: write its frames into a folder with ffmpeg, then "
             "`sira caption FOLDER`, one by one or all together"
         )
-
-
-def _is_heif(data: bytes) -> bool:
-    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:
@@ -300,11 +291,7 @@ def _samples(image: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.floa
 
 
 def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return a picture as a data URL, and warnings about it.
-
-    The file's own bytes are kept if every server decodes them as `decode_picture` does: an upright JPEG or PNG in RGB
-    or grey.
-    """
+    """Return a picture as a data URL, and warnings: an upright JPEG or PNG in RGB or grey is sent as it is."""
     image, warnings = decode_picture(name, data)
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size

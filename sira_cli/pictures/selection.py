@@ -1,6 +1,4 @@
-"""Which pictures a run is about: those that paths, lists and files of groups name, or questions about them; prompts
-filled from their columns.
-"""
+"""Which pictures a run is about: of paths, lists, files of groups or questions; prompts filled from their columns."""
 
 from __future__ import annotations
 
@@ -115,11 +113,9 @@ def listed_pictures(
     shard: Shard | None = None,
     limit: int | None = None,
 ) -> list[Picture]:
-    """Return the pictures that the rows of a file name, in order: each question's, or each group once.
+    """Return the pictures that the rows of a file name, below `folder` (default: the file's), each group once.
 
-    Questions are such as LLaVA's `question_id, image, text`, and `asking` returns their prompts; without it the file is
-    of groups: `images`, or one `image`, whose other fields can fill prompts. Names start from `folder` (a folder or
-    URI; empty: the file's own).
+    Rows are questions (`question_id, image, text`), whose prompts `asking` returns, or groups: `images`, or `image`.
     """
     folder = folder.rstrip("/") or str(file.parent)
     reads, found = Cache[bytes](KEPT), dict[str, Picture]()
@@ -192,10 +188,7 @@ def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
-    """Return whether a prompt must be filled: it has `{names}`, and the pictures have columns.
-
-    For pictures in files, columns are text or JSON files next to them. Without columns, braces stay.
-    """
+    """Return whether a prompt must be filled: it has `{names}`, and pictures have columns or files next to them."""
     names = set(_braces(prompt))
     if not names:
         return False

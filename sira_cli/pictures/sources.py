@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -64,13 +64,12 @@ class FileSource(Source):
     def columns(self) -> Mapping[str, Any]:
         """Return `txt` for a text file next to it, and the names in a JSON file next to it."""
         texts = {}
-        for extension in ("json", "txt"):
-            try:
-                texts[extension] = self.text_file(f".{extension}").read_bytes()
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError) as error:
-                raise _unreadable(self, error) from None
+        try:
+            for extension in ("json", "txt"):
+                with suppress(FileNotFoundError):
+                    texts[extension] = self.text_file(f".{extension}").read_bytes()
+        except (OSError, ValueError) as error:
+            raise _unreadable(self, error) from None
         return columns_of(self.shown, texts)
 
     def read(self) -> bytes:
@@ -202,23 +201,20 @@ def opened(location: str) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, file)
 
 
-# Kinds of sources by the scheme of their URL; other URIs are of stores. A kind takes location, and path below the
-# folder that was given.
+# Kinds of sources by the scheme of their URL; other URIs are of stores.
 SCHEMES: dict[str, type[Source]] = {"http": WebSource, "https": WebSource}
 
 
-def has_scheme(location: str) -> bool:
-    """Return whether a location is of a kind in `SCHEMES`."""
+def has_scheme(location: str) -> type[Source] | None:
+    """Return the kind of a location in `SCHEMES`; None without one."""
     scheme, colon, _ = location.partition("://")
-    return bool(colon) and scheme.lower() in SCHEMES
+    return SCHEMES.get(scheme.lower()) if colon else None
 
 
 def located(location: str, below: str | None = None) -> Picture:
-    """Return the picture at a path, URI or URL."""
-    below = location if below is None else below
-    if has_scheme(location):
-        return Picture((SCHEMES[location.partition("://")[0].lower()](location, below),))
-    return Picture(((StoreSource if is_uri(location) else FileSource)(on_disk(location), below),))
+    """Return the picture at a path, URI or URL; `below` is its path below the folder that was given."""
+    kind = has_scheme(location) or (StoreSource if is_uri(location) else FileSource)
+    return Picture((kind(on_disk(location), location if below is None else below),))
 
 
 def recorded(name: str, folder: Path) -> Picture:
@@ -247,7 +243,12 @@ def as_picture(source: PictureSource) -> Picture:
         case Image.Image():
             return Picture((MemorySource("<image>", "<image>", source),))
         case np.ndarray():
-            return Picture((MemorySource("<array>", "<array>", _image_of(source)),))
+            if source.dtype != np.uint8 or not source.size or (source.ndim != 2 and source.shape[2:] != (3,)):
+                raise PictureError(
+                    f"an array of {source.dtype} {list(source.shape)} is not a picture: expected uint8, [H, W] grey or "
+                    "[H, W, 3] RGB"
+                )
+            return Picture((MemorySource("<array>", "<array>", Image.fromarray(source)),))
     data = source.read() if hasattr(source, "read") else source
     if isinstance(data, bytes | bytearray | memoryview):
         return Picture((MemorySource(STDIN, STDIN, bytes(data)),))
@@ -255,16 +256,6 @@ def as_picture(source: PictureSource) -> Picture:
         f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"
     )
-
-
-def _image_of(samples: np.ndarray[Any, Any]) -> Image.Image:
-    fits = samples.ndim == 2 or (samples.ndim == 3 and samples.shape[2] == 3)
-    if not fits or samples.dtype != np.uint8 or not samples.size:
-        raise PictureError(
-            f"an array of {samples.dtype} {list(samples.shape)} is not a picture: expected uint8, [H, W] grey or "
-            "[H, W, 3] RGB"
-        )
-    return Image.fromarray(samples)
 
 
 def open_picture(source: PictureSource) -> OpenedPicture:

@@ -36,11 +36,7 @@ T = TypeVar("T")
 
 
 class _DownloadError(Exception):
-    """A failed download."""
-
-
-class _PrivateError(_DownloadError):
-    """A host whose address is not public: the host, and the message with the address."""
+    """A failed download: the reason, and the host if its address is not public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +59,11 @@ class WebSource(Source):
                 data = in_time(lambda: _download(client, self.location, end), SECONDS, interrupts.check)
         except TimeoutError:
             raise PictureError(f"{failed} takes longer than {SECONDS:.0f} s") from None
-        except _PrivateError as error:
-            host, reason = error.args
-            raise PrivatePictureError(f"{failed} {reason}", f"{failed} {host} has no public address") from None
         except _DownloadError as error:
-            raise PictureError(f"{failed} {error}") from None
+            reason, *host = error.args
+            if host:
+                raise PrivatePictureError(f"{failed} {reason}", f"{failed} {host[0]} has no public address") from None
+            raise PictureError(f"{failed} {reason}") from None
         try:
             picture_size(self.shown, data)
         except PictureError as error:
@@ -102,10 +98,7 @@ def is_public(address: str) -> bool:
 
 
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Run a function in its own thread, and return its result; the caller can stop waiting, the thread goes on.
-
-    A look-up of a name cannot be stopped. `look` is called now and then, and raises an error to stop waiting.
-    """
+    """Run a function in a thread, which nobody waits for too long or after an error of `look`, called now and then."""
     end, result = time.monotonic() + seconds, Future[T]()
 
     def run() -> None:
@@ -145,8 +138,7 @@ def _download(client: httpx2.Client, url: str, end: float) -> bytes:
 def _fetch(client: httpx2.Client, url: str, end: float) -> bytes | str:
     """Return the content at a URL, or the URL that it redirects to.
 
-    A name is looked up once, and the connection goes to the address that was checked: a second look-up, which might
-    give another address, does not take place.
+    The connection goes to the address that was checked: a second look-up of the name might give another one.
     """
     if not urlsplit(url).hostname:
         raise ValueError("it names no host")
@@ -178,7 +170,7 @@ def _public_addresses(host: str) -> list[str]:
     addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     if public := [address for address in addresses if is_public(address)]:
         return public
-    raise _PrivateError(host, f"{host} is at {addresses[0]}, which is no public address")
+    raise _DownloadError(f"{host} is at {addresses[0]}, which is no public address", host)
 
 
 def _content(response: httpx2.Response, url: str) -> bytes | str:

@@ -118,6 +118,7 @@ def test_a_picture_is_what_others_wrote(folder):
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
     (picture, *_) = found = find_pictures(["shards"])
     assert pickle.loads(pickle.dumps(found)) == found
+    assert len(pickle.dumps(picture)) < 1000  # its place, and no bytes: a worker of Ray reads the shard itself
     assert picture.address == f"{folder}/shards/cc-00000.tar/000000.png"
     assert picture.name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
     assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
@@ -155,6 +156,19 @@ def test_a_damaged_shard_gives_what_is_whole(folder):
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
     *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
     assert (len(found), missing.is_here(), error(missing)) == (2, False, "shards/cc-00003.tar: no such file")
+
+
+def test_a_run_over_shards_goes_on_where_it_stopped(sira, folder):
+    broken = [(name, b"no picture" if name == "000002.png" else data) for name, data in drawn(2, 2)]
+    write_tar(Path("shards/cc-00001.tar"), broken)
+    command = ("caption", "shards/cc-{00000..00002}.tar", "-p", "demo", "--max-new-tokens", 4, "-o", "captions.jsonl")
+    code, out, err = sira(*command, "-b", 4)
+    assert (code, out, "shards/cc-00001.tar/000002.png: is not a picture that Pillow can read" in err) == (3, "", True)
+    records = [json.loads(line) for line in Path("captions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["file_name"] for record in records] == names("shards")
+    assert [record["status"] for record in records] == ["ok", "ok", "error", "ok", "ok", "ok"]
+    code, _, err = sira(*command)
+    assert (code, "5 of 6 pictures were done before" in err) == (3, True)
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])

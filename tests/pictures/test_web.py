@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import pickle
 import socket
 import socketserver
@@ -10,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -23,78 +23,91 @@ from tests.support.shards import EXAMPLES
 PICTURE = EXAMPLES[0].read_bytes()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as the path says."""
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        path, _, query = self.path.partition("?")
-        match path.strip("/").split("/")[0]:
-            case "to":
-                self.answer(302, location=query)
-            case "loop":
-                self.answer(302, location=self.path)
-            case "status":
-                self.answer(int(query))
-            case "page":
-                self.answer(200, b"<html>")
-            case "endless":
-                self.send_response(200)
-                self.end_headers()
-                while not self.server.stopped:
-                    self.wfile.write(b"x" * 2**16)
-                    time.sleep(float(query or 0))
-            case "silent":
-                time.sleep(3)
-            case "zip":
-                self.answer(200, PICTURE, **{"Content-Encoding": "gzip"})
-            case _:
-                self.answer(200, PICTURE)
-
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for header, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(header, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
-class Server(http.server.ThreadingHTTPServer):
+def byte_by_byte(data: bytes) -> Iterator[bytes]:
+    for number in range(len(data)):
+        yield data[number : number + 1]
+
+
+# A beginning, and what follows it piece by piece: each is legal, comes within the limit of a single read, and ends with
+# a picture after some seconds.
+DRIPS = {
+    "headers": (OK, byte_by_byte(b"X-Slow: " + b"x" * 99)),
+    "informational answers": (b"", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 50),
+    "a chunk's extension": (OK + b"Transfer-Encoding: chunked\r\n\r\n", byte_by_byte(b"1;" + b"x" * 99)),
+    "the body": (OK + b"Content-Length: %d\r\n\r\n" % len(PICTURE), byte_by_byte(PICTURE[:100])),
+}
+
+
+def reply(status: int, body: bytes = b"", header: str = "X-None: 0") -> bytes:
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{header}\r\n\r\n".encode() + body
+
+
+def answer(path: str) -> Iterator[bytes]:
+    """The answer of the server, as the path says."""
+    name, _, query = path.strip("/").partition("?")
+    match name.strip("/"):
+        case "to" | "loop":
+            yield reply(302, header=f"Location: {query or path}")
+        case "status":
+            yield reply(int(query))
+        case "page":
+            yield reply(200, b"<html>")
+        case "endless":
+            yield OK + b"\r\n"
+            while True:
+                yield b"x" * 2**16
+                time.sleep(float(query or 0))
+        case "silent":
+            time.sleep(3)
+        case "zip":
+            yield reply(200, PICTURE, "Content-Encoding: gzip")
+        case "drip":
+            first, pieces = DRIPS[unquote(query)]
+            yield first
+            for piece in pieces:
+                time.sleep(0.02)
+                yield piece
+        case _:
+            yield reply(200, PICTURE)
+
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        path = self.request.recv(2**16).split()[1].decode()
+        self.server.asked.append(path)
+        for piece in answer(path):
+            self.request.sendall(piece)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads, block_on_close = True, False
     asked: list[str]
-    stopped = False
 
     def handle_error(self, *_: object) -> None:
-        """Who is asked for an endless file is left in the middle."""
+        """Who does not wait for the end hangs up."""
 
 
 @pytest.fixture
 def private() -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
         server.asked = []
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
-        server.stopped = True
         server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def public(monkeypatch) -> None:
-    """The server on this machine counts as public."""
+def server(private, monkeypatch) -> Server:
+    """The same, which counts as public."""
     monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
-
-
-@pytest.fixture
-def server(private, public) -> Server:
     return private
 
 
 def url(server: Server, path: str) -> str:
-    return f"http://127.0.0.1:{server.server_port}/{path}"
+    return f"http://127.0.0.1:{server.server_address[1]}/{path}"
 
 
 def read(server: Server, path: str) -> bytes:
@@ -181,10 +194,10 @@ def test_which_addresses_are_public(addresses, public):
 
 def test_private_addresses_are_refused(private, monkeypatch):
     for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"):
-        assert "failed_to_download" in refused(f"http://{host}:{private.server_port}/cat.png")
+        assert "failed_to_download" in refused(f"http://{host}:{private.server_address[1]}/cat.png")
     assert private.asked == []
     monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
-    message = refused(url(private, f"to/?http://127.0.0.2:{private.server_port}/cat.png"))
+    message = refused(url(private, f"to/?http://127.0.0.2:{private.server_address[1]}/cat.png"))
     assert "127.0.0.2 is at 127.0.0.2, which is no public address" in message
     assert "/cat.png" not in private.asked
 
@@ -229,49 +242,14 @@ def test_urls_in_a_list(server, sira, tmp_path, monkeypatch):
     assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
 
 
-def byte_by_byte(data: bytes) -> Iterator[bytes]:
-    for number in range(len(data)):
-        yield data[number : number + 1]
-
-
-OK = b"HTTP/1.1 200 OK\r\n"
-# A beginning, and what follows it piece by piece: each is legal, comes within the limit of a single read, and ends with
-# a picture after some seconds.
-DRIPS = {
-    "headers": (OK, byte_by_byte(b"X-Slow: " + b"x" * 99)),
-    "informational answers": (b"", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 50),
-    "a chunk's extension": (OK + b"Transfer-Encoding: chunked\r\n\r\n", byte_by_byte(b"1;" + b"x" * 99)),
-    "the body": (OK + b"Content-Length: %d\r\n\r\n" % len(PICTURE), byte_by_byte(PICTURE[:100])),
-}
-
-
 @pytest.mark.parametrize("what", DRIPS)
-def test_a_download_has_one_deadline_over_everything(monkeypatch, public, what):
+def test_a_download_has_one_deadline_over_everything(server, monkeypatch, what):
     """Without it, the download goes on and ends in an error of another kind, or in a picture; its thread ends too."""
-    begins, pieces = DRIPS[what]
-
-    class Drip(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(2**16)
-            self.request.sendall(begins)
-            for piece in pieces:
-                time.sleep(0.02)
-                self.request.sendall(piece)
-
-    class Dripping(socketserver.ThreadingTCPServer):
-        daemon_threads, block_on_close = True, False
-
-        def handle_error(self, *_: object) -> None:
-            """Who does not wait for the end hangs up."""
-
     monkeypatch.setattr(web, "SECONDS", 0.2)
-    with Dripping(("127.0.0.1", 0), Drip) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        assert refused(f"http://127.0.0.1:{server.server_address[1]}/a.png").endswith("d: takes longer than 0 s")
-        *_, download = (thread for thread in threading.enumerate() if thread.name == "sira-request")
-        download.join(1)
-        assert not download.is_alive()
-        server.shutdown()
+    assert refused(url(server, f"drip?{what}")).endswith("failed_to_download: takes longer than 0 s")
+    *_, download = (thread for thread in threading.enumerate() if thread.name == "sira-request")
+    download.join(1)
+    assert not download.is_alive()
 
 
 def test_nobody_waits_for_a_name_server_or_after_an_interrupt(server, monkeypatch):
