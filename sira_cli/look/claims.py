@@ -21,21 +21,13 @@ _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 @dataclass(frozen=True)
 class Claim:
-    """An object that a text names, and its support by the picture.
+    """An object that a text names, and its support by the picture."""
 
-    Attributes:
-        thing: in the singular.
-        spans: start and end of every mention, in characters of the text.
-        support: probability of yes against no, 0 to 1.
-        neither: probability of an answer that is neither.
-        image: number (from 1) of the picture that supports the claim best, if there are several.
-    """
-
-    thing: str
-    spans: tuple[tuple[int, int], ...]
-    support: float
-    neither: float
-    image: int | None = None
+    thing: str  # in the singular
+    spans: tuple[tuple[int, int], ...]  # start and end of every mention, in characters of the text
+    support: float  # probability of yes against no, 0 to 1
+    neither: float  # probability of an answer that is neither
+    image: int | None = None  # number (from 1) of the picture that supports the claim best, if there are several
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -46,17 +38,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Check:
-    """A text, object by object.
-
-    Attributes:
-        text: the checked text.
-        objects: the objects that it names, in order; empty if none was recognised.
-        words: the word list for recognising objects.
-    """
+    """A text, object by object."""
 
     text: str
-    objects: tuple[Claim, ...]
-    words: str
+    objects: tuple[Claim, ...]  # in order; empty if none was recognised
+    words: str  # the name of the word list
 
     @property
     def support(self) -> float:

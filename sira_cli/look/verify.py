@@ -17,18 +17,11 @@ LIST_TOKENS = 256  # of an answer that lists the objects of a text
 
 @dataclass(frozen=True)
 class Verify:
-    """A second look at every text of a run.
+    """A second look at every text of a run."""
 
-    Attributes:
-        min_support: objects below it are not supported; None: the preset's.
-        words: finds the objects; None: the bundled list.
-        mode: `flag` marks unsupported objects, `guide` looks first, and then decodes texts that name supported objects
-            only.
-    """
-
-    min_support: float | None = None
-    words: WordList | None = None
-    mode: str = "flag"
+    min_support: float | None = None  # objects below it are not supported; None: the preset's
+    words: WordList | None = None  # finds the objects; None: the bundled list
+    mode: str = "flag"  # marks unsupported objects; `guide` looks first, and then names supported ones only
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

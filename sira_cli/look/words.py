@@ -3,17 +3,6 @@
 The bundled list needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, without words that are
 not visible objects or often another part of speech. Words that the rules do not cover are left out: an object that is
 not asked about is neither supported nor doubted.
-
-`NounPhrases` knows an open vocabulary: the list, and visible heads of noun phrases.
-
-    "a busy street with two fire hydrants on the left side"
-    street, hydrant, side    spaCy's noun phrases, their heads in the singular
-    fire hydrant             the longest compound in the list, or of nouns in WordNet
-    fire hydrant             visible objects: a street is a place, a side can't be touched
-
-A noun can be seen if the bundled list has it, or if WordNet's lexicographers put one of its two most frequent
-senses among animals, artifacts, bodies, food, objects, persons, plants or substances. Small parsers take many a noun
-for a verb, so words of the list outside spaCy's noun phrases also count as objects.
 """
 
 from __future__ import annotations
@@ -63,15 +52,10 @@ class Thing:
 
 
 class WordList:
-    """Words that name objects, each with the head of its synonyms; a `guarded` one is often another part of speech.
-
-    Attributes:
-        name: which list it is, for the record.
-    """
+    """Words that name objects, each with the head of its synonyms; a `guarded` one is often another part of speech."""
 
     def __init__(self, groups: Mapping[str, str], name: str, guarded: frozenset[str] = frozenset()) -> None:
-        self.name = name
-        self._groups, self._guarded = groups, guarded
+        self.name, self._groups, self._guarded = name, groups, guarded  # the name stands in records
         self._dull = lists()["compounds_of_no_thing"] - set(groups)
 
     @classmethod
@@ -161,7 +145,15 @@ class Asked(WordList):
 
 
 class NounPhrases(WordList):
-    """The bundled list, and visible heads of noun phrases. Its name has the versions of pipeline and WordNet."""
+    """The bundled list, and visible heads of noun phrases. Its name has the versions of pipeline and WordNet.
+
+    "a busy street with two fire hydrants on the left side"
+    street, hydrant, side    spaCy's noun phrases, their heads in the singular
+    fire hydrant             the longest compound in the list, or of nouns in WordNet
+    fire hydrant             visible objects: a street is a place, a side can't be touched
+
+    Small parsers take many a noun for a verb, so words of the list outside noun phrases also count.
+    """
 
     def __init__(self, pipeline: str | None = None) -> None:
         self._pipeline = pipeline or PIPELINE
@@ -306,7 +298,7 @@ def _longest(tokens: list[Token]) -> tuple[str, int]:
 
 
 def _is_seen(name: str) -> bool:
-    """Return whether a noun names a visible object, not the scene as a whole."""
+    """Return whether a noun names a visible object, by the list or by its two most frequent senses, not the scene."""
     if name in shipped():
         return name not in lists()["not_seen"]
     left_out = lists()["no_things"] | lists()["places"] | lists()["not_seen"]

@@ -3,9 +3,8 @@
     question 1   pixels -> image encoder -> features -> decoder
     question 2   the same pixels         -> features -> decoder
 
-Two pictures are the same if all numbers in the encoder's input are equal. So a picture changed by a method is another
-one. For the families it is known which part of the encoder's input is one picture; for other types that equal the
-reference, features are kept only if pictures are asked about one at a time.
+Two pictures are the same if all numbers in the encoder's input are equal. Which part of the input is one picture is
+known of the families; features of other types are kept only if pictures are asked about one at a time.
 """
 
 from __future__ import annotations

@@ -165,8 +165,7 @@ class LoadedModel:
     ) -> Any:
         """Return B pictures and prompts in the checkpoint's chat format; `as_text`: the texts alone.
 
-        `system`, if given, replaces the preset's; `at_once` asks for an answer after an empty thought, whatever the
-        preset's `think`.
+        `system` replaces the preset's; `at_once` asks for an answer after an empty thought, whatever `think` is.
         """
         think, system = self.preset.generation.think, system or self.preset.prompts.system
         more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
@@ -251,17 +250,10 @@ class LoadedModel:
     ) -> torch.Tensor:
         """Decode prepared inputs to new tokens `[B, N]`, with end tokens, padded; the global random state is unchanged.
 
-        Args:
-            inputs: output of `prepare` for B pictures and prompts, on the model's device.
-            on_text: called with pieces of text as they are decoded (B = 1, not with beams or a method's own search).
-            on_tokens: called with the B new tokens of a step and the logits that they were picked from, instead of
-                `on_text`. With `greedy` the CF stream is also computed, but has no part in the choice.
-            on_new: called with the B new tokens of a step, instead of `on_text`.
-            seeds: seeds of the rows, from `text_seeds`; None: seeds for rows without pictures and prompts.
-            task: `caption` or `ask`, which some methods treat differently.
-            start: the beginning of the texts; None: empty.
-            trail: receives the method's reusable computations for the prompts and texts.
-            schemas: the schema that each text follows (None: none), after empty starts; None: none does.
+        `on_text` gets pieces of text as they are decoded (B = 1, not with beams or a method's own search); instead of
+        it, `on_new` the B new tokens of a step, and `on_tokens` these and the logits that they were picked from. With
+        `greedy` the CF stream is then also computed, but has no part in the choice. `seeds` are from `text_seeds`,
+        `start` is the beginning of the texts, `trail` receives the method's reusable computations.
         """
         settings = self.preset.generation
         rows = len(inputs["input_ids"])

@@ -14,25 +14,14 @@ FinishReason = Literal["stop", "length", "cut", "error"]
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of decoding one picture; if it failed, with `error`.
+    """The result of decoding one picture; if it failed, with `error`. Fields without a comment are as in `Result`."""
 
-    Attributes:
-        text: without surrounding white space.
-        error: the reason of a failure.
-        reasoning: as in `Result`; None: the model is not known to think.
-        reasoning_tokens: number of `output_tokens` that belong to `reasoning`.
-        tokens: as decoded, with the end token.
-        json_schema: the schema that the text follows (`Schema.label`); None without one.
-
-    The others are as in `Result`.
-    """
-
-    text: str = ""
+    text: str = ""  # without surrounding white space
     finish_reason: FinishReason = "error"
     image_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    error: str = ""
+    error: str = ""  # the reason of a failure
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
     warnings: tuple[str, ...] = ()
@@ -43,10 +32,10 @@ class Answer:
     candidates: list[dict[str, Any]] | None = None
     added: list[str] | None = None
     forbidden: list[str] | None = None
-    reasoning: str | None = None
-    reasoning_tokens: int = 0
-    tokens: tuple[int, ...] = ()
-    json_schema: str | None = None
+    reasoning: str | None = None  # None: the model is not known to think
+    reasoning_tokens: int = 0  # of `output_tokens`
+    tokens: tuple[int, ...] = ()  # as decoded, with the end token
+    json_schema: str | None = None  # `Schema.label`
     data: Any = None
 
 

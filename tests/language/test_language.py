@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import nltk
 import pytest
 
 from sira_cli import language
 from sira_cli.errors import SettingsError
-from sira_cli.language import Nltk, find_language
+from sira_cli.language import find_language
 from tests.support.eval import language_data
 
 TAGGER = "averaged_perceptron_tagger_eng"
@@ -158,41 +156,6 @@ def test_an_nltk_that_reads_pickles_is_refused(data, monkeypatch, version, loads
     else:
         assert find_language("nltk").facts()["versions"]["nltk"] == version
     assert find_language("auto").name == ("fallback" if loads_pickles else "nltk")
-
-
-class Trap:
-    """What runs code when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.path,))
-
-
-def test_pickles_of_old_data_are_never_loaded(data, tmp_path):
-    sprung = tmp_path / "sprung"
-    pickles = [
-        f"taggers/{TAGGER}/{TAGGER}.pickle",
-        f"taggers/{TAGGER}/averaged_perceptron_tagger.pickle",
-        "taggers/averaged_perceptron_tagger/averaged_perceptron_tagger.pickle",
-        "tokenizers/punkt/english.pickle",
-        "tokenizers/punkt/PY3/english.pickle",
-        "tokenizers/punkt_tab/english/english.pickle",
-    ]
-    for name in pickles:
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        (data / name).write_bytes(pickle.dumps(Trap(sprung)))
-    pickle.loads((data / pickles[0]).read_bytes())
-    assert sprung.exists()  # the trap works
-    sprung.unlink()
-    assert find_language("nltk", ("lemmas", "nouns", "singulars")).lemmas("men") == ["man"]
-    for gone in (f"taggers/{TAGGER}/{TAGGER}.weights.json", "tokenizers/punkt_tab/english/collocations.tab"):
-        (data / gone).unlink()
-        language_data.forget()
-        with pytest.raises(SettingsError):
-            Nltk(("lemmas",))
-    assert not sprung.exists()
 
 
 def test_the_fallback_splits_as_nltk_does_and_is_never_called_official(data):

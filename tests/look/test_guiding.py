@@ -8,8 +8,6 @@ import sys
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
@@ -20,9 +18,8 @@ from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList, shipped
 from sira_cli.models.progress import Trail
 from sira_cli.models.sampling import uncut, without
-from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.run.task import Caption
-from tests.support.helpers import under
+from tests.support.helpers import learned_vocabulary, under
 from tools.grammar import is_broken
 
 SCENES = VALIDATION_SEEDS[:4]
@@ -51,35 +48,17 @@ def tokens_of(lvlm, text):
     return lvlm.processor.tokenizer(text, add_special_tokens=False).input_ids
 
 
-def tokenizer(kind):
-    """BPE over bytes, as Qwen's and GPT-2's; or words with a sign for the space before them, as of SentencePiece."""
-    special = {"special_tokens": ["<unk>"]}
-    if kind == "bytes":
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    else:
-        made = Tokenizer(models.BPE(unk_token="<unk>") if kind == "pieces" else models.Unigram())
-        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-        trainer = trainers.BpeTrainer(vocab_size=300, **special)
-        if kind == "unigram":
-            trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", **special)
-    made.train_from_iterator(CORPUS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=made, **({} if kind == "bytes" else {"unk_token": "<unk>"}))
-
-
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "unigram"])
 def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
-    made, words = tokenizer(kind), shipped()
-    vocabulary = Vocabulary(made)
+    vocabulary, words = learned_vocabulary(kind, CORPUS), shipped()
     tokens = NameTokens(vocabulary, words)
     may, may_not = tokens.split(frozenset({"dog"}), frozenset(), Place.at_the_end("There is"))
-    told = {made.decode([int(token)]).strip().lower() for token in may}
+    told = {vocabulary.data(int(token)).decode().strip().lower() for token in may}
     assert "dog" in told
     assert told <= {"dog", "dogs", "hot", "traffic", "coffee"}
     ruled_out = {vocabulary.data(int(token)).decode().strip().lower() for token in may_not}
     # Independently: every token whose text is a whole word that the text-level finder takes for another object.
-    for token in range(len(made)):
+    for token in range(len(vocabulary.pieces())):
         data = vocabulary.data(token).decode("utf-8", "replace")
         if data[:1] != " " or not data[1:].isalpha():
             continue

@@ -6,7 +6,6 @@ import json
 import pickle
 import sys
 
-import nltk
 import pytest
 
 from sira_cli.errors import SettingsError
@@ -134,21 +133,3 @@ def test_the_command(sira, pipeline, wordnet, monkeypatch):
     record = json.loads(out)
     assert (code, record["verify"]["words"]) == (0, NAME)
     assert record["objects"]
-
-
-REAL = [
-    ("A group of people around a dining table with a pair of scissors.", ["person", "dining table", "scissors"]),
-    ("A busy city street with a traffic light, a fire hydrant and cars.", ["traffic light", "fire hydrant", "car"]),
-    ("A chandelier; there is moss on the stones; it adds to the mood of the image.", ["chandelier", "moss", "stone"]),
-    ("There are no people, and a man without a hat eats a hot dog.", ["man", "hot dog"]),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), REAL)
-def test_with_the_real_data(text, expected):
-    try:
-        phrases = NounPhrases()
-    except SettingsError as error:
-        pytest.skip(str(error))
-    assert [thing.name for thing in phrases.things(text)] == expected
-    assert nltk.corpus.wordnet.get_version() == "3.0"

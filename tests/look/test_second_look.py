@@ -8,8 +8,6 @@ import pytest
 import torch
 from PIL import Image
 from skimage import data
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from sira_cli import load
 from sira_cli.core.passes import ImagePrefix
@@ -21,10 +19,9 @@ from sira_cli.look.second_look import SecondLook, answer_tokens
 from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.look.words import Asked, Thing, WordList
 from sira_cli.models import presets
-from sira_cli.models.vocabulary import Vocabulary
 from tests.support import checkpoints
 from tests.support.checkpoints import ALL, REPRESENTATIVES
-from tests.support.helpers import under
+from tests.support.helpers import learned_vocabulary, under
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -179,31 +176,13 @@ def test_the_model_lists_the_objects_itself(demo, monkeypatch):
 YES, NO = ["Yes", "yes", "YES"], ["No", "no", "NO", "Not", "not"]
 
 
-def tokenizer(kind):
-    """A byte-level BPE, or pieces as of SentencePiece with byte fallback, that has learned English only."""
-    made = Tokenizer(models.BPE(byte_fallback=kind == "pieces", unk_token="<unk>" if kind == "pieces" else None))
-    text = ["Yes No what color is the dog"] * 9
-    if kind == "pieces":
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-        special, alphabet = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))], []
-    else:
-        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        special, alphabet = [], pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        text, trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    )
-    # Bytes are no special tokens: a text may hold them.
-    return Vocabulary(PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>" if kind == "pieces" else None))
-
-
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 @pytest.mark.parametrize(
     ("yes", "no"), [(YES, NO), (["Ja", "ja"], ["Nein", "nein"]), (["Да"], ["Нет"]), (["是"], ["否"])]
 )
 def test_answers_begin_with_their_tokens(kind, yes, no):
     """Also those that the tokenizer has not learned, where two words do not share their first byte."""
-    vocabulary = tokenizer(kind)
+    vocabulary = learned_vocabulary(kind, ["Yes No what color is the dog"] * 9)
     if vocabulary.encode_known(yes[0])[:1] == vocabulary.encode_known(no[0])[:1]:  # the first byte of all such letters
         with pytest.raises(UnsupportedModelError, match="with the same token"):
             answer_tokens(vocabulary, yes, no)

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, PreTrainedTokenizerFast
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
+from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.run.lvlm import Lvlm
 from tests.support import tiny
 
@@ -40,6 +42,30 @@ def under(lvlm: Lvlm, method: str | None = None, **settings: Any) -> Lvlm:
     """The same model with other settings of its preset, perhaps under another method."""
     preset = lvlm.preset.with_values(**settings)
     return lvlm.under(method or lvlm.method, preset)
+
+
+def learned_vocabulary(kind: str, corpus: list[str]) -> Vocabulary:
+    """A tokenizer that has learned a corpus: of `bytes`, as GPT-2's; of `pieces` or `unigram`, as of SentencePiece."""
+    special = [] if kind == "bytes" else ["<unk>"]
+    if kind == "bytes":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    else:
+        made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>") if kind == "pieces" else models.Unigram())
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    if kind == "unigram":
+        trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", special_tokens=special)
+    else:
+        every = [f"<0x{byte:02X}>" for byte in range(256)] * (kind == "pieces")
+        alphabet = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else []
+        size = 420 if kind == "bytes" else 556
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*special, *every], initial_alphabet=alphabet)
+    made.train_from_iterator(corpus, trainer)
+    # Bytes are no special tokens: a text may hold them.
+    return Vocabulary(
+        PreTrainedTokenizerFast(tokenizer_object=made, **dict.fromkeys(["unk_token"] * len(special), "<unk>"))
+    )
 
 
 def installed(*args: object, **options) -> subprocess.CompletedProcess:
