@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -26,27 +27,20 @@ GB = 10**9
 KNOWN = sorted(name for name in presets.available() if size_of(presets.find(name)))
 
 
-def check(name):
-    preset = presets.find(name)
-    config = layouts.released_config(preset.model)
-    picture = sizes._picture(sizes.LIKE.get(name, name))
-    assert sizes.size_of(preset, config, *picture) == size_of(preset)
+QUICK = ("qwen3-vl-2b", "smolvlm2-2.2b")
 
 
-@pytest.mark.parametrize("name", ["qwen3-vl-2b", "smolvlm2-2.2b"])
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in KNOWN if name not in QUICK)]
+)
 def test_the_shipped_sizes_are_those_of_the_models(name):
-    check(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KNOWN)
-def test_all_shipped_sizes_are_those_of_the_models(name):
-    check(name)
+    preset = presets.find(name)
+    picture = sizes._picture(sizes.LIKE.get(name, name))
+    assert sizes.size_of(preset, layouts.released_config(preset.model), *picture) == size_of(preset)
 
 
 def test_nearly_all_presets_have_a_size():
-    left_out = {name for name in presets.available() if name not in KNOWN}
-    assert left_out == {"demo", "llava-onevision-7b", "molmo2-8b"}
+    assert {*presets.available()} - {*KNOWN} == {"demo", "llava-onevision-7b", "molmo2-8b"}
 
 
 def test_numbers_of_a_model_that_runs():
@@ -79,29 +73,20 @@ def memory(monkeypatch):
     return are
 
 
-def test_the_default_is_refused_where_it_does_not_fit(memory):
-    default = presets.find(presets.DEFAULT)
-    takes = needed(default)
-    assert takes > 16.6 * GB  # the download
-    memory(32 * GB)
-    check_default_fits(default, "cpu")
-    memory(16 * GB)
-    with pytest.raises(
-        SettingsError,
-        match=r"17\.4 GB of memory, and this machine has 16\.0 GB: the smallest that fits is `preset=` qwen3-vl-2b",
-    ):
-        check_default_fits(default, "cpu")
-    memory(4 * GB)
-    with pytest.raises(SettingsError, match="`preset=` demo needs no download, but knows drawn scenes only"):
-        check_default_fits(default, "cpu")
-
-
-def test_a_quantization_counts(memory):
-    default = presets.find(presets.DEFAULT).with_settings(quantization="4bit")
-    memory(12 * GB)
-    check_default_fits(default, "cpu")
-    memory(6 * GB)
-    with pytest.raises(SettingsError, match=r"add `preset=` qwen2\.5-vl-7b `quantization=` 4bit; `sira doctor`"):
+@pytest.mark.parametrize(
+    ("gigabytes", "settings", "message"),
+    [
+        (32, {}, None),
+        (16, {}, r"17\.4 GB of memory, .* has 16\.0 GB: the smallest that fits is `preset=` qwen3-vl-2b"),
+        (4, {}, "`preset=` demo needs no download, but knows drawn scenes only"),
+        (12, {"quantization": "4bit"}, None),
+        (6, {"quantization": "4bit"}, r"add `preset=` qwen2\.5-vl-7b `quantization=` 4bit; `sira doctor`"),
+    ],
+)
+def test_the_default_is_refused_where_it_does_not_fit(memory, gigabytes, settings, message):
+    default = presets.find(presets.DEFAULT).with_settings(**settings)
+    memory(gigabytes * GB)
+    with nullcontext() if message is None else pytest.raises(SettingsError, match=message):
         check_default_fits(default, "cpu")
 
 
@@ -136,29 +121,33 @@ def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, 
         assert "add --preset qwen2.5-vl-7b; `sira doctor` shows what runs here" in err
 
 
-def test_the_command_examines_this_machine(sira, memory):
+def test_the_command_examines_this_machine(sira, memory, monkeypatch):
     total = psutil.virtual_memory().total
     code, out, err = sira("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["schema"] == "sira.doctor/1"
-    assert found["machine"]["device"] == "cpu"
+    assert (found["schema"], found["machine"]["device"], found["hub"]) == ("sira.doctor/1", "cpu", "offline mode")
     assert found["machine"]["memory"]["total"] == total
-    assert found["hub"] == "offline mode"
-    assert found["command"] == "sira demo"  # nothing is here, and nothing can be fetched
-    assert found["recommended"] is None
+    # Nothing is here, and nothing can be fetched.
+    assert (found["command"], found["recommended"]) == ("sira demo", None)
     assert {"JPEG", "PNG", "HEIC"} < found["pictures"].keys()
     assert found["pictures"]["JPEG"] is True
     assert {each["preset"] for each in found["fits"]} | {*found["unknown"]} == {*presets.available()} - {"demo"}
     memory(16 * GB)
     code, text, _ = sira("doctor")
-    assert code == 0
     lines = [line.split() for line in text.splitlines()]
-    assert ["qwen2.5-vl-7b", "17.4", "GB", "no"] in lines
-    assert ["qwen3.5-4b", "9.8", "GB", "yes"] in lines
-    assert ["hub", "offline", "mode"] in lines
+    assert code == 0
+    for row in (["qwen2.5-vl-7b", "17.4", "GB", "no"], ["qwen3.5-4b", "9.8", "GB", "yes"], ["hub", "offline", "mode"]):
+        assert row in lines
     assert text.endswith("\nnext: sira demo (drawn scenes only)\n")
     assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+    monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)
+    code, text, _ = sira("doctor")
+    (chosen,) = (line for line in text.splitlines() if "recommended" in line)
+    command = f"sira caption photo.jpg -p {chosen.split()[0]}"
+    assert (code, chosen.partition("recommended: ")[2]) == (0, command)
+    assert text.endswith(f"\nnext: {command}\n")
 
 
 def fits(*names):
@@ -179,17 +168,6 @@ def fits(*names):
 )
 def test_the_largest_that_fits_up_to_the_default_is_recommended(fitting, hub_is, expected):
     assert recommend(fits(*fitting), hub_is) == expected
-
-
-def test_the_recommended_row_has_its_command(sira, memory, monkeypatch):
-    memory(16 * GB)
-    monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)
-    code, text, _ = sira("doctor")
-    chosen = [line for line in text.splitlines() if "recommended" in line]
-    assert (code, len(chosen)) == (0, 1)
-    command = chosen[0].partition("recommended: ")[2]
-    assert command == f"sira caption photo.jpg -p {chosen[0].split()[0]}"
-    assert text.endswith(f"\nnext: {command}\n")
 
 
 @pytest.mark.parametrize(

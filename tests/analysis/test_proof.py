@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,14 +25,6 @@ FAMILIES |= {"PaliGemma": "paligemma"}  # whose processor gives labels, too
 SCENE = render(make_scene(1))[0]
 
 
-def change(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    content = json.loads(path.read_text())
-    for name, value in values.items():
-        content[name] = {**content[name], **value} if isinstance(content.get(name), dict) else value
-    path.write_text(json.dumps(content))
-
-
 @pytest.fixture
 def qwen(qwen_folder, tmp_path) -> Path:
     return Path(shutil.copytree(qwen_folder, tmp_path / "qwen"))
@@ -45,54 +36,44 @@ def test_a_model_is_exact(family, checkpoint_of, sira):
     code, out, err = sira("presets", "check", "-m", checkpoint_of(family), "--json")
     assert code == 0, err
     proof = json.loads(out)
-    assert proof["verdict"] == "exact"
+    seen, compared = proof["seen"], proof["real"]["compared"]
+    assert (proof["verdict"], proof["b"] + proof["k"]) == ("exact", proof["layers"])
     assert proof["family"].startswith(f"{kind} (")
-    assert proof["b"] + proof["k"] == proof["layers"]
-    assert proof["seen"]["image_tokens"] > 0
-    assert f" x {proof['seen']['image_tokens']} " in proof["seen"]["prompt"]
-    compared = proof["real"]["compared"]
+    assert seen["image_tokens"] > 0
+    assert f" x {seen['image_tokens']} " in seen["prompt"]
     assert (compared["tokens"], compared["equal_tokens"]) == (8, True)
     assert max(compared["worst_full"], compared["worst_cf"]) <= compared["limit"] < compared["gap"]
 
 
-def test_what_is_printed(qwen, sira):
+def test_the_printed_block(qwen, sira):
     code, out, _ = sira("presets", "check", "-m", qwen)
     rows = {line[:14].strip(): line[14:] for line in out.splitlines()}
-    assert code == 0
-    assert rows["verdict"] == "exact"
+    assert (code, rows["verdict"]) == (0, "exact")
     assert rows["layers"] == "L = 6, b = 3, K = 3, alpha = 0.5"
-    assert "'<|im_end|>'" in rows["end tokens"]
-    assert "repetition_penalty=1.05" in rows["its settings"]
     assert rows["in force"] == "none in sira; with `attach`: repetition_penalty"
-    assert "<|im_start|>system" in rows["prompt"]
-    assert "beams" in rows["abilities"]
-    assert "method opera" in rows["abilities"]
     assert rows["real weights"].startswith("8 tokens, the reference's; logits differ by ")
-    assert "of greedy's" in rows["time"]
-
-
-def lies_about_layers(folder: Path) -> None:
-    change(folder, text_config={"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8})
-
-
-def has_a_damaged_processor(folder: Path) -> None:
-    (folder / "preprocessor_config.json").write_text("{")
-
-
-def names_another_image_token(folder: Path) -> None:
-    change(folder, image_token_id=5)
+    parts = {"end tokens": "'<|im_end|>'", "its settings": "repetition_penalty=1.05", "prompt": "<|im_start|>system"}
+    for name, part in (parts | {"time": "of greedy's"}).items():
+        assert part in rows[name]
+    assert {"beams", "method opera"} <= {*rows["abilities"].split(", ")}
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason", "expected"),
     [
-        (lies_about_layers, "the weights in", 1),
-        (has_a_damaged_processor, "cannot be loaded", 1),
-        (names_another_image_token, "no image token found", 2),
+        ({"text_config": {"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8}}, "the weights in", 1),
+        (None, "cannot be loaded", 1),  # a damaged processor
+        ({"image_token_id": 5}, "no image token found", 2),
     ],
 )
 def test_bad_input_is_one_line(spoil, reason, expected, qwen, sira):
-    spoil(qwen)
+    path = qwen / "config.json"
+    content = json.loads(path.read_text())
+    for name, value in (spoil or {}).items():
+        content[name] = {**content[name], **value} if isinstance(value, dict) else value
+    path.write_text(json.dumps(content))
+    if spoil is None:
+        (qwen / "preprocessor_config.json").write_text("{")
     code, out, err = sira("presets", "check", "-m", qwen, "--json")
     assert (code, out) == (expected, "")
     assert reason in err

@@ -74,16 +74,11 @@ def test_the_model_is_as_before_also_after_an_error():
     assert (hooks(case.model), config._attn_implementation) == (before, "sdpa")
 
 
-def measured(lvlm, pictures, batch_size=1) -> Units[ImageMass]:
+def measured(lvlm, paths, batch_size=1) -> Units[ImageMass]:
     units = Units[ImageMass]()
-    for _ in measure_mass(lvlm, pictures, units, batch_size):
+    for _ in measure_mass(lvlm, [as_picture(path) for path in paths], units, batch_size):
         pass
     return units
-
-
-def results(lvlm, pictures, batch_size=1) -> list[ImageMass]:
-    units = measured(lvlm, pictures, batch_size)
-    return [units[number] for number in units]
 
 
 def by_hand(lvlm, path: Path) -> torch.Tensor:
@@ -95,66 +90,48 @@ def by_hand(lvlm, path: Path) -> torch.Tensor:
     model.set_attn_implementation("eager")
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     attentions = model(**{**inputs, **text}, use_cache=False, output_attentions=True).attentions
-    image = ids[0] == lvlm.model.config.image_token_id
-    rows = range(inputs["input_ids"].shape[1], ids.shape[1])
-    masses = [[layer[0, :, row, image].double().sum(dim=-1) for layer in attentions] for row in rows]
-    return torch.stack([torch.stack(row) for row in masses]).mean(dim=0)
+    image, prompt = ids[0] == lvlm.model.config.image_token_id, inputs["input_ids"].shape[1]
+    return torch.stack([layer[0, :, prompt:, image].double().sum(dim=-1).mean(dim=-1) for layer in attentions])
 
 
-def test_the_calibration_is_the_mean_over_rows_and_pictures():
+def test_the_calibration_is_the_mean_over_rows_and_pictures(tmp_path):
+    """Also if a picture of the batch fails."""
+    (tmp_path / "broken.png").write_bytes(b"no picture")
     lvlm = load("demo", max_new_tokens=12, temperature=1.0)  # the caption is greedy all the same
-    units = measured(lvlm, [*map(as_picture, EXAMPLES[:2])])
-    masses = [units[number] for number in units]
+    units = measured(lvlm, (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1]), 4)
+    (failed,) = units.failures.values()
+    assert failed.error.startswith(f"{tmp_path / 'broken.png'}: is not a picture")
     expected = [by_hand(lvlm, path) for path in EXAMPLES[:2]]
-    for result, mass in zip(masses, expected, strict=True):
+    for result, mass in zip(units.values(), expected, strict=True):
         torch.testing.assert_close(result.mass, mass, atol=1e-5, rtol=0)
     made = calibrate(lvlm, units)
     torch.testing.assert_close(made.tensors[MASS], torch.stack(expected).mean(dim=0).float(), atol=1e-5, rtol=0)
-    assert made.origin.made_from["rows"] == sum(result.rows for result in masses)
+    assert made.origin.made_from["rows"] == sum(result.rows for result in units.values())
     with pytest.raises(PictureError, match="no picture could be measured"):
         calibrate(lvlm, Units[ImageMass]())
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_what_pads_a_shorter_caption_does_not_count(end):
+def test_padding_of_a_shorter_caption_does_not_count(end):
     lvlm = load("demo", max_new_tokens=8)
-    pictures = [as_picture(path) for path in EXAMPLES[:2]]
-    texts = [
-        lvlm.generate(lvlm.to_device(lvlm.prepare([each.open().image], [lvlm.preset.prompts.caption])))
-        for each in pictures
-    ]
     if end:  # the first caption ends earlier, where the second one goes on
-        first, second = (text[0].tolist() for text in texts)
-        token = next(token for token in first[2:] if token not in second)
-        lvlm.model.generation_config.eos_token_id = [token]
-    together = results(lvlm, pictures, 2)
-    alone = results(lvlm, pictures)
-    assert len({result.rows for result in together}) == 1 + end
-    for one, two in zip(together, alone, strict=True):
-        assert one.rows == two.rows
-        torch.testing.assert_close(one.mass, two.mass, atol=1e-5, rtol=0)
+        pictures = [as_picture(path).open().image for path in EXAMPLES[:2]]
+        prompts = [lvlm.to_device(lvlm.prepare([each], [lvlm.preset.prompts.caption])) for each in pictures]
+        first, second = (lvlm.generate(each)[0].tolist() for each in prompts)
+        lvlm.model.generation_config.eos_token_id = [next(token for token in first[2:] if token not in second)]
+    together, alone = (measured(lvlm, EXAMPLES[:2], size) for size in (2, 1))
+    assert len({result.rows for result in together.values()}) == 1 + end
+    for name, result in alone.items():
+        assert together[name].rows == result.rows
+        torch.testing.assert_close(together[name].mass, result.mass, atol=1e-5, rtol=0)
 
 
-def test_a_picture_that_fails_leaves_the_others_of_its_batch(tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no picture")
-    lvlm = load("demo", max_new_tokens=6)
-    pictures = [as_picture(path) for path in (EXAMPLES[0], tmp_path / "broken.png", EXAMPLES[1])]
-    units = measured(lvlm, pictures, 4)
-    (failed,) = units.failures.values()
-    assert failed.error.startswith(f"{tmp_path / 'broken.png'}: is not a picture")
-    one, two = (units[number] for number in units)
-    for result, path in ((one, EXAMPLES[0]), (two, EXAMPLES[1])):
-        torch.testing.assert_close(result.mass, by_hand(lvlm, path), atol=1e-5, rtol=0)
-
-
-def test_the_command_makes_what_the_method_finds(sira, tmp_path):
+def test_the_command_makes_the_calibration_that_the_method_finds(sira, tmp_path):
     home = tmp_path / "home"
     (tmp_path / "broken.png").write_bytes(b"no picture")
     command = ("calibrate", "maskcd", EXAMPLES[0], tmp_path / "broken.png", "-p", "demo", "-b", 2)
     code, out, err = sira(*command, home=home)
-    assert code == 3
-    assert "1 of 2 pictures failed" in err
-    assert "\n1 picture, " in out
+    assert (code, "1 of 2 pictures failed" in err, "\n1 picture, " in out) == (3, True, True)
     assert "now: sira caption PATH -p demo --method maskcd" in err
     (own,) = (home / "calibrations" / "maskcd").iterdir()
     assert own.name == next((SHIPPED_CALIBRATIONS / "maskcd").iterdir()).name
@@ -163,16 +140,11 @@ def test_the_command_makes_what_the_method_finds(sira, tmp_path):
     assert (code, "exists: replace it with --overwrite" in err) == (2, True)
     sira(*command, "--overwrite", home=home)
     assert own.read_bytes() == first
-    record = json.loads(
-        sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json", home=home)[1]
-    )
-    shipped = json.loads(
-        sira("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json")[1]
-    )
+    caption = ("caption", EXAMPLES[0], "-p", "demo", "--method", "maskcd", "--max-new-tokens", 2, "--json")
+    record, shipped = (json.loads(sira(*caption, **where)[1]) for where in ({"home": home}, {}))
     assert record["method_settings"]["calibration"] != shipped["method_settings"]["calibration"]
     code, _, err = sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", "--overwrite", home=home)
-    assert code == 1
-    assert "no picture could be measured" in err
+    assert (code, "no picture could be measured" in err) == (1, True)
 
 
 def test_drawn_scenes_give_the_shipped_calibration_and_a_preset_names_it(sira, tmp_path):
