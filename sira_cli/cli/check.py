@@ -25,6 +25,7 @@ from sira_cli.cli.options.groups import (
     RecordsFile,
     RetryErrors,
     Verbose,
+    option,
     with_options,
 )
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity
@@ -49,19 +50,12 @@ class CaptionOptions:
 
     title: ClassVar[str] = "Captions"
 
-    caption_extension: Annotated[
-        str, typer.Option(metavar=".EXT", help="File extension of captions next to pictures.")
-    ] = ".txt"
-    text_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column with the captions (default: text, caption, ...).")
-    ] = None
-    image_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column that names the pictures (default: file_name, image, ...)."),
-    ] = None
-    images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that these names are relative to (default: the file's).")
-    ] = None
+    caption_extension: str = option(".txt", "File extension of captions next to pictures.", metavar=".EXT")
+    text_column: str | None = option(None, "Column with the captions (default: text, caption, ...).", metavar="NAME")
+    image_column: str | None = option(
+        None, "Column that names the pictures (default: file_name, image, ...).", metavar="NAME"
+    )
+    images: Path | None = option(None, "Folder that these names are relative to (default: the file's).", metavar="DIR")
 
 
 @dataclass(frozen=True)
@@ -81,33 +75,29 @@ class RecordOptions:
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing records.")] = False
+    overwrite: bool = option(False, "Replace existing records.", "--overwrite")
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON record per caption.")] = False
+    json: bool = option(False, "Print one JSON record per caption.", "--json")
     quiet: Quiet = False
     verbose: Verbose = 0
+
+
+_PATH = "Pictures or folders with text files, files of captions, data sets."
+_ENDPOINT = (
+    "Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there, if it has "
+    "several. Key: $OPENAI_API_KEY."
+)
 
 
 @with_options()
 def check(
     context: typer.Context,
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="Pictures or folders with text files, files of captions, data sets."),
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PATH)] = None,
     captions: CaptionOptions,
     model: ModelOptions,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel="Model",
-            help="Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there, "
-            "if it has several. Key: $OPENAI_API_KEY.",
-        ),
-    ] = None,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", rich_help_panel="Model", help=_ENDPOINT)] = None,
     look: LookOptions,
     selection: PathOptions,
     engine: EngineOptions,

@@ -338,13 +338,13 @@ def test_pictures_of_records_are_found_again_and_texts_are_strings(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--force", " "], "--force: the text is empty"),
-        (["--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
-        (["-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
-        (["-o", "a.jsonl", "--output-dir", "a"], "give --output or --output-dir, not both"),
-        (["--full-logits", "a", EXAMPLES[1]], "--full-logits is for one picture, not 2"),
+        ([EXAMPLES[0], "--force", " "], "--force: the text is empty"),
+        ([EXAMPLES[0], "--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
+        ([EXAMPLES[0], "-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
+        ([EXAMPLES[0], "-o", "a.jsonl", "--output-dir", "a"], "give --output or --output-dir, not both"),
+        ([*EXAMPLES[:2], "--full-logits", "a"], "--full-logits is for one picture, not 2"),
         (["--force-from", "empty.jsonl"], "line 1: the text to force is empty"),
-        (["--force-from", "texts.jsonl"], "--force-from names the pictures itself: leave out the paths"),
+        ([EXAMPLES[0], "--force-from", "texts.jsonl"], "--force-from names the pictures itself: leave out the paths"),
         (["--force-from", "none.jsonl"], "line 1: expected text or caption, found file_name"),
     ],
 )
@@ -353,6 +353,6 @@ def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch,
     for name, record in {"empty": {"text": " "}, "texts": {"text": "A cat."}, "none": {}}.items():
         Path(f"{name}.jsonl").write_text(json.dumps({"file_name": "a.png"} | record))
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)
-    code, out, err = sira("trace", EXAMPLES[0], "--preset", "demo", *options)
+    code, out, err = sira("trace", "--preset", "demo", *options)
     assert (code, out) == (2, "")
     assert message in err
