@@ -15,29 +15,25 @@ from tests.support.traces import make_trace, write_traces
 
 EXAMPLE = sorted(Path(__file__).parents[1].glob("examples/*.png"))[0]
 TRACE = ("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 2)
-# What writes a file, and the file.
-COMMANDS = {
-    "report": (("report", "trace.jsonl", "-o", "out.html"), "out.html"),
+DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
+DRIFT, SWEEP = ("drift", EXAMPLE, *DEMO), ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
+POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
+BENCH = ("bench", *DEMO, "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json")
+# What writes a file, and the file: the first decode before that, and refuse a file that is in their way beforehand.
+BOTH = {
     "trace": ((*TRACE, "-o", "out.jsonl"), "out.jsonl"),
     "full logits": ((*TRACE, "--full-logits", "out.safetensors"), "out.safetensors"),
-    "drift": (("drift", EXAMPLE, "-p", "demo", "-o", "out.json"), "out.json"),
-    "drift figure": (("drift", EXAMPLE, "-p", "demo", "--plot", "out.png"), "out.png"),
-    "bench": (
-        ("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json"),
-        "out.json",
-    ),
+    "drift": ((*DRIFT, "-o", "out.json"), "out.json"),
+    "drift figure": ((*DRIFT, "--plot", "out.png"), "out.png"),
+    "bench": (BENCH, "out.json"),
+    "sweep figure": ((*SWEEP, "--plot", "out.png"), "out.png"),
+}
+COMMANDS = BOTH | {
+    "report": (("report", "trace.jsonl", "-o", "out.html"), "out.html"),
     "table": (("export", "captions.jsonl", "--csv", "out.csv"), "out.csv"),
     "export": (("demo", "--export", "scenes", "--limit", 1), "scenes/coco/ids.txt"),
-    "sweep figure": (("sweep", "-p", "demo", "--limit", 1, "--k", 7, "--alpha", 1, "--plot", "out.png"), "out.png"),
 }
-
-
-DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
-POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
-SWEEP = ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
-# What decodes before it writes a file that it may replace, and the file.
-DECODING = {
-    **{name: COMMANDS[name] for name in ("trace", "full logits", "drift", "drift figure", "bench", "sweep figure")},
+DECODING = BOTH | {
     "trace to a folder": ((*TRACE, "--output-dir", "."), f"{EXAMPLE.stem}.trace.jsonl"),
     "caption": (("caption", EXAMPLE, *DEMO, "-o", "out.jsonl"), "out.jsonl"),
     "caption text": (("caption", EXAMPLE, *DEMO, "--output-dir", "."), f"{EXAMPLE.stem}.txt"),
@@ -60,10 +56,8 @@ def test_all_commands_that_overwrite_are_here():
         if any("--overwrite" in parameter.opts for parameter in group.params):
             yield " ".join(names[:2] if names[0] == "calibrate" else names[:1])
 
-    here = {
-        " ".join(map(str, command[: 1 + (command[0] == "calibrate")])) for command, _ in (COMMANDS | DECODING).values()
-    }
-    assert here == set(commands(typer.main.get_command(app)))
+    here = [command[: 1 + (command[0] == "calibrate")] for command, _ in (COMMANDS | DECODING).values()]
+    assert {" ".join(names) for names in here} == set(commands(typer.main.get_command(app)))
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +72,8 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     command, file = DECODING[name]
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
-    Path("captions.jsonl").write_text(
-        json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n", encoding="utf-8"
-    )
+    record = json.dumps({"file_name": str(EXAMPLE), "text": "A dog."})
+    Path("captions.jsonl").write_text(f"{record}\n", encoding="utf-8")
     Path(file).parent.mkdir(exist_ok=True)
     Path(file).write_text("mine", encoding="utf-8")
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
@@ -88,11 +81,12 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     else:
         wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     code, _, err = sira(*wrong, "--overwrite")
-    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (
-        True,
-        True,
-        "mine",
-    ), err
+    assert code > 0, err
+    assert ("nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (True, "mine"), err
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", interrupted)
         code, _, err = sira(*command, "--overwrite")
@@ -103,10 +97,6 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
         kept.replace(file)
         assert sira(*command, "--overwrite")[0] == 0
         assert not [path for path in tmp_path.rglob("*") if "kept" in path.name or path.name == "metadata.errors.jsonl"]
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -44,8 +44,18 @@ class Checkpoint:
 
     @functools.cached_property
     def revision(self) -> str:
-        """The version of the files: the commit, or a fingerprint of the folder, taken on first use."""
-        return self.commit or _fingerprint(self.folder)
+        """The commit, or a fingerprint of the folder without reading gigabytes: 64 KiB of every 8 MiB of weights."""
+        if self.commit is not None:
+            return self.commit
+        digest = hashlib.sha256()
+        for path in sorted(each for each in self.folder.iterdir() if any(map(each.match, FILES + CODE))):
+            size = path.stat().st_size
+            digest.update(f"{path.name}:{size}:".encode())
+            with path.open("rb") as file:
+                for start in range(0, size, SAMPLE_EVERY):
+                    file.seek(start)
+                    digest.update(file.read(SAMPLE_EVERY if path.suffix != ".safetensors" else SAMPLE))
+        return f"folder-{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -109,13 +119,14 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
     """Return a folder with at least the model's config.json."""
     if (folder := _as_folder(model)) is not None:
         return folder
+    download = functools.partial(hf_hub_download, model, "config.json", revision=revision)
     with contextlib.suppress(hub_errors.LocalEntryNotFoundError):
-        cached = Path(hf_hub_download(model, "config.json", revision=revision, local_files_only=True)).parent
+        cached = Path(download(local_files_only=True)).parent
         _check_folder(cached, model)
         return cached
     with _hub_errors(model, revision, "", offline):
         _listed(model, revision)
-        return Path(hf_hub_download(model, "config.json", revision=revision)).parent
+        return Path(download()).parent
 
 
 def _as_folder(model: str) -> Path | None:
@@ -181,30 +192,15 @@ def what_is_lacking(folder: Path) -> str | None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            shards = {*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{index.name} is damaged"
         if absent := sorted(shard for shard in shards if not (folder / shard).is_file()):
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
     elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
-    for part, names in PARTS.items():
-        if not any((folder / name).is_file() for name in names):
-            return f"no {part} ({' or '.join(names)})"
-    return None
-
-
-def _fingerprint(folder: Path) -> str:
-    """Return a fingerprint of a folder's content, which does not read gigabytes: 64 KiB of every 8 MiB of weights."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES + CODE)):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}:".encode())
-        with path.open("rb") as file:
-            for start in range(0, size, SAMPLE_EVERY):
-                file.seek(start)
-                digest.update(file.read(SAMPLE_EVERY if path.suffix != ".safetensors" else SAMPLE))
-    return f"folder-{digest.hexdigest()[:12]}"
+    lacking = (part for part, names in PARTS.items() if not any((folder / name).is_file() for name in names))
+    return next((f"no {part} ({' or '.join(PARTS[part])})" for part in lacking), None)
 
 
 OWN_CODE = "only its own Python code runs it, which SIRA cannot follow, with or without `trust_remote_code=`"

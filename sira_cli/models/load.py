@@ -134,8 +134,16 @@ def inspect_model(model: str, revision: str = "main", *, offline: bool = False) 
     """Build the model without weights, and return its facts."""
     folder = find_config(model, revision, offline=offline)
     lvlm = _without_weights(folder)
-    fork, gigabytes = Fork(lvlm, SiraConfig()), _stored_weights(lvlm, folder) * lvlm.dtype.itemsize / 1e9
-    return ModelFacts(fork.layers, fork.k, SiraConfig().image_tokens.resolve(lvlm.config).ids[0], gigabytes)
+    fork, text = Fork(lvlm, SiraConfig()), lvlm.config.get_text_config(decoder=True)
+    # The files contain the output matrix unless config.json ties it; without a value there, transformers treats
+    # InternVL's as tied.
+    default = getattr(text, "tie_word_embeddings", False)
+    tied = read_settings(folder, "config.json").get("tie_word_embeddings", default)
+    head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
+    stored = [weight.numel() for weight in lvlm.parameters() if weight is not head and weight is not embeddings]
+    numbers = sum(stored) + embeddings.numel() + (0 if tied else head.numel())
+    image_token, *_ = SiraConfig().image_tokens.resolve(lvlm.config).ids
+    return ModelFacts(fork.layers, fork.k, image_token, numbers * lvlm.dtype.itemsize / 1e9)
 
 
 def check_structure(folder: Path, preset: Preset) -> Any:
@@ -149,17 +157,6 @@ def check_structure(folder: Path, preset: Preset) -> Any:
     model = _without_weights(folder, preset.load.attention)
     fork_place(model, preset.sira_config)
     return model
-
-
-def _stored_weights(lvlm: Any, folder: Path) -> int:
-    """Return the number of weights in the files. They include the output matrix unless config.json ties it; without a
-    value there, transformers treats InternVL's matrix as tied, but the files contain it."""
-    default = getattr(lvlm.config.get_text_config(decoder=True), "tie_word_embeddings", False)
-    tied = read_settings(folder, "config.json").get("tie_word_embeddings", default)
-    head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
-    stored = {id(weight): int(weight.numel()) for weight in (*lvlm.parameters(), embeddings) if weight is not head}
-    stored[id(embeddings)] = int(embeddings.numel())
-    return sum(stored.values()) + (0 if tied else int(head.numel()))
 
 
 def _without_weights(folder: Path, attention: str | None = None) -> Any:

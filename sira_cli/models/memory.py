@@ -36,10 +36,12 @@ def peak_memory(*devices: torch.device) -> Iterator[Peak]:
     """Measure the block's peak memory: torch's allocations on GPUs, else the memory of the process."""
     peak = Peak()
     if devices[0].type == "cuda":
-        _wait_for(devices)
+        for device in devices:
+            torch.cuda.synchronize(device)
         before = restart_peak(devices) or 0
         yield peak
-        _wait_for(devices)
+        for device in devices:
+            torch.cuda.synchronize(device)
         peak.bytes = _counted(devices) - before
         return
     ended, process = threading.Event(), psutil.Process()
@@ -91,11 +93,6 @@ def peak_of_process() -> dict[str, int]:
     if torch.cuda.is_available():
         peak["cuda"] = _counted([torch.device("cuda", number) for number in range(torch.cuda.device_count())])
     return peak
-
-
-def _wait_for(devices: Sequence[torch.device]) -> None:
-    for device in devices:
-        torch.cuda.synchronize(device)
 
 
 def _counted(devices: Sequence[torch.device]) -> int:

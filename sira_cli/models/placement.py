@@ -163,17 +163,9 @@ CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # variables by which a user cho
 SMALL = 50_000_000  # weights; with fewer, threads wait for each other longer than they work
 
 
-def threads_for(model: Any) -> int:
-    """Return the number of threads for a model on the CPU, at most one per physical core; a user's choice wins."""
-    own = torch.get_num_threads()
-    if any(os.environ.get(name) for name in CHOSEN):
-        return own
-    if sum(weight.numel() for weight in model.parameters()) < SMALL:
-        return 1
-    return min(own, psutil.cpu_count(logical=False) or own)
-
-
 def use_threads(model: Any) -> None:
-    """Let torch use as many threads as suit a model, in the whole process, if the model is on a CPU."""
-    if model.device.type == "cpu":
-        torch.set_num_threads(threads_for(model))
+    """Let torch use as many threads as suit a model on a CPU, at most one per physical core; a user's choice wins."""
+    if model.device.type == "cpu" and not any(os.environ.get(name) for name in CHOSEN):
+        own = torch.get_num_threads()
+        small = sum(weight.numel() for weight in model.parameters()) < SMALL
+        torch.set_num_threads(1 if small else min(own, psutil.cpu_count(logical=False) or own))

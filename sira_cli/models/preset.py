@@ -262,9 +262,7 @@ class Preset(Strict):
         return validate(values, "settings", names)
 
 
-@functools.cache
-def _schema() -> dict[str, Any]:
-    return Preset.model_json_schema()
+_schema = functools.cache(Preset.model_json_schema)
 
 
 def _schema_at(place: Sequence[Any]) -> Mapping[str, Any]:
