@@ -171,7 +171,7 @@ def _version(package: str) -> str | None:
 
 def _is_downloaded(preset: Preset) -> bool:
     try:
-        find_checkpoint(preset.model, preset.revision, offline=True)
+        find_checkpoint(preset, offline=True)
     except ModelNotFoundError:
         return False
     return True

@@ -33,9 +33,7 @@ def load_model(
         # Before torch is imported: an unavailable model is reported within a second.
         from sira_cli.models.hub import find_checkpoint
 
-        how: dict[str, Any] = {"offline": model.offline, "code": preset.load.trust_remote_code}
-        how |= {"expected_gb": preset.download_gb, "judge": partial(_judge, preset, model), "on_download": announce}
-        find_checkpoint(preset.model, preset.revision, **how)
+        find_checkpoint(preset, offline=model.offline, judge=partial(_judge, preset, model), on_download=announce)
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.placement import use_threads
         from sira_cli.run.lvlm import load

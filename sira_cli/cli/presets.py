@@ -131,9 +131,8 @@ def _check_file(file: str) -> None:
     from sira_cli.models.hub import find_config
 
     preset = presets.read(Path(file))
-    name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
     try:
-        folder = find_config(name, preset.revision, offline=True)
+        folder = find_config(preset, offline=True)
     except ModelNotFoundError:  # the preset may be for another machine
         pass
     else:
@@ -165,16 +164,16 @@ def new(
     if is_folder:
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
     model, revision = with_revision(model)
-    facts = inspect_model(model, revision=revision or "main", offline=offline)
+    preset = Preset(model=model, revision=revision or "main")
+    facts = inspect_model(preset, offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
-    preset = Preset(
-        name=name,
-        description=f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
-        model=model,
-        revision=revision or "main",
-        download_gb=None if is_folder else round(facts.gigabytes, 1) or None,
-        sira=SiraSettings(k=facts.k),
-    )
+    own = {
+        "name": name,
+        "description": f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
+        "download_gb": None if is_folder else round(facts.gigabytes, 1) or None,
+        "sira": SiraSettings(k=facts.k),
+    }
+    preset = preset.model_copy(update=own)
     print(presets.to_yaml(preset), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
     note(f"not saved: to use it as --preset {name}, save it as {presets.home() / 'presets' / f'{name}.yaml'}")

@@ -21,6 +21,8 @@ from huggingface_hub.utils._validators import validate_repo_id
 
 from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
 from sira_cli.files import from_home
+from sira_cli.models.preset import Preset
+from sira_cli.models.presets import BUNDLED, BUNDLED_FOLDER
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 CODE = ["*.py"]
@@ -69,22 +71,21 @@ class Download:
 
 
 def find_checkpoint(
-    model: str,
-    revision: str = "main",
+    preset: Preset,
     *,
     offline: bool = False,
-    code: bool = False,
-    expected_gb: float | None = None,
     judge: Callable[[Path], object] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
-    """Find the files of `model`: in a folder, in the cache, or on the hub, from where they are fetched."""
+    """Find the files of a preset's model: in a folder, in the cache, or on the hub, from where they are fetched."""
+    model, revision = preset.model, preset.revision
     if (folder := _as_folder(model)) is not None:
         if lacking := what_is_lacking(folder):
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
         return Checkpoint(folder)
 
-    patterns: Any = {"allow_patterns": FILES + CODE if code else FILES, "ignore_patterns": IGNORED}
+    files = FILES + CODE if preset.load.trust_remote_code else FILES
+    patterns: Any = {"allow_patterns": files, "ignore_patterns": IGNORED}
     # By the requested name: only then is a download found in the cache the next time.
     download = functools.partial(snapshot_download, model, revision=revision, **patterns)
     with contextlib.suppress(hub_errors.LocalEntryNotFoundError):
@@ -92,7 +93,7 @@ def find_checkpoint(
         if what_is_lacking(cached) is None:
             _check_folder(cached, model)
             return Checkpoint(cached, cached.name)
-    with _hub_errors(model, revision, f" (about {expected_gb:g} GB)" if expected_gb else "", offline):
+    with _hub_errors(model, revision, f" (about {preset.download_gb:g} GB)" if preset.download_gb else "", offline):
         wanted = list(filter_repo_objects(_listed(model, revision), key=lambda file: file.rfilename, **patterns))
         if not any(is_weights(file.rfilename) for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
@@ -115,8 +116,9 @@ def hub_state() -> str:
     return REACHABLE if answer.status_code < 500 else f"{constants.ENDPOINT} answers with {answer.status_code}"
 
 
-def find_config(model: str, revision: str = "main", *, offline: bool = False) -> Path:
-    """Return a folder with at least the model's config.json."""
+def find_config(preset: Preset, *, offline: bool = False) -> Path:
+    """Return a folder with at least the config.json of a preset's model."""
+    model, revision = preset.model, preset.revision
     if (folder := _as_folder(model)) is not None:
         return folder
     download = functools.partial(hf_hub_download, model, "config.json", revision=revision)
@@ -131,7 +133,7 @@ def find_config(model: str, revision: str = "main", *, offline: bool = False) ->
 
 def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
-    folder = from_home(model)
+    folder = BUNDLED_FOLDER if model == BUNDLED else from_home(model)
     if folder.is_dir():
         _check_folder(folder, model)
         if not (folder / "config.json").is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
 from sira_cli.models.chat import check_thinking
-from sira_cli.models.hub import Download, find_checkpoint, find_config, first_line
+from sira_cli.models.hub import find_checkpoint, find_config, first_line
 from sira_cli.models.packed import PackedConfig, can_pack, packed_bytes
 from sira_cli.models.placement import HALVES, check_quantization, on_processor, pick_device, place, quantization_config
 from sira_cli.models.preset import Preset
@@ -130,9 +130,9 @@ class ModelFacts:
     gigabytes: float
 
 
-def inspect_model(model: str, revision: str = "main", *, offline: bool = False) -> ModelFacts:
+def inspect_model(preset: Preset, *, offline: bool = False) -> ModelFacts:
     """Build the model without weights, and return its facts."""
-    folder = find_config(model, revision, offline=offline)
+    folder = find_config(preset, offline=offline)
     lvlm = _without_weights(folder)
     fork, text = Fork(lvlm, SiraConfig()), lvlm.config.get_text_config(decoder=True)
     # The files contain the output matrix unless config.json ties it; without a value there, transformers treats
@@ -188,13 +188,7 @@ def check_transformers() -> None:
 
 
 def read_model(
-    source: str | os.PathLike[str] | Preset,
-    *,
-    method: str | Method,
-    device: str,
-    offline: bool,
-    on_download: Callable[[Download], None] | None,
-    **settings: Any,
+    source: str | os.PathLike[str] | Preset, method: str | Method, device: str, settings: dict[str, Any], **how: Any
 ) -> tuple[Any, Any, Preset, Method, str]:
     """Return model, processor, preset, method and revision; the arguments are those of `sira_cli.load`."""
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
@@ -216,20 +210,12 @@ def read_model(
         where = place(device, model, dtype, quantization)
         return {"quantization_config": quantized, "packed": packed, **where}
 
-    checkpoint = find_checkpoint(
-        str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model,
-        preset.revision,
-        offline=offline,
-        code=trusted,
-        expected_gb=preset.download_gb,
-        judge=judge,
-        on_download=on_download,
-    )
+    checkpoint = find_checkpoint(preset, judge=judge, **how)
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    how = judge(checkpoint.folder) | {"dtype": preset.load.dtype, "attn_implementation": preset.load.attention}
+    given = {"dtype": preset.load.dtype, "attn_implementation": preset.load.attention} | judge(checkpoint.folder)
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trusted)
         if preset.generation.think:
             check_thinking(processor, preset.prompts.system)  # before the weights are read
-        model = load_model(checkpoint.folder, trust_remote_code=trusted, **how)
+        model = load_model(checkpoint.folder, trust_remote_code=trusted, **given)
     return model, processor, preset, method, checkpoint.revision

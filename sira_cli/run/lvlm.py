@@ -204,5 +204,4 @@ def load(
         ModelNotFoundError: the weights are not here, incomplete, or cannot be fetched.
         UnsupportedModelError: SIRA cannot follow the model exactly.
     """
-    arguments: dict[str, Any] = {"method": method, "device": device, "offline": offline, "on_download": on_download}
-    return Lvlm(*read_model(source, **arguments, **settings))
+    return Lvlm(*read_model(source, method, device, settings, offline=offline, on_download=on_download))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import ModelNotFoundError, PictureError, SiraError
 from sira_cli.look.verify import Verify
-from sira_cli.models import presets
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
@@ -204,11 +203,8 @@ def nothing_left(
     if not left:
         return True
     if revision is None:
-        preset = task.preset
-        model = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
         try:
-            code = preset.load.trust_remote_code
-            revision = find_checkpoint(model, preset.revision, offline=True, code=code).revision
+            revision = find_checkpoint(task.preset, offline=True).revision
         except ModelNotFoundError:
             revision = output.revision_before
     task = task.at(revision, server)

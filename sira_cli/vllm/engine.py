@@ -30,7 +30,7 @@ from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import LIST_TOKENS, Verify
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt, pictures_of
-from sira_cli.models import combinations, presets
+from sira_cli.models import combinations
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
@@ -71,17 +71,8 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
         import vllm
     except ImportError as error:
         raise SettingsError("--engine vllm needs vLLM: see docs/vllm.md for what to install") from error
-    name = str(presets.BUNDLED_FOLDER) if preset.model == presets.BUNDLED else preset.model
-    code = preset.load.trust_remote_code
-    checkpoint = find_checkpoint(
-        name,
-        preset.revision,
-        offline=offline,
-        code=code,
-        expected_gb=preset.download_gb,
-        judge=lambda folder: check_structure(folder, preset),
-    )
-    folder = checkpoint.folder
+    checkpoint = find_checkpoint(preset, offline=offline, judge=lambda folder: check_structure(folder, preset))
+    folder, code = checkpoint.folder, preset.load.trust_remote_code
     processor = load_processor(folder, image=preset.image, trust_remote_code=code)
     config = read_config(folder, trust_remote_code=code)
     with torch.device("meta"):

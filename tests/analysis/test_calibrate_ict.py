@@ -336,7 +336,7 @@ def test_without_a_calibration_every_command_names_the_one_that_makes_it(sira, l
 
 @pytest.fixture
 def shipped() -> Calibration:
-    found = presets.find_calibration("ict", find_checkpoint(str(presets.BUNDLED_FOLDER), "main", offline=True).revision)
+    found = presets.find_calibration("ict", find_checkpoint(presets.find("demo"), offline=True).revision)
     assert found is not None
     assert found.parent == presets.SHIPPED_CALIBRATIONS / "ict"
     return Calibration.read(found)

@@ -27,6 +27,7 @@ from sira_cli import UnsupportedModelError, attach, load
 from sira_cli.core import families
 from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UntestedModelWarning
 from sira_cli.models.hub import find_checkpoint, find_config
+from sira_cli.models.preset import Preset
 from tests.support.helpers import installed
 
 COMMIT = "c0ffee" * 6 + "c0ff"
@@ -35,13 +36,16 @@ SCRIPT = """
 import sys
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models.hub import find_checkpoint, find_config, hub_state
+from sira_cli.models.preset import Preset
+if sys.argv[1] != "state":
+    preset = Preset(model=sys.argv[2], revision=sys.argv[3], download_gb=7.5)
 try:
     if sys.argv[1] == "state":
         print(hub_state())
     elif sys.argv[1] == "config":
-        print(find_config(sys.argv[2], sys.argv[3]))
+        print(find_config(preset))
     else:
-        found = find_checkpoint(sys.argv[2], sys.argv[3], expected_gb=7.5, on_download=lambda d: print("fetching", d))
+        found = find_checkpoint(preset, on_download=lambda d: print("fetching", d))
         print(found.folder, found.revision)
 except ModelNotFoundError as error:
     print("error:", error)
@@ -167,7 +171,7 @@ def test_without_a_network_or_in_offline_mode_two_ways_out_are_named(tmp_path):
     assert "`preset=` demo" in message  # which the command line shows as --preset demo
     assert "offline mode is on" in ask(tmp_path, NOBODY, "owner/model", HF_HUB_OFFLINE="1")
     with pytest.raises(ModelNotFoundError, match="offline mode is on"):
-        find_checkpoint("owner/model-that-is-not-cached", offline=True)
+        find_checkpoint(Preset(model="owner/model-that-is-not-cached"), offline=True)
 
 
 def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
@@ -182,14 +186,14 @@ def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
     folder = make_folder(tmp_path / "model")
     weights = bytearray(30 << 20)
     (folder / "model.safetensors").write_bytes(weights)
-    seen = {find_checkpoint(str(folder)).revision}
+    seen = {find_checkpoint(Preset(model=str(folder))).revision}
     shutil.copytree(folder, tmp_path / "copy")
-    assert {find_checkpoint(str(tmp_path / "copy")).revision} == seen
+    assert {find_checkpoint(Preset(model=str(tmp_path / "copy"))).revision} == seen
     weights[10 << 20 : 20 << 20] = b"\1" * (10 << 20)  # some layers in the middle
     (folder / "model.safetensors").write_bytes(weights)
-    seen.add(find_checkpoint(str(folder)).revision)
+    seen.add(find_checkpoint(Preset(model=str(folder))).revision)
     (folder / "merges.txt").write_text("a b")
-    seen.add(find_checkpoint(str(folder)).revision)
+    seen.add(find_checkpoint(Preset(model=str(folder))).revision)
     assert len(seen) == 3
 
 
@@ -205,7 +209,7 @@ def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
 )
 def test_what_a_folder_lacks_is_named(tmp_path, missing, message):
     folder = make_folder(tmp_path / "model")
-    assert find_checkpoint(str(folder)).folder == find_config(str(folder)) == folder
+    assert find_checkpoint(Preset(model=str(folder))).folder == find_config(Preset(model=str(folder))) == folder
     if missing == "model-2.safetensors":
         index = {"weight_map": {"a": "model-1.safetensors", "b": missing}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -213,13 +217,13 @@ def test_what_a_folder_lacks_is_named(tmp_path, missing, message):
             (folder / shard).touch()
     (folder / missing).unlink()
     with pytest.raises(ModelNotFoundError, match=message):
-        find_checkpoint(str(folder))
+        find_checkpoint(Preset(model=str(folder)))
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere", "~/nowhere-at-all"])
 def test_a_missing_folder(model):
     with pytest.raises(ModelNotFoundError, match=f"model folder {model} does not exist"):
-        find_checkpoint(model)
+        find_checkpoint(Preset(model=model))
 
 
 ADAPTER = {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "peft_type": "LORA", "r": 8}
@@ -275,10 +279,10 @@ def test_an_adapter_is_no_weights_and_another_quantization_not_mlx(folder):
     config = json.loads((folder / "config.json").read_text())
     config |= {"quantization": {"bits": 4}, "quantization_config": {"quant_method": "awq", "bits": 4}}
     (folder / "config.json").write_text(json.dumps(config))
-    assert find_checkpoint(str(folder)).folder == folder
+    assert find_checkpoint(Preset(model=str(folder))).folder == folder
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")  # beside the files of a model
     with pytest.raises(SiraError, match="no safetensors weights"):
-        find_checkpoint(str(folder))
+        find_checkpoint(Preset(model=str(folder)))
 
 
 def test_the_structure_is_judged_before_weights_are_read(folder):

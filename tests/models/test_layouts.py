@@ -21,6 +21,7 @@ from sira_cli import load
 from sira_cli.core import reference
 from sira_cli.models import presets
 from sira_cli.models.load import check_structure, inspect_model
+from sira_cli.models.preset import Preset
 from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
 from tests.support.helpers import mostly_slow
@@ -61,7 +62,7 @@ def test_image_tokens_of_a_photograph_and_sizes(name, tmp_path):
     photograph = Image.fromarray(data.coffee()).resize((640, 480))
     inputs = chat_inputs(processor, config.model_type, [photograph], [QUESTION], system=preset.prompts.system)
     assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == KNOWN[name][0]
-    facts = inspect_model(str(layouts.write_config(name, tmp_path / "real widths")))
+    facts = inspect_model(Preset(model=str(layouts.write_config(name, tmp_path / "real widths"))))
     assert round(facts.gigabytes, 1) == preset.download_gb == KNOWN[name][2]
 
 
@@ -98,7 +99,7 @@ def test_sizes_without_a_layout(name, tmp_path):
     known, config = layouts.SIZES[name], layouts.released_config(presets.find(name).model)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert check_structure(tmp_path, presets.find(name)) is not None
-    in_model = round(inspect_model(str(tmp_path)).gigabytes * 1e9 / 2)
+    in_model = round(inspect_model(Preset(model=str(tmp_path))).gigabytes * 1e9 / 2)
     stored = in_model + layouts.beside(config, known["beside"]) if "beside" in known else in_model
     assert stored == known.get("stored", stored)  # to the last number
     assert presets.find(name).download_gb == round(2 * stored / 1e9, 1)

@@ -16,6 +16,7 @@ from sira_cli.demo.export import export
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.errors import SiraError
 from sira_cli.models.load import inspect_model
+from sira_cli.models.preset import Preset
 
 YES = b"y\ny\ny\ny\n"  # to whatever is asked
 # Classes by the name under which a file's `auto_map` offers them.
@@ -144,5 +145,5 @@ def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypa
     sira("presets", "check", preset, stdin=YES)
     sira("presets", "new", checkpoint, stdin=YES)
     with pytest.raises(SiraError, match="own Python code"):
-        inspect_model(str(checkpoint))
+        inspect_model(Preset(model=str(checkpoint)))
     assert not marker.exists()
