@@ -24,7 +24,7 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import About, Picture, Source
+from sira_cli.pictures.picture import Picture, Source
 from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
@@ -191,7 +191,7 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
         for member, number, names, listed, fault in (_members if is_tar(location) else _rows)(location, image):
             after, below = f" after {one_line(member)}", f"/{member}"
             source = SampleSource(location + below, relative + below, container, member, number, names, listed)
-            yield Picture((source,), About(fault=f"{source.shown}: {fault}")) if fault else Picture((source,))
+            yield Picture((source,), fault=f"{source.shown}: {fault}" if fault else "")
     except SiraError:
         raise
     except Exception as error:  # of tarfile, pyarrow, pandas, a store

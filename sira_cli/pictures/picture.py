@@ -114,52 +114,32 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What is asked or known about a picture."""
+class Picture:
+    """A named picture, not opened yet, or several that are shown together; and what is asked or known about it."""
 
+    sources: tuple[Source, ...]  # one for each
     together: bool = False  # whether it was named as a group, which may have one picture
-    prompt: str | None = None  # the picture's own; None: the run's
+    prompt: str | None = None  # its own; None: the run's
     caption: str | None = None  # an existing text
     number: int = 1  # of the caption; from 2 on it is part of the name
     id: str = ""  # unique in a run, if it differs from the name
     fault: str = ""  # why it is known to be unreadable, as a message
-    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)  # texts about a group, for `{names}`
+    fields: Mapping[str, Any] | None = field(default=None, compare=False)  # texts about a group, for `{names}`
     reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)  # shared by the questions of a run
 
-
-_NOTHING = About()  # one for most of a million pictures
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A named picture, not opened yet, or several that are shown together: a source for each, and what is asked."""
-
-    sources: tuple[Source, ...]
-    about: About = _NOTHING
-
     def known(self, **about: Any) -> Picture:
-        """Return the picture with more about it: fields of `About`."""
-        return Picture(self.sources, replace(self.about, **about))
+        """Return the picture with more about it."""
+        return replace(self, **about)
 
     def asking(self, prompt: str, number: str | int, reads: Cache[bytes]) -> Picture:
         """Return the picture with a question about it, of this id. Consecutive questions read it once."""
-        return self.known(prompt=prompt, id=str(number), reads=reads)
+        return replace(self, prompt=prompt, id=str(number), reads=reads)
 
     def asked(self, prompt: str) -> str:
         """Return the prompt for this picture in a run with `prompt`; with a caption, both: they decide the result."""
         if self.caption is not None:
             return json.dumps([prompt, self.caption])
-        return prompt if self.about.prompt is None else self.about.prompt
-
-    @property
-    def caption(self) -> str | None:
-        """An existing text about it."""
-        return self.about.caption
-
-    @property
-    def id(self) -> str:
-        """Unique in a run, if it differs from the name."""
-        return self.about.id
+        return prompt if self.prompt is None else self.prompt
 
     @property
     def location(self) -> str:
@@ -173,7 +153,7 @@ class Picture:
 
     @property
     def _mark(self) -> str:
-        return f"#{self.about.number}" if self.about.number > 1 else ""
+        return f"#{self.number}" if self.number > 1 else ""
 
     @property
     def shown(self) -> str:
@@ -196,16 +176,15 @@ class Picture:
     @property
     def has_columns(self) -> bool:
         """Whether a prompt's `{names}` are its columns."""
-        about = self.about
-        own = about.prompt is not None or about.caption is not None
-        return not own and (bool(about.fields) if about.together else self.sources[0].has_columns)
+        own = self.prompt is not None or self.caption is not None
+        return not own and (bool(self.fields) if self.together else self.sources[0].has_columns)
 
     def columns(self) -> Mapping[str, Any]:
         """Return texts about the picture by name, for the prompt of a run."""
-        if self.about.prompt is not None or self.caption is not None:
+        if self.prompt is not None or self.caption is not None:
             return {}
         self._check()
-        return self.about.fields if self.about.together else self.sources[0].columns()
+        return self.fields or {} if self.together else self.sources[0].columns()
 
     def is_here(self) -> bool | None:
         """Return whether the picture is on this machine, all of a group; None: nobody knows, without reading it."""
@@ -218,7 +197,7 @@ class Picture:
 
     def images(self, name: str) -> list[str] | None:
         """Return the names of a group's pictures from its name in a record; None if it is no group."""
-        if not self.about.together:
+        if not self.together:
             return None
         name = name.removesuffix(self._mark)
         return parted(name) if len(self.sources) > 1 else [name]
@@ -248,7 +227,7 @@ class Picture:
 
     def read(self) -> bytes:
         """Return the bytes of its file, those of several packed. Safe in threads."""
-        reads, place = self.about.reads, tuple(source.identity for source in self.sources)
+        reads, place = self.reads, tuple(source.identity for source in self.sources)
         return self._read() if reads is None else reads.get(place, self._read)
 
     def _read(self) -> bytes:
@@ -257,8 +236,8 @@ class Picture:
         return files[0] if len(files) == 1 else marshal.dumps(files)
 
     def _check(self) -> None:
-        if self.about.fault:
-            raise PictureError(self.about.fault)
+        if self.fault:
+            raise PictureError(self.fault)
 
     def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
         """Yield each source with the bytes that it has read."""
@@ -301,7 +280,7 @@ def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = Non
     sources = tuple(source for picture in pictures for source in picture.sources)
     if not sources:
         raise PictureError("a group of pictures is empty: expected one picture or more")
-    return Picture(sources, About(together=True, fields=fields or {}))
+    return Picture(sources, together=True, fields=fields)
 
 
 def digest_of(hashes: Sequence[str]) -> str:

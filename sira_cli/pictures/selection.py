@@ -16,7 +16,7 @@ from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
-from sira_cli.pictures.rows import brief, name_of, read_rows, some
+from sira_cli.pictures.rows import brief, name_of, read_rows, text_of
 from sira_cli.pictures.sources import STDIN, located
 
 KEPT = 8  # pictures whose bytes wait for the next question about them
@@ -121,11 +121,11 @@ def listed_pictures(
     reads, found = Cache[bytes](KEPT), dict[str, Picture]()
     where = ""
     for where, row in read_rows(file, (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)):
-        names = names_in(where, row)
+        names, given = names_in(where, row), {name: value for name, value in row.items() if str(value or "").strip()}
         if asking is None:
-            names = names or [name_of(where, row, SEVERAL, *_IMAGES)]
-        name = joined(names) if names else name_of(where, {"image": _text(where, row, _IMAGES)}, "image")
-        question = "" if asking is None else _text(where, row, _QUESTIONS)
+            names = names or [name_of(where, given, SEVERAL, *_IMAGES)]
+        name = joined(names) if names else name_of(where, given, *_IMAGES)
+        question = "" if asking is None else text_of(where, given, *_QUESTIONS)
         if shard is not None and not shard.holds(name):
             continue
         pictures = [_below(folder, each) for each in names or [name]]
@@ -177,14 +177,6 @@ def _id(where: str, row: dict[str, Any]) -> str:
             raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
         return str(value)
     return ""
-
-
-def _text(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
-    for name in names:
-        if isinstance(row.get(name), str) and row[name].strip():
-            return str(row[name])
-    found = [name for name in row if row[name] and str(row[name]).strip()]
-    raise DataError(f"{where}: expected {' or '.join(names)}, found {some(found) or 'nothing'}")
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:

@@ -328,7 +328,7 @@ def test_pictures_of_records_are_found_again_and_texts_are_strings(tmp_path):
     record = {"file_name": picture.name_in(tmp_path), "text": text, "prompt": text}
     file = tmp_path / "captions.jsonl"
     file.write_bytes(2 * (json.dumps(record, ensure_ascii=False).encode() + b"\n"))
-    assert [(one.read(), one.caption, one.about.prompt) for one in read_texts(file)] == 2 * [(name, text, text)]
+    assert [(one.read(), one.caption, one.prompt) for one in read_texts(file)] == 2 * [(name, text, text)]
     for field in ("text", "caption", "prompt", "file_name"):
         file.write_text(json.dumps({"file_name": "a.png", "text" if field != "caption" else "x": "A cat.", field: 7}))
         with pytest.raises(DataError, match=f"captions.jsonl: line 1: {field} is not text"):

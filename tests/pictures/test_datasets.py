@@ -180,7 +180,7 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     pictures = list(itertools.islice(pictures_in("odd.tar", "odd.tar"), 9))
     assert pictures[0].read() == PICTURES[0]
     assert len(pictures) < 4
-    assert pictures[-1].about.fault.startswith("odd.tar: cannot be read after 00000")
+    assert pictures[-1].fault.startswith("odd.tar: cannot be read after 00000")
 
 
 def test_a_key_with_several_pictures(folder):

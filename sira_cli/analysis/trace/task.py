@@ -47,7 +47,7 @@ class Trace(TraceSettings, Task[list[Line]]):
         """Return the prompt about a picture."""
         prompts = self.preset.prompts
         usual = prompts.caption if self.question is None else prompts.asking(self.question)
-        return picture.about.prompt or usual
+        return picture.prompt or usual
 
     def needs_images(self) -> bool:
         """Return True: their sizes are in the trace, and a second look is at them."""
