@@ -13,6 +13,7 @@ import shutil
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,7 @@ _BEGINNING = b'{"schema": "sira.'
 
 
 class ContinuedFile:
-    """An open, locked file of lines that a later run continues; a subclass reads the lines.
-
-    Attributes:
-        path: the file.
-    """
+    """An open, locked file of lines that a later run continues; a subclass reads the lines."""
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Open or create the file, lock out other processes, and read it."""
@@ -199,42 +196,11 @@ def _copied(file: Any, path: Path) -> Path:
     return copy
 
 
-class RecordIndex:
-    """Numbers about each record of a file, in columns: a file may have millions of records, which count from 0 on.
-
-    start   of its line, in bytes; -1: it is not in the file
-    name    hash of its name
-    image   hash of the content of its picture
-    """
-
-    def __init__(self, *more: str) -> None:
-        """Begin empty, with columns of the user's own after those above."""
-        self._columns = {name: array("q") for name in ("start", "name", "image", *more)}
-
-    def __len__(self) -> int:
-        return len(self._columns["start"])
-
-    def add(self, *row: int) -> int:
-        """Add a record, with a value for each column, and return its number."""
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
-        return len(self) - 1
-
-    def __getitem__(self, name: str) -> array[int]:
-        """Return a column."""
-        return self._columns[name]
-
-    def numbers(self, name: str) -> Numbers:
-        """Return a column for arithmetic. As long as it is in use, nothing can be added."""
-        return np.frombuffer(self._columns[name], dtype=np.int64)
-
-
 class Ledger(ContinuedFile):
-    """An open, locked file of records.
+    """An open, locked file of records, found `by` a field; `configuration` has the fields that are equal in all.
 
-    Attributes:
-        path: the file.
-        configuration: the fields that are equal in all its records.
+    A file may have millions of records, so only numbers about each are in memory, in arrays: where its line starts (-1:
+    it is in the file of failures), its size, hashes of name, picture and text, and flags.
     """
 
     def __init__(
@@ -246,10 +212,10 @@ class Ledger(ContinuedFile):
         same_prompt: bool = True,
         failures: Path | None = None,
     ) -> None:
-        """Open or create the file, lock out other processes, and read it."""
         self._by, self._failures = by, failures
         self._same = [name for name in CONFIGURATION if name != "prompt" or (same_prompt and by == "file_name")]
-        self._index = RecordIndex("size", "text", "flags")
+        self._columns = tuple(array("q") for _ in range(6))
+        self._starts, self._sizes, self._names, self._images, self._texts, self._flags = self._columns
         self._newest: dict[int, int] = {}  # number of the newest record of each picture, by the hash of its name
         self._failed: dict[int, bytes] = {}  # the lines of the file of failures, by number
         self.configuration: dict[str, Any] = {}
@@ -278,7 +244,7 @@ class Ledger(ContinuedFile):
     def is_error(self, file_name: str) -> bool:
         """Return whether a picture's record is a failure."""
         number = self._newest.get(hash(file_name))
-        return number is not None and bool(self._index["flags"][number] & FAILED)
+        return number is not None and bool(self._flags[number] & FAILED)
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record; when this returns, the system has it."""
@@ -290,9 +256,9 @@ class Ledger(ContinuedFile):
         """Yield the newest record of each picture in file order, without those in the file of failures."""
         with self.path.open("rb") as file:  # with a buffer: most records follow each other
             for number in self._newest.values():
-                if (start := self._index["start"][number]) >= 0:
+                if (start := self._starts[number]) >= 0:
                     file.seek(start)
-                    yield json.loads(file.read(self._index["size"][number]))
+                    yield json.loads(file.read(self._sizes[number]))
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
@@ -306,68 +272,67 @@ class Ledger(ContinuedFile):
         new file that replaces this one. Nothing is written if nothing changes.
         """
         self._put_back()
-        numbers, index = self._in_order(order), self._index
+        numbers = self._in_order(order)
         if self._failures is not None:
-            failed = index.numbers("flags")[numbers] & FAILED != 0
-            self._put_aside(numbers[failed].tolist())
+            failed = _numbers(self._flags)[numbers] & FAILED != 0
+            self._put_aside(self._failures, numbers[failed].tolist())
             numbers = numbers[~failed]
         marks = self._wrong_marks(numbers) if repeated else set[int]()
-        starts, sizes = index.numbers("start"), index.numbers("size")
+        starts, sizes = _numbers(self._starts), _numbers(self._sizes)
         ends = np.cumsum(sizes[numbers])
-        if marks or self._end != (ends[-1] if len(ends) else 0) or (starts[numbers] != ends - sizes[numbers]).any():
+        if marks or self._end != sum(ends[-1:]) or (starts[numbers] != ends - sizes[numbers]).any():
             with replacing(self.path) as file:
                 for place, number in enumerate(numbers):
                     data = self._line(number)
                     if number in marks:
                         data = as_line(marked(json.loads(data)))
                         sizes[number] = len(data)
-                        index["flags"][number] ^= MARKED
+                        self._flags[number] ^= MARKED
                     file.write(data)
                     ends[place] = file.tell()
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
-            starts[numbers], self._end = ends - sizes[numbers], int(ends[-1]) if len(ends) else 0
-            names = index["name"]
+            starts[numbers], self._end = ends - sizes[numbers], int(sum(ends[-1:]))
             self._newest.clear()
-            self._newest.update(
-                (names[number], number) for each in (self._failed, array("q", numbers)) for number in each
-            )
+            for number in chain(self._failed, array("q", numbers)):
+                self._newest[self._names[number]] = number
         os.fsync(self._file.fileno())
         self.complete()
 
-    def _put_aside(self, numbers: list[int]) -> None:
+    def _put_aside(self, path: Path, numbers: list[int]) -> None:
         """Write the file of failures with exactly these records."""
-        assert self._failures is not None
         failed = {number: self._line(number) for number in numbers}
         if failed != self._failed:
-            with replacing(self._failures) as file:
+            with replacing(path) as file:
                 file.writelines(failed.values())
         if not failed:
-            self._failures.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         self._failed = failed
         for number in numbers:
-            self._index["start"][number] = -1
+            self._starts[number] = -1
 
     def _in_order(self, order: Iterable[str]) -> Numbers:
         """Return the numbers of the records as they are to stand in the file; see `finish`."""
         numbers = np.fromiter(self._newest.values(), np.int64, len(self._newest))
-        names, wanted = self._index.numbers("name")[numbers], np.fromiter(map(hash, order), np.int64)
+        names, wanted = _numbers(self._names)[numbers], np.fromiter(map(hash, order), np.int64)
         if not len(wanted):
             return numbers
         by_name = np.argsort(wanted)
         places = by_name[np.searchsorted(wanted, names, sorter=by_name).clip(max=len(wanted) - 1)]
         places[wanted[places] != names] = -1  # in the file alone: it follows the last of those before it
-        return numbers[
-            np.argsort(np.where(places < 0, 2 * np.maximum.accumulate(places) + 1, 2 * places), kind="stable")
-        ]
+        places = np.where(places < 0, 2 * np.maximum.accumulate(places) + 1, 2 * places)
+        return numbers[np.argsort(places, kind="stable")]
 
     def _wrong_marks(self, numbers: Numbers) -> set[int]:
-        """Return the records whose warning has to be added or removed."""
-        texts, images, flags = (self._index.numbers(name)[numbers] for name in ("text", "image", "flags"))
-        shared = shared_by_many(texts, images)
-        return set(numbers[np.isin(texts, shared) != (flags & MARKED != 0)].tolist())
+        """Return the records whose warning has to be added or removed; copies of a picture count once."""
+        texts, images, flags = (_numbers(column)[numbers] for column in (self._texts, self._images, self._flags))
+        shared, counts = np.unique(texts[texts != 0], return_counts=True)
+        often = np.isin(texts, shared[counts >= MANY])
+        pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
+        shared, counts = np.unique(pairs[0], return_counts=True)
+        return set(numbers[np.isin(texts, shared[counts >= MANY]) != (flags & MARKED != 0)].tolist())
 
     def _scan(self) -> None:
         """Note every record, its place and the configuration, beginning with the file of failures."""
@@ -394,7 +359,7 @@ class Ledger(ContinuedFile):
             record = from_json(line)
             configuration = [record.get(name) for name in self._same]
             if configuration != self._before:
-                if not record["schema"].startswith("sira."):
+                if not record["schema"].startswith("sira.") or not record["key"]:
                     raise ValueError
                 new = {name: value for name, value in configuration_of(record).items() if name in self._same}
                 self.check(new)
@@ -411,29 +376,26 @@ class Ledger(ContinuedFile):
         is_caption = not failed and record["schema"].startswith("sira.caption/")  # others may share an answer
         text, image = (hash(record.get("text")) or 1) * is_caption, hash(record.get("image_sha256"))
         flags = FAILED * failed + MARKED * (WARNING in (record.get("warnings") or ()))
-        name = hash(record[self._by])
+        name, number = hash(record[self._by]), len(self._names)
         if self._newest.get(name) in self._failed:
             del self._newest[name]  # this record is the last in the file
-        number = self._newest[name] = self._index.add(start, name, image, size, text, flags)
+        for column, value in zip(self._columns, (start, size, name, image, text, flags), strict=True):
+            column.append(value)
+        self._newest[name] = number
         return number
 
     def _line(self, number: int) -> bytes:
         """Read the line of a record."""
-        if (start := self._index["start"][number]) < 0:
+        if (start := self._starts[number]) < 0:
             return self._failed[number]
         self._file.seek(start)
-        data: bytes = self._file.read(self._index["size"][number])
+        data: bytes = self._file.read(self._sizes[number])
         return data
 
 
-def shared_by_many(texts: Numbers, images: Numbers) -> Numbers:
-    """Return the texts that many pictures share; copies of a picture count once."""
-    found, counts = np.unique(texts[texts != 0], return_counts=True)
-    often = np.isin(texts, found[counts >= MANY])
-    pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
-    found, counts = np.unique(pairs[0], return_counts=True)
-    shared: Numbers = found[counts >= MANY]
-    return shared
+def _numbers(column: array[int]) -> Numbers:
+    """Return a column for arithmetic; as long as it is in use, nothing can be added."""
+    return np.frombuffer(column, dtype=np.int64)
 
 
 def marked(record: dict[str, Any]) -> dict[str, Any]:
