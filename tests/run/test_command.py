@@ -26,11 +26,13 @@ from PIL import Image
 from sira_cli import SettingsError, interrupts
 from sira_cli.methods import find as find_method
 from sira_cli.models.presets import resolve
+from sira_cli.pictures import selection
 from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.names import as_text
-from sira_cli.pictures.sources import as_picture
-from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.output import Files, Output
+from sira_cli.pictures.sources import as_picture, located
+from sira_cli.run.lvlm import load
+from sira_cli.run.output import FACTS, Files, Output
+from sira_cli.run.sidecars import Sidecars
 from sira_cli.run.task import Caption
 from tests.support.helpers import SIRA, open_terminal
 from tests.support.scripted import script, written
@@ -128,12 +130,14 @@ def test_records_go_to_the_file_and_nothing_to_stdout(sira, folder, at_once, mon
             assert record["text"] == lvlm.caption(folder / record["file_name"]).text
 
 
+def report_of(folder: Path, name: str = "captions") -> dict:
+    return json.loads((folder / f"{name}.run.json").read_text())
+
+
 def test_the_report_beside_the_records(sira, folder):
     sira("ask", folder, "Is there a dog?", *FAST, "-o", folder / "answers.jsonl", "--alpha", 0.25)
-    report = json.loads((folder / "answers.run.json").read_text())
-    records = read(folder / "answers.jsonl")
-    assert report["state"] == "finished"
-    assert report["settings"]["prompt"] == "Is there a dog?"
+    report, records = report_of(folder, "answers"), read(folder / "answers.jsonl")
+    assert (report["state"], report["settings"]["prompt"]) == ("finished", "Is there a dog?")
     assert report["settings"]["sira"]["alpha"] == 0.25
     assert report["pictures"] == {"all": 7, "ok": 6, "error": 1, "ok before": 0, "error before": 0}
     assert report["model"]["revision"] == records[0]["revision"]
@@ -171,25 +175,21 @@ TIMES = re.compile(r'"(?:began|seconds|\w+_per_second)": .*')
 
 def test_nothing_is_done_twice(sira, folder, monkeypatch):
     output, report = folder / "captions.jsonl", folder / "captions.run.json"
-    sira("caption", folder, *FAST, "-o", output)
+    command = ("caption", folder, *FAST, "-o", output)
+    sira(*command)
     before, times = output.read_bytes(), TIMES.findall(report.read_text())
-    real = Lvlm.generate
-    # No picture may be decoded again.
-    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
-    code, _, err = sira("caption", folder, *FAST, "-o", output)
-    assert code == 3
-    assert (
-        err.splitlines()[-2]
-        == f"sira: 6 of 7 pictures were done before, 1 failed (--retry-errors tries them again): {output}"
-    )
-    assert output.read_bytes() == before
-    code, _, err = sira("caption", folder, *FAST, "-o", output, "--retry-errors")
+    with monkeypatch.context() as patch:
+        patch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)  # no picture may be decoded again
+        code, _, err = sira(*command)
+        done = "6 of 7 pictures were done before, 1 failed (--retry-errors tries them again)"
+        assert (code, err.splitlines()[-2]) == (3, f"sira: {done}: {output}")
+        assert output.read_bytes() == before
+        code, _, err = sira(*command, "--retry-errors")
     assert (code, without_time(output)) == (3, re.sub(rb'"duration_ms": [0-9.]+', b'"duration_ms": 0', before))
     assert "0 of 7 pictures done in" in err
     assert "6 of 7 pictures were done before, 1 failed" in err
     assert (TIMES.findall(report.read_text()), len(times)) == (times, 4)  # of the run that did most
-    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", real)
-    sira("caption", folder, *FAST, "-o", output, "--overwrite", "--limit", 1)
+    sira(*command, "--overwrite", "--limit", 1)
     assert TIMES.findall(report.read_text()) != times
 
 
@@ -204,12 +204,12 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint):
     output = folder / "captions.jsonl"
     command = ("caption", folder, "-m", checkpoint, "--max-new-tokens", 3, "-o", output)
     assert sira(*command)[0] == 0
-    before, facts = (folder / "captions.jsonl").read_bytes(), json.loads((folder / "captions.run.json").read_text())
+    before, facts = output.read_bytes(), report_of(folder)
     (checkpoint / "model.safetensors").unlink()
     code, out, err = sira(*command, "--output-dir", folder / "texts")
     said = [f"6 of 6 pictures were done before: {output}", f"look at them: sira report {output}"]
     assert (code, out, err) == (0, "", "".join(f"sira: {line}\n" for line in said))
-    assert (folder / "captions.jsonl").read_bytes() == before
+    assert output.read_bytes() == before
     texts = {path.stem: path.read_text().strip() for path in (folder / "texts").iterdir()}
     assert texts == {record["file_name"][:-4]: record["text"] for record in read(folder / "captions.jsonl")}
     typed = ["sira", *map(str, command)]
@@ -217,9 +217,9 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, checkpoint):
     script += "finally: print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert run.stdout == b"[]\n"
-    again = json.loads((folder / "captions.run.json").read_text())
-    for name in ("model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes"):
-        assert again[name] == facts[name]
+    assert {name: report_of(folder)[name] for name in FACTS if name in facts} == {
+        name: facts[name] for name in FACTS if name in facts
+    }
     shutil.copy(EXAMPLES[3], folder / "001.png")  # another picture under an old name
     code, _, err = sira(*command)
     assert (code, "no safetensors weights" in err) == (1, True)
@@ -237,25 +237,23 @@ def test_text_files_that_are_all_there_need_no_model(sira, folder):
 
 def test_one_json_record_per_picture_whether_new_or_done_before(sira, folder):
     (folder / "001-bad.png").unlink()
-    output = folder / "captions.jsonl"
+    output, old = folder / "captions.jsonl", ("000", "001", "002", "003", "004")
     command = ("caption", folder, *FAST, "-o", output, "--json")
-    _, first, _ = sira(*command)
-    assert first == output.read_text()
-    assert sira(*command)[1] == first
+    first = sira(*command)[1]
+    assert first == output.read_text() == sira(*command)[1]
     shutil.copy(EXAMPLES[4], folder / "002-a.png")
     assert sira(*command)[1] == output.read_text()
 
-    for name in ("000", "001", "002", "003", "004"):
+    for name in old:
         (folder / f"{name}.txt").write_text(f"text of {name}\n")
     (folder / "005.txt").write_text("")  # is no text
     code, out, _ = sira("caption", folder, *FAST, "--sidecar", "--json")
     found = {Path(record["file_name"]).stem: record for record in map(json.loads, out.splitlines())}
-    assert (code, len(found)) == (0, 7)
     records = {Path(record["file_name"]).stem: record for record in read(output)}
+    assert (code, len(found)) == (0, 7)
     for name in ("002-a", "005"):
-        assert found[name]["text"] == records[name]["text"]
-        assert (folder / f"{name}.txt").read_text() == records[name]["text"] + "\n"
-    for name in ("000", "001", "002", "003", "004"):
+        assert found[name]["text"] + "\n" == records[name]["text"] + "\n" == (folder / f"{name}.txt").read_text()
+    for name in old:
         assert (found[name]["status"], found[name]["text"], found[name]["model"]) == ("ok", f"text of {name}", "")
         types = [{field: type(value) for field, value in each[name].items()} for each in (found, records)]
         assert types[0] == types[1]
@@ -275,20 +273,6 @@ def test_pictures_that_were_added_replaced_or_mended_are_done(sira, folder, tmp_
     assert without_time(output) == without_time(tmp_path / "fresh/captions.jsonl")
     again = {record["file_name"]: record for record in read(output)}
     assert [name for name in old if again[name] != old[name]] == ["001-bad.png", "001.png"]
-
-
-def test_errors_are_kept_until_they_are_to_be_tried_again(sira, folder, at_once, monkeypatch):
-    """An error that does not come from the picture's bytes is made up."""
-    monkeypatch.chdir(folder)
-    command = ("caption", ".", *FAST, "-o", "captions.jsonl")
-    with monkeypatch.context() as broken:
-        broken.setattr("sira_cli.run.runner.Item.content", None)
-        assert sira(*command)[0] == 3
-    assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
-    sira(*command)
-    assert {record["status"] for record in read(folder / "captions.jsonl")} == {"error"}
-    assert sira(*command, "--retry-errors", "-b", 3)[0] == 3
-    assert without_time(folder / "captions.jsonl") == at_once(6)
 
 
 @pytest.mark.parametrize(
@@ -412,11 +396,11 @@ def test_fail_fast(sira, folder):
     code, _, _ = sira("caption", folder, *FAST, "-o", folder / "captions.jsonl", "--fail-fast")
     assert code == 3
     assert [record["status"] for record in read(folder / "captions.jsonl")] == ["ok", "error"]
-    assert json.loads((folder / "captions.run.json").read_text())["state"] == "stopped"
+    assert report_of(folder)["state"] == "stopped"
     # What failed before does not stop it again.
     assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl", "--fail-fast")[0] == 3
     assert len(read(folder / "captions.jsonl")) == 7
-    assert json.loads((folder / "captions.run.json").read_text())["state"] == "finished"
+    assert report_of(folder)["state"] == "finished"
 
 
 def test_odd_names(sira, tmp_path):
@@ -435,32 +419,22 @@ def test_odd_names(sira, tmp_path):
     assert len(list(tmp_path.glob("*.txt"))) == 7
 
 
-def test_pictures_that_vanish_during_the_run_are_errors(sira, folder, monkeypatch):
-    """The folder changes after it was listed."""
-    import sira_cli.pictures.selection
-
-    find = sira_cli.pictures.selection.find_pictures
+def test_pictures_that_vanish_or_cannot_be_read_are_errors(sira, folder, monkeypatch):
+    """The folder changes after it was listed; and not even root may have the memory at address 0."""
+    (folder / "000-unreadable.png").symlink_to("/proc/self/mem")
+    find = selection.find_pictures
 
     def find_and_change(*args, **kwargs):
-        found = find(*args, **kwargs)
+        pictures = find(*args, **kwargs)
         (folder / "002.png").unlink()
         shutil.copy(EXAMPLES[0], folder / "999.png")
-        return found
+        return pictures
 
-    monkeypatch.setattr(sira_cli.pictures.selection, "find_pictures", find_and_change)
+    monkeypatch.setattr(selection, "find_pictures", find_and_change)
     assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl")[0] == 3
-    records = {record["file_name"]: record for record in read(folder / "captions.jsonl")}
-    assert records["002.png"]["error"] == f"{folder}/002.png: no such file"
-    assert "999.png" not in records
-
-
-def test_a_file_that_cannot_be_read(sira, folder):
-    """A regular file whose bytes not even root may have: memory at address 0."""
-    (folder / "000-unreadable.png").symlink_to("/proc/self/mem")
-    assert sira("caption", folder, *FAST, "-o", folder / "captions.jsonl")[0] == 3
-    record = read(folder / "captions.jsonl")[0]
-    assert record["error"] == f"{folder}/000-unreadable.png: cannot be read: Input/output error"
-    assert len(read(folder / "captions.jsonl")) == 8
+    records = {record["file_name"]: record["error"] for record in read(folder / "captions.jsonl")}
+    assert (len(records), records["002.png"]) == (8, f"{folder}/002.png: no such file")
+    assert records["000-unreadable.png"] == f"{folder}/000-unreadable.png: cannot be read: Input/output error"
 
 
 @pytest.mark.parametrize(
@@ -476,7 +450,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
     assert run.returncode == 130
     assert b"Traceback" not in err
     assert b"interrupted; finished work is kept: run the same command again to resume" in err
-    assert json.loads((folder / "captions.run.json").read_text())["state"] == "interrupted"
+    assert report_of(folder)["state"] == "interrupted"
     assert 3 <= len(read(folder / "captions.jsonl")) < 25
     assert finished(folder)[0] == 3
     assert without_time(folder / "captions.jsonl") == at_once(24)
@@ -547,10 +521,9 @@ def test_a_full_disk(tmp_path, home, at_once):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [1_000, 10_000])
-def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
+def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home):
     """All of them damaged, so that it takes seconds."""
-    peaks = {}
+    peaks, many = {}, 10_000
     for count in (100, many):
         folder = tmp_path / str(count)
         folder.mkdir()
@@ -560,7 +533,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path, home, many):
         assert code == 3
         assert err.count(b"\n") == count
         assert len(read(folder / "captions.jsonl")) == count
-        peaks[count] = json.loads((folder / "captions.run.json").read_text())["peak_memory_bytes"]["host"]
+        peaks[count] = report_of(folder)["peak_memory_bytes"]["host"]
     assert peaks[many] < peaks[100] + 20e6 + 3e3 * many
 
 
@@ -577,19 +550,6 @@ def test_a_thin_picture_is_its_own_error(sira, tmp_path, command):
     assert "b.png: the image processor refused it: its 1 x 5,000 pixels would become 96 x 480,000, and" in err
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["status"] for line in lines if "status" in line] == ["ok", "error"]
-
-
-@pytest.mark.slow
-def test_a_second_run_into_the_same_file_is_refused(tmp_path, home, finished):
-    folder = make_folder(tmp_path / "pictures", 24)
-    with start(folder, home) as first:
-        wait_for_records(folder, 1)
-        first.send_signal(signal.SIGSTOP)  # else it may end before the second begins
-        code, _, err = finished(folder)
-        first.send_signal(signal.SIGCONT)
-        first.communicate(timeout=120)
-    assert (code, first.returncode) == (2, 3)
-    assert "another process writes to it" in err
 
 
 @pytest.mark.parametrize("protected", ["000.txt", "captions.jsonl", "captions.run.json", "a link"])
@@ -630,3 +590,16 @@ def test_a_read_only_folder_is_refused_at_once(options, way):
         finally:
             os.seteuid(0)
     assert str(found.value) == f"{folder}: is read-only: {way}"
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".png", "x" * 300 + "/a.png"])
+def test_a_text_file_whose_name_would_be_too_long_is_refused_before_the_run(tmp_path, name):
+    """The system itself says which are."""
+    picture = located(f"http://example.org/{name}", name)
+    if "/" not in name:
+        Sidecars([picture], output_dir=tmp_path, extension=".ttt")
+    with pytest.raises(SettingsError, match="the name of its text file would be too long"):
+        Sidecars([picture], output_dir=tmp_path, extension=".tttt")
+    place = tmp_path / picture.mirrored(".tttt")
+    with pytest.raises(OSError, match="File name too long"):
+        place.parent.mkdir(exist_ok=True) if "/" in name else place.touch()

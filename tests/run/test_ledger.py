@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError, SettingsError, SiraError
-from sira_cli.run.ledger import Ledger
+from sira_cli.run.ledger import MANY, WARNING, Ledger
 from sira_cli.run.records import CONFIGURATION
 
 COMMON = {
@@ -166,13 +166,12 @@ def test_what_is_known_of_a_file_is_what_it_holds(path, file, by):
     """Texts and names hold what lines of JSON are made of, and several prompts per picture are known by their ids."""
     one = json.loads((RECORDS / f"{file}.jsonl").read_text().splitlines()[0])
     odd = '", "prompt": "x", "id": "7", "key": "1"'
-    own = {"prompt": odd} if by == "id" else {"system": None}  # is as good as absent
-    records = [
-        one | own | {by: f"{number} {text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
-        for number, (text, status) in enumerate(
-            (text, status) for text in ("A cat.", odd, "\\", 'ends in \\"', "\u2028", "") for status in ("ok", "error")
-        )
-    ]
+    texts = ("A cat.", odd, "\\", 'ends in \\"', "\u2028", "")
+    records = []
+    for number, (text, status) in enumerate((text, status) for text in texts for status in ("ok", "error")):
+        own = {"prompt": f"{odd} {number}"} if by == "id" else {"system": None}  # is as good as absent
+        own |= {by: f"{number} {text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
+        records.append(one | own)
     lines = [json.dumps(each, ensure_ascii=False) for each in records]
     lines[5] = json.dumps(dict(reversed(records[5].items())))  # of another program
     path.write_text("\n".join(lines) + "\n")
@@ -194,6 +193,7 @@ def test_failures_are_put_aside_at_the_end_and_stay_known(path):
             assert {name: (ledger.key(name), ledger.is_error(name)) for name in order} == known
             assert all(ledger.record(name)["file_name"] == name for name in order if known[name][0])
             assert [one["file_name"] for one in ledger.records()] == names(path)
+        assert not aside.exists() or names(aside)
         return "".join(names(path)), "".join(names(aside)) if aside.exists() else ""
 
     write(path, record("a"), record("b", status="error"))  # as a run without a second file left it
@@ -232,6 +232,20 @@ def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
         assert [ledger.is_error(name) for name in "abc"] == [False, True, False]
         ledger.finish("abc")
     assert (names(path), names(aside)) == (["a", "c"], ["b"])
+
+
+def test_a_text_that_many_pictures_share_is_marked_until_fewer_do(path):
+    """Copies of a picture count once; what is read after the end is what the file then holds."""
+    every = [record(str(number), text="Alike.", image_sha256=str(number)) for number in range(MANY)]
+    order = [str(number) for number in range(MANY)]
+    for last, warnings in ({}, [WARNING]), ({"image_sha256": "0"}, None), ({}, [WARNING]), ({"text": "Other."}, None):
+        with closing(begun(path, *every[:-1], every[-1] | last)) as ledger:
+            ledger.finish(order, repeated=True)
+            assert list(ledger.records()) == [json.loads(line) for line in path.read_text().splitlines()]
+            assert [each.get("warnings") for each in ledger.records()] == [warnings] * MANY
+            before = path.stat().st_ino
+            ledger.finish(order, repeated=True)
+            assert path.stat().st_ino == before
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path):

@@ -58,16 +58,13 @@ def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):
     assert sira(*command)[0] == 3
     assert without_time(folder / "python.jsonl") == without_time(folder / "command.jsonl")
     one, other = (json.loads((folder / f"{name}.run.json").read_text()) for name in ("python", "command"))
-    assert one["settings"] == other["settings"]
-    assert one["pictures"] == other["pictures"]
+    assert (one["settings"], one["pictures"]) == (other["settings"], other["pictures"])
 
 
 def test_two_methods_from_python_are_those_of_the_command(lvlm, folder, sira):
     """The model is loaded once, and not at all when nothing is left to do."""
     chosen = {name: (lvlm.preset, lvlm.preset.method(name)) for name in ("greedy", "sira")}
-    loaded: list[str] = []
-
-    pictures = find_pictures([str(folder)])
+    loaded, pictures = list[str](), find_pictures([str(folder)])
 
     def both() -> list[str]:
         engine, found = Local(lambda task: loaded.append(task.method.name) or lvlm.under(task.method), 2), []
@@ -89,30 +86,21 @@ def test_two_methods_from_python_are_those_of_the_command(lvlm, folder, sira):
 
 
 def test_who_stops_listening_interrupts_the_run_and_may_go_on(lvlm, folder, tmp_path):
+    """What failed before is said, and tried again on demand."""
     whole, file = tmp_path / "whole.jsonl", tmp_path / "captions.jsonl"
     list(run_pictures(lvlm, folder, output=whole))
     events = run_pictures(lvlm, folder, output=file)
-    seen = [next(events) for _ in range(2)]
+    assert kinds(next(events) for _ in range(2)) == ["Started", "Failed"]
     events.close()
-    report = json.loads((tmp_path / "captions.run.json").read_text())
-    assert report["state"] == "interrupted"
+    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "interrupted"
     rest = list(run_pictures(lvlm, folder, output=file))
-    assert kinds(seen) == ["Started", "Failed"]
     assert kinds(rest) == ["Started", "Skipped", *["Finished"] * 3]
+    assert (rest[1].name, rest[1].failed) == ("pictures/0-bad.png", True)
     assert without_time(file) == without_time(whole)
-
-
-def test_an_earlier_failure_is_said_and_tried_again_on_demand(lvlm, folder, tmp_path):
-    file = tmp_path / "captions.jsonl"
-    list(run_pictures(lvlm, folder, output=file))
-    again = list(run_pictures(lvlm, folder, output=file))
-    assert [(event.name, event.failed) for event in again[1:] if isinstance(event, Skipped)] == [
-        ("pictures/0-bad.png", True),
-        *((f"pictures/{number}.png", False) for number in range(3)),
-    ]
     shutil.copy(EXAMPLES[0], folder / "0-bad.png")
     mended = list(run_pictures(lvlm, folder, output=file, retry_errors=True))
     assert kinds(mended) == ["Started", "Finished", "Skipped", "Skipped", "Skipped"]
+    assert not [event for event in mended if isinstance(event, Skipped) and event.failed]
 
 
 def test_without_files_there_are_events_alone(lvlm, folder):
@@ -124,21 +112,13 @@ def test_without_files_there_are_events_alone(lvlm, folder):
 
 
 def test_shards_text_files_and_choices(lvlm, folder, tmp_path):
-    names = []
+    names, asked = [], {"task": "ask", "prompt": "Is there a dog?", "choices": ["Yes", "No"]}
     for index in (1, 2):
-        events = run_pictures(
-            lvlm,
-            [folder],
-            task="ask",
-            prompt="Is there a dog?",
-            choices=["Yes", "No"],
-            shard=Shard(index, 2),
-            output_dir=tmp_path / "texts",
-        )
+        events = run_pictures(lvlm, [folder], **asked, shard=Shard(index, 2), output_dir=tmp_path / "texts")
         names += [event.name for event in events if isinstance(event, Finished | Failed)]
     assert sorted(names) == sorted(str(path) for path in folder.iterdir())
-    assert {path.read_text().strip() for path in (tmp_path / "texts").rglob("*.txt")} <= {"Yes", "No"}
-    assert len(list((tmp_path / "texts").rglob("*.txt"))) == 3
+    texts = [path.read_text().strip() for path in (tmp_path / "texts").rglob("*.txt")]
+    assert (len(texts), {*texts} <= {"Yes", "No"}) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -188,23 +168,16 @@ class Backwards(Method):
 def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
     """It cannot do batches, so pictures come one by one; what else it cannot do is refused."""
     greedy = load("demo", method="greedy", max_new_tokens=30)
-    own = greedy.under(Backwards())
-    (tmp_path / "list").mkdir()
-    said = {}
+    own, texts = greedy.under(Backwards()), {}
     for lvlm in (greedy, own):
         events = run_pictures(lvlm, folder, batch_size=4, output=tmp_path / f"{lvlm.method}.jsonl")
-        said[lvlm.method] = {event.name: event.record for event in events if isinstance(event, Finished)}
-    for name, record in said["greedy"].items():
-        tokens = greedy.vocabulary.encode(record.text)
-        turned = said["backwards"][name]
-        assert turned.method == "backwards"
-        assert sorted(greedy.vocabulary.encode(turned.text)) != []
-        assert turned.text != record.text
-        assert len(turned.text.split()) == len(record.text.split()), tokens
-    with pytest.raises(SettingsError, match="`words=` needs method sira or greedy, not backwards"):
-        next(run_pictures(own, folder, words=True))
-    with pytest.raises(SettingsError, match="`choices=` needs method sira or greedy, not backwards"):
-        next(run_pictures(own, folder, task="ask", prompt="Is it?", choices=["Yes", "No"]))
+        texts[lvlm.method] = [event.record.text for event in events if isinstance(event, Finished)]
+    for text, turned in zip(texts["greedy"], texts["backwards"], strict=True):
+        assert turned != text
+        assert len(turned.split()) == len(text.split())
+    for options, wrong in (({"words": True}, "words"), ({"task": "ask", "choices": ["Yes", "No"]}, "choices")):
+        with pytest.raises(SettingsError, match=f"`{wrong}=` needs method sira or greedy, not backwards"):
+            next(run_pictures(own, folder, prompt="Is it?", **options))
     with pytest.raises(SettingsError, match="method backwards follows one text per picture"):
         own.under(Backwards(), own.preset.with_settings(num_beams=2))
 
@@ -213,14 +186,14 @@ def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
 def test_an_empty_text_is_an_error_that_is_tried_again(lvlm, folder, monkeypatch, text):
     (folder / "0-bad.png").unlink()
     lvlm = lvlm.under(lvlm.decoder, lvlm.preset.model_copy(update={"text": TextSettings(prefix="ohwx, ")}))
+    files = {"output": folder / "of.jsonl", "sidecar": True}
     with monkeypatch.context() as patch:
         script(patch, lambda prompt: [*written(lvlm.processor.tokenizer, text), lvlm.ends.ids[0]])
-        events = list(run_pictures(lvlm, folder, output=folder / "of.jsonl", sidecar=True))
+        events = list(run_pictures(lvlm, folder, **files))
     assert kinds(events) == ["Started", *["Failed"] * 3]
-    assert events[1].record.text == ""
-    assert "the model's text is empty" in events[1].record.error
+    assert (events[1].record.text, "the model's text is empty" in events[1].record.error) == ("", True)
     assert not list(folder.glob("*.txt"))
-    again = list(run_pictures(lvlm, folder, output=folder / "of.jsonl", sidecar=True, retry_errors=True))
+    again = list(run_pictures(lvlm, folder, **files, retry_errors=True))
     assert kinds(again) == ["Started", *["Finished"] * 3]
     assert (folder / "0.txt").read_text() == f"{again[1].record.text}\n" > "ohwx, "
 
