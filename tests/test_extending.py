@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import cards
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import Ask, Asking, Benchmark, Card, Part, Texts
-from sira_cli.eval.statistics import Tally, ratio
+from sira_cli.eval.benchmark import Ask, Asking, Benchmark, Card, Counted, Part, Texts
+from sira_cli.eval.statistics import ratio
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 from sira_cli.methods.greedy import Greedy
@@ -36,12 +36,10 @@ class Dogs(Benchmark):
         asks = tuple(Ask(picture, picture, "Is there a dog in the image?") for picture in truth)
         self.parts = (Part("dogs", "ask", asks, ("all",)),)
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        tally = Tally()
+    def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         for picture, text in texts.items():
             right = text.lower().startswith(self._truth[picture])
-            tally.counts[picture], tally.right[picture] = {"right": right, "asked": 1}, right
-        return {"all": tally}
+            yield Counted(picture, picture, ("all",), right, {"right": right, "asked": 1})
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         return {"accuracy": 100 * ratio(total["right"], total["asked"])}

@@ -31,7 +31,7 @@ from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
 from sira_cli.eval.figures import (
-    add_answer,
+    count_answer,
     compare_answers,
     compare_captions,
     named_differences,
@@ -468,7 +468,9 @@ def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cell
     for number, (question, texts) in enumerate(answered):
         for time in range(question.splits.count(split)):
             for cell, text in zip(cells, texts, strict=True):
-                add_answer(tallies[cell.name], question.picture, f"{number} {time}", text, question.expected)
+                tallies[cell.name].add(
+                    question.picture, f"{number} {time}", *count_answer(text, question.expected)
+                )
     return tallies
 
 

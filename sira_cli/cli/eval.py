@@ -384,8 +384,8 @@ def _show(asked: Asked, answers: Sequence[Answers], paper: str, options: EvalOpt
         with replacing(options.details) as file:
             for one in answers:
                 for part in benchmark.parts:
-                    for row in benchmark.details(part, one.texts.get(part.name, {})):
-                        record = {"method": one.name, "part": part.name, **row}
+                    for counted in benchmark.count(part, one.texts.get(part.name, {})):
+                        record = {"method": one.name, "part": part.name, **counted.details}
                         file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     if options.json:
         print(report.to_json())

@@ -17,9 +17,9 @@ from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_co
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.figures import (
     ANSWER_FIGURES,
-    add_answer,
     compare_answers,
     compare_captions,
+    count_answer,
     named_differences,
     named_figures,
 )
@@ -123,7 +123,7 @@ def count(
     tallies[CAPTIONS][method].counts[picture] = caption_counts(scene, caption)
     for number, (question, text) in enumerate(zip(questions, answers, strict=True)):
         for split in question.splits:
-            add_answer(tallies[split][method], picture, f"{picture}/{number}", text, question.expected)
+            tallies[split][method].add(picture, f"{picture}/{number}", *count_answer(text, question.expected))
 
 
 def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Part, Texts
+from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.cards import DIMENSIONS
 from sira_cli.eval.similarity import Similarity, find_similarity
-from sira_cli.eval.statistics import Counts, Denominators, Tally
+from sira_cli.eval.statistics import Counts, Denominators
 from sira_cli.language import Language, find_language
 from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
 
@@ -74,10 +74,6 @@ class Annotated:
     def groups(self) -> tuple[str, ...]:
         """The groups that count an answer."""
         return GROUPS_OF.get(self.kind, OTHERWISE)
-
-    def is_right(self, response: str) -> bool:
-        """Return whether an answer to a question is the true one; only `Yes` and `No` are answers."""
-        return response == ("Yes" if self.truth == ("yes",) else "No")
 
 
 @dataclass(frozen=True)
@@ -144,28 +140,18 @@ class Lexicon:
         )
 
 
-@dataclass(frozen=True)
 class Amber(Benchmark):
     """AMBER's queries, annotations and rules.
 
     Attributes:
-        parts: `generative` and `discriminative`, or one of them.
         annotations: by ask.
         lexicon: its vocabulary for captions.
-        reduced: whether answers from elsewhere are also reduced (see `reduce`).
     """
 
     name = "amber"
-    parts: tuple[Part, ...]
-    annotations: Mapping[str, Annotated]
-    lexicon: Lexicon
-    language: Language
-    similarity: Similarity
-    reduced: bool = False
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         data: Path,
         *,
         language: Language,
@@ -174,48 +160,79 @@ class Amber(Benchmark):
         suffix: str = ONE_WORD,
         prompt: str | None = None,
         reduced: bool = False,
-    ) -> Amber:
-        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/."""
+    ) -> None:
+        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
+
+        Args:
+            data: the folder, or AMBER's repository.
+            language, similarity: read and compare the words of captions.
+            parts: `generative` and `discriminative`, or one of them.
+            suffix: text after each question in the prompt.
+            prompt: the request for a caption, instead of AMBER's.
+            reduced: whether answers from elsewhere are also reduced (see `reduce`).
+        """
         data = find_data(data)
-        lexicon = _read_lexicon(data)
-        annotations = _read_annotations(data / FILES[0], lexicon)
+        self.lexicon = _read_lexicon(data)
+        self.annotations = _read_annotations(data / FILES[0], self.lexicon)
+        self._language, self._similarity, self._reduced = language, similarity, reduced
 
         def part(name: PartName) -> Part:
             asks = []
-            for where, row in _read_queries(data, name, annotations):
+            for where, row in _read_queries(data, name, self.annotations):
                 text = text_of(where, row, "query")
-                if name == "discriminative":
-                    text += suffix
-                elif prompt is not None:
-                    text = prompt
+                text = text + suffix if name == "discriminative" else text if prompt is None else prompt
                 asks.append(Ask(str(row["id"]), text_of(where, row, "image"), text))
             task: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
             return Part(name, task, tuple(asks), GROUPS[name], {"max_new_tokens": MAX_NEW_TOKENS[name]})
 
-        return cls(tuple(map(part, parts)), annotations, lexicon, language, similarity, reduced)
+        self.parts = tuple(map(part, parts))
 
-    def keeping(self, keep: Callable[[Ask], bool], refusal: str, without: str = "") -> Amber:
-        """Return some of the queries; without one group's figures."""
-        parts = (replace(part, asks=tuple(filter(keep, part.asks))) for part in self.parts)
-        groups = {part.name: tuple(name for name in part.groups if name != without) for part in self.parts}
-        kept = tuple(replace(part, groups=groups[part.name]) for part in parts if part.asks)
-        if not kept:
+    def keep(self, fits: Callable[[Ask], bool], refusal: str, without: str = "") -> None:
+        """Leave out the queries that do not fit, and one group's figures."""
+        parts = (replace(part, asks=tuple(filter(fits, part.asks))) for part in self.parts)
+        self.parts = tuple(
+            replace(part, groups=tuple(name for name in part.groups if name != without)) for part in parts if part.asks
+        )
+        if not self.parts:
             raise SettingsError(refusal)
-        return replace(self, parts=kept)
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count answers by group; a question counts in its dimension and in `discriminative`."""
-        tallies = {group: Tally() for group in part.groups}
-        for ask, annotated, text in self._answered(part, texts):
+    def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
+        """Count each answer; a question counts in its dimension and in `discriminative`."""
+        for ask in part.asks:
+            if (text := texts.get(ask.id)) is None:
+                continue
+            annotated = self.annotations[ask.id]
+            details: dict[str, Any] = {"id": ask.id, "image": ask.picture}
             if part.name == "generative":
-                counts = self._caption_counts(annotated, text)
-                right = not counts["hallucinated mentions"]
+                nouns = self._language.nouns(text)
+                judged = self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self._similarity.above)
+                right = not judged.hallucinated
+                counts: Counts = {
+                    "answers": 1,
+                    "clean answers": right,
+                    "mentions": len(judged.mentions),
+                    "hallucinated mentions": len(judged.hallucinated),
+                    "truth": len(annotated.truth),
+                    "covered truth": len(judged.covered),
+                    "hallu words": len(annotated.hallu),
+                    "marked hallu words": len(judged.cognitive),
+                    "words": len(text.split()),
+                }
+                details |= {"response": text, **{name: list(words) for name, words in vars(judged).items()}}
             else:
-                counts, right = _answer_counts(annotated, text), annotated.is_right(text)
-            for group in annotated.groups:
-                if group in tallies:
-                    tallies[group].add(ask.picture, ask.id, right, {name: float(one) for name, one in counts.items()})
-        return tallies
+                no, right = annotated.truth == ("no",), text == annotated.truth[0].capitalize()
+                counts = {
+                    "answers": 1,
+                    "right": right,
+                    "no": no,  # the positive class
+                    "answered no": text == "No",
+                    "rightly no": no and text == "No",
+                    "answered yes": text == "Yes",
+                    "neither": text not in ("Yes", "No"),
+                }
+                details |= {"query": ask.prompt, "truth": annotated.truth[0], "response": text, "right": right}
+            counts = {name: float(value) for name, value in counts.items()}
+            yield Counted(ask.id, ask.picture, annotated.groups, right, counts, details)
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return the script's figures, rounded as it rounds, in percent.
@@ -259,23 +276,12 @@ class Amber(Benchmark):
                 )
             if texts:
                 answers[part.name] = {
-                    id_: self.reduce(part, text) if self.reduced else text for id_, text in texts.items()
+                    id_: self.reduce(part, text) if self._reduced else text for id_, text in texts.items()
                 }
         if not answers:
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
         return answers
-
-    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield how each answer was counted: a caption's words, or the expected answer of a question."""
-        for ask, annotated, text in self._answered(part, texts):
-            row = {"id": ask.id, "image": ask.picture}
-            if part.name == "generative":
-                judged = self._judged(annotated, text)
-                yield {**row, "response": text, **{name: list(words) for name, words in vars(judged).items()}}
-            else:
-                right = annotated.is_right(text)
-                yield {**row, "query": ask.prompt, "truth": annotated.truth[0], "response": text, "right": right}
 
     def reduce(self, part: Part, text: str) -> str:
         """Return the first word of an answer to a question, if it is yes or no: only `Yes` and `No` count."""
@@ -285,52 +291,15 @@ class Amber(Benchmark):
 
     def stand_ins(self) -> dict[str, str]:
         """Return the replacements of official parts for captions; questions need no language."""
-        used = [] if self.language.official else ["nouns without NLTK's data"]
-        used += [] if self.similarity.official else [f"similarity {self.similarity.name}"]
+        used = [] if self._language.official else ["nouns without NLTK's data"]
+        used += [] if self._similarity.official else [f"similarity {self._similarity.name}"]
         return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
 
     def facts(self) -> dict[str, Any]:
         """Return how captions are read; questions need no language."""
         captions = any(part.name == "generative" for part in self.parts)
-        facts = {"language": self.language.facts(), "similarity": self.similarity.facts()} if captions else {}
-        return facts | ({"reduced": "answers from elsewhere to their first word"} if self.reduced else {})
-
-    def _answered(self, part: Part, texts: Texts) -> Iterator[tuple[Ask, Annotated, str]]:
-        for ask in part.asks:
-            if (text := texts.get(ask.id)) is not None:
-                yield ask, self.annotations[ask.id], text
-
-    def _judged(self, annotated: Annotated, text: str) -> Judged:
-        nouns = self.language.nouns(text)
-        return self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self.similarity.above)
-
-    def _caption_counts(self, annotated: Annotated, text: str) -> Counts:
-        judged = self._judged(annotated, text)
-        return {
-            "answers": 1,
-            "clean answers": int(not judged.hallucinated),
-            "mentions": len(judged.mentions),
-            "hallucinated mentions": len(judged.hallucinated),
-            "truth": len(annotated.truth),
-            "covered truth": len(judged.covered),
-            "hallu words": len(annotated.hallu),
-            "marked hallu words": len(judged.cognitive),
-            "words": len(text.split()),
-        }
-
-
-def _answer_counts(annotated: Annotated, response: str) -> Counts:
-    """Return the counts of an answer to a question; the positive class is `no`."""
-    no = annotated.truth == ("no",)
-    return {
-        "answers": 1,
-        "right": int(annotated.is_right(response)),
-        "no": int(no),
-        "answered no": int(response == "No"),
-        "rightly no": int(no and response == "No"),
-        "answered yes": int(response == "Yes"),
-        "neither": int(response not in ("Yes", "No")),
-    }
+        facts = {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
+        return facts | ({"reduced": "answers from elsewhere to their first word"} if self._reduced else {})
 
 
 def _figures(group: str, total: Mapping[str, float], rounded: Callable[[float], float]) -> dict[str, float]:
@@ -377,7 +346,7 @@ def opened(path: Path, asking: Asking) -> Amber:
         raise SettingsError("`prompt=`: asks for captions: leave it out, or `task=`")
     if reduced and all(source.own for source in asking.sources):
         raise SettingsError("`reduce=` yes is for answers from other tools: sira's own are read that way: leave it out")
-    amber = Amber.of(  # questions need neither nouns nor vectors
+    amber = Amber(  # questions need neither nouns nor vectors
         path,
         language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
         similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
@@ -390,12 +359,12 @@ def opened(path: Path, asking: Asking) -> Amber:
         if unknown := [id_ for id_ in ids if id_ not in amber.annotations]:
             raise DataError(f"id {unknown[0]} is not AMBER's: expected 1 to {len(amber.annotations)}")
         names = " or ".join(part.name for part in amber.parts)
-        amber = amber.keeping(lambda ask: ask.id in ids, f"`ids=`: no query of {names} among them")
+        amber.keep(lambda ask: ask.id in ids, f"`ids=`: no query of {names} among them")
     if task in DIMENSIONS:
-        groups = {id_: annotated.groups for id_, annotated in amber.annotations.items()}
         refusal = f"`task=` {task}: no such question in AMBER's folder"
-        amber = amber.keeping(lambda ask: task in groups[ask.id], refusal, without="discriminative")
-    return replace(amber, parts=tuple(part.of_first_pictures(asking.limit) for part in amber.parts))
+        amber.keep(lambda ask: task in amber.annotations[ask.id].groups, refusal, without="discriminative")
+    amber.parts = tuple(part.of_first_pictures(asking.limit) for part in amber.parts)
+    return amber
 
 
 def find_data(folder: Path) -> Path:

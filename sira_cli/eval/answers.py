@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark, Part
+from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
 from sira_cli.pictures.rows import Row, brief, read_rows, some, text_of
 from sira_cli.run.records import CONFIGURATION, LATER
 
@@ -56,19 +56,6 @@ class Answers:
         failures = [replace(failure, method=name) for failure in self.failures]
         settings = {**self.settings, "method": name}
         return replace(self, name=name, failures=failures, settings=settings, taken_from=self.name)
-
-    def add(self, benchmark: Benchmark, part: Part, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take for every ask of a part the text that counts of its unit's record, or its failure."""
-        texts = self.texts[part.name] = {}
-        failed: dict[str, str] = {}
-        for ask in part.asks:
-            if (record := records.get(ask.unit)) is None:
-                continue
-            if record["status"] == "ok":
-                texts[ask.id] = benchmark.reduce(part, record["text"])
-            else:
-                failed[ask.picture] = record["error"]
-        self.failures += [FailedAnswer(self.name, part.name, picture, error) for picture, error in failed.items()]
 
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
@@ -165,8 +152,8 @@ def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bo
     return [first, *stand_in, *others]
 
 
-def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
-    """Read one method's answers."""
+def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = True) -> Answers:
+    """Read one method's answers; records of sira have to answer everything that a part asks, unless in a shard."""
     if not source.own:
         return Answers(source.label, benchmark.read(source.paths))
     unit_of = _units(benchmark)
@@ -184,30 +171,31 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles) -> Answers:
                 )
             if (key := unit_of(row)) is None:
                 continue  # it answers other question files
-            status = row.get("status", "ok")
-            text = text_of(where, row, "text" if status == "ok" else "error")
-            record = {"status": status, "text": text, "error": text, "path": path, "where": where}
+            ok = row.get("status", "ok") == "ok"
+            record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
             earlier = records.get(key, record)
-            if status == earlier["status"] == "ok" and text != earlier["text"]:
+            if ok and earlier["ok"] and record["text"] != earlier["text"]:
                 raise DataError(
                     f"{where}: {brief(key[1], 120)} has another answer in {earlier['where']}: "
                     "keep one of the two, or finish the run"
                 )
-            if status == "ok" or earlier["path"] == path:  # a failure replaces no other file's answer
+            if ok or earlier["path"] == path:  # a failure replaces no other file's answer
                 records[key] = record
     for part in benchmark.parts:
-        own = {unit: record for (name, unit), record in records.items() if name == part.name}
-        missing = [ask for ask in part.asks if ask.unit not in own]
-        if own and missing:
+        given = [(ask, records[part.name, ask.unit]) for ask in part.asks if (part.name, ask.unit) in records]
+        if complete and 0 < len(given) < len(part.asks):
+            missing = next(ask.unit for ask in part.asks if (part.name, ask.unit) not in records)
             raise DataError(
-                f"{source.paths[0]}: no answer to {brief(missing[0].unit, 120)} and {len(missing) - 1} more of "
+                f"{source.paths[0]}: no answer to {brief(missing, 120)} and {len(part.asks) - len(given) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
-        if own:
-            answers.add(benchmark, part, own)
-    if not answers.texts:
-        files = some(source.paths, 3, 1_000)
-        raise DataError(f"{files}: no record answers a question of {benchmark.name}")
+        failed = {ask.picture: record["text"] for ask, record in given if not record["ok"]}
+        answers.failures += [FailedAnswer(source.label, part.name, *failure) for failure in failed.items()]
+        if given:
+            texts = {ask.id: benchmark.reduce(part, record["text"]) for ask, record in given if record["ok"]}
+            answers.texts[part.name] = texts
+    if complete and not answers.texts:
+        raise DataError(f"{some(source.paths, 3, 1_000)}: no record answers a question of {benchmark.name}")
     return answers
 
 

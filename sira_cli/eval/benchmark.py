@@ -50,6 +50,18 @@ class Part:
         return replace(self, asks=tuple(ask for ask in self.asks if ask.picture in first))
 
 
+@dataclass(frozen=True)
+class Counted:
+    """An answer as it is counted; of several answers to an ask, `right` is the first's."""
+
+    ask: str  # its id
+    picture: str
+    groups: tuple[str, ...]  # those that count it; others than the part's are left out
+    right: bool  # whether the answer is right, or a caption free of hallucinations
+    counts: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)  # how it was counted, for `--details`
+
+
 class Benchmark(ABC):
     """A benchmark with its questions and its ground truth read.
 
@@ -62,8 +74,19 @@ class Benchmark(ABC):
     parts: tuple[Part, ...]
 
     @abstractmethod
+    def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
+        """Count each answer; asks whose picture failed are missing in `texts`, and left out of every count."""
+
     def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count answers, by group; asks whose picture failed are missing in `texts`, and left out of every count."""
+        """Return the counts of all answers, by group."""
+        from sira_cli.eval.statistics import Tally
+
+        tallies = {group: Tally() for group in part.groups}
+        for one in self.count(part, texts):
+            for group in one.groups:
+                if group in tallies:
+                    tallies[group].add(one.picture, one.ask, one.right, one.counts)
+        return tallies
 
     @abstractmethod
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
@@ -88,10 +111,6 @@ class Benchmark(ABC):
     def reduce(self, part: Part, text: str) -> str:
         """Return the part of sira's answer that counts; users of the script clean answers before scoring."""
         return text
-
-    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield how each answer was counted, one JSON object each."""
-        yield from ()
 
     def stand_ins(self) -> dict[str, str]:
         """Return by part why figures differ from those of a published script; parts with equal figures are left out."""

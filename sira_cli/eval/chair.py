@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import AnswerFiles, Ask, Asking, Benchmark, Part, Texts
+from sira_cli.eval.benchmark import AnswerFiles, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.coco import UnknownImageError, find_truth, image_of, mentions
 from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
-from sira_cli.eval.statistics import Denominators, Tally, ratio
+from sira_cli.eval.statistics import Denominators, ratio
 from sira_cli.language import Need, find_language
 from sira_cli.pictures.rows import brief, entries, read_rows, some
 
@@ -60,22 +59,40 @@ class Chair(Benchmark):
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
         self._rule, self._language = rule, find_language(language, (RULES[rule],))
-        words: Callable[[str], list[str]] = getattr(self._language, RULES[rule])
-        self._mentions = functools.cache(lambda text: mentions(words(text)))  # both counts and details ask for it
-        self.truth = find_truth(annotations, ids, words, rule=rule, **self._language.facts())
+        self._words: Callable[[str], list[str]] = getattr(self._language, RULES[rule])
+        self.truth = find_truth(annotations, ids, self._words, rule=rule, **self._language.facts())
         asks = tuple(Ask(str(image), self.truth.names[image], prompt) for image in ids)
         self.parts = tuple(
             Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
         ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Count by image, in the part's only group; of several captions all, but for the paired test."""
-        tally = Tally()
-        for ask, text in _given(part, texts):
-            read, truth = self._mentions(text), self.truth.objects[int(ask.id)]
-            counts = mention_counts(read.heads, truth) | {"tokens": len(read.tokens)}
-            tally.add(ask.picture, ask.id, truth.issuperset(read.heads), counts)
-        return {part.groups[0]: tally}
+    def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
+        """Count each caption; of several about an image all. Details are the official script's record; Len is 0."""
+        for ask in part.asks:
+            truth = self.truth.objects[int(ask.id)]
+            for number in itertools.count(1):
+                if (text := texts.get(_numbered(ask.id, number))) is None:
+                    break
+                read = mentions(self._words(text))
+                counts = mention_counts(read.heads, truth) | {"tokens": len(read.tokens)}
+                every = zip(read.words, read.heads, read.places, strict=True)
+                wrong = [mention for mention in every if mention[1] not in truth]
+                details = {
+                    "image_id": int(ask.id),
+                    "caption": text,
+                    "mscoco_hallucinated_words": [[word, head] for word, head, _ in wrong],
+                    "mscoco_gt_words": sorted(truth),
+                    "mscoco_generated_words": list(read.heads),
+                    "hallucination_idxs": [place for _, _, place in wrong],
+                    "words": list(read.tokens),
+                    "metrics": {
+                        "CHAIRs": int(bool(wrong)),
+                        "CHAIRi": ratio(len(wrong), len(read.words)),
+                        "Recall": ratio(len(truth.intersection(read.heads)), len(truth)),
+                        "Len": 0.0,
+                    },
+                }
+                yield Counted(ask.id, ask.picture, part.groups, not wrong, counts, details)
 
     def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
         """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens, in the official script's steps."""
@@ -96,28 +113,6 @@ class Chair(Benchmark):
         several = ((ask.id, enumerate(captions[int(ask.id)], start=1)) for ask in part.asks)
         return {part.name: {_numbered(id_, number): text for id_, given in several for number, (text, _) in given}}
 
-    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield the official script's record of every caption, under its names; Len is 0, as in the script."""
-        for ask, text in _given(part, texts):
-            read, truth = self._mentions(text), self.truth.objects[int(ask.id)]
-            every = zip(read.words, read.heads, read.places, strict=True)
-            wrong = [mention for mention in every if mention[1] not in truth]
-            yield {
-                "image_id": int(ask.id),
-                "caption": text,
-                "mscoco_hallucinated_words": [[word, head] for word, head, _ in wrong],
-                "mscoco_gt_words": sorted(truth),
-                "mscoco_generated_words": list(read.heads),
-                "hallucination_idxs": [place for _, _, place in wrong],
-                "words": list(read.tokens),
-                "metrics": {
-                    "CHAIRs": int(bool(wrong)),
-                    "CHAIRi": ratio(len(wrong), len(read.words)),
-                    "Recall": ratio(len(truth.intersection(read.heads)), len(truth)),
-                    "Len": 0.0,
-                },
-            }
-
     def stand_ins(self) -> dict[str, str]:
         """Return the replacements of missing NLTK data, and of COCO's annotations."""
         used = [] if self._language.official else ["words without NLTK's data"]
@@ -131,15 +126,6 @@ class Chair(Benchmark):
 
 def _numbered(ask: str, number: int) -> str:
     return ask if number == 1 else f"{ask}#{number}"
-
-
-def _given(part: Part, texts: Texts) -> Iterator[tuple[Ask, str]]:
-    """Yield all captions of all images."""
-    for ask in part.asks:
-        for number in itertools.count(1):
-            if (text := texts.get(_numbered(ask.id, number))) is None:
-                break
-            yield ask, text
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, list[tuple[str, str]]]:

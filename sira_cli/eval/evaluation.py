@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers, settings_in
-from sira_cli.eval.benchmark import Ask, Benchmark, Part
+from sira_cli.eval.answers import Answers, read_answers
+from sira_cli.eval.benchmark import AnswerFiles, Ask, Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
 from sira_cli.look.verify import Verify
@@ -110,7 +110,6 @@ class _PartRun:
     output: Output
     ledger: Ledger
     engine: Local | None = None
-    settings: dict[str, Any] = field(default_factory=dict)  # those that are equal in all records
 
     def take(self, lvlm: Lvlm, batch_size: BatchSize | None) -> None:
         """Use a loaded model, under any method, whose answers to these prompts have to belong in the file."""
@@ -130,22 +129,7 @@ class _PartRun:
                     f"{self.ledger.path}: {record['id']!r} has the prompt {record['prompt']!r} in the file and "
                     f"{prompt!r} now: give another `output=`, or `overwrite=` to start again"
                 )
-        self.settings, self.engine = settings_in(now), Local(lvlm, batch_size)
-
-    def events(self) -> Iterator[EvalEvent]:
-        """Ask what is missing, and yield events."""
-        yield PartStarted(self.method, self.part.name, len(self.pictures))
-        with closing(run(self.task, self.pictures, self.engine, self.output)) as events:
-            yield from (event for event in events if not isinstance(event, Started))
-
-    def add_to(self, answers: Answers, benchmark: Benchmark) -> None:
-        """Read the answers of the part, and the settings that decided them."""
-        records = {record["id"]: record for record in self.ledger.records()}
-        answers.add(benchmark, self.part, records)
-        before = answers.settings or self.settings or next(map(settings_in, records.values()), {})
-        length = self.task.preset.generation.max_new_tokens
-        more = {"max_new_tokens": length, "prompt": self.part.asks[0].prompt}
-        answers.settings = before | {name: {**before.get(name, {}), self.part.name: more[name]} for name in more}
+        self.engine = Local(lvlm, batch_size)
 
 
 class Evaluation:
@@ -225,13 +209,23 @@ class Evaluation:
             if lvlm is not None:
                 for one in runs:
                     one.take(lvlm, self._batch_size)
-            answers: dict[str, Answers] = {}
             for one in runs:
-                yield from one.events()
-                one.add_to(answers.setdefault(one.method, Answers(one.method)), self._benchmark)
-        for name, other in self.not_run.items():
-            answers[name] = answers[other].under(name)
-        self.answers = [answers[name] for name in self._asked]
+                yield PartStarted(one.method, one.part.name, len(one.pictures))
+                with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
+                    yield from (event for event in events if not isinstance(event, Started))
+            answers = {name: self._read(name, [one for one in runs if one.method == name]) for name in self._asked}
+        self.answers = [
+            answers[self.not_run[name]].under(name) if name in self.not_run else answers[name] for name in answers
+        ]
+
+    def _read(self, method: str, runs: Sequence[_PartRun]) -> Answers:
+        """Read a method's answers, and the settings that decided them."""
+        files = AnswerFiles(method, tuple(one.ledger.path for one in runs), own=True)
+        answers = read_answers(self._benchmark, files, complete=False)
+        lengths = {one.part.name: one.task.preset.generation.max_new_tokens for one in runs}
+        prompts = {one.part.name: one.part.asks[0].prompt for one in runs}
+        answers.settings |= {"max_new_tokens": lengths, "prompt": prompts}
+        return answers
 
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers.

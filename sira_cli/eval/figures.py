@@ -63,8 +63,8 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
 }
 
 
-def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, rule: str = "official") -> None:
-    """Count an answer as the rule reads it, and as `neither` if its first word is neither yes nor no."""
+def count_answer(text: str, expected: bool, rule: str = "official") -> tuple[bool, Counts]:
+    """Return whether the rule reads an answer as the true one, and its counts; `neither`: by its first word."""
     yes = RULES[rule](text, expected)
     if yes is None:
         cell = "unread" if rule == "repope" else "unanswered yes" if expected else "unanswered no"
@@ -72,7 +72,7 @@ def add_answer(tally: Tally, picture: str, ask: str, text: str, expected: bool, 
         cell = ("TP" if yes else "FN") if expected else ("FP" if yes else "TN")
     names = (*CELLS, "unread") if rule == "repope" else CELLS
     more = {"neither": int(strict(text) is None), "words": len(text.split())}
-    tally.add(picture, ask, cell in ("TP", "TN"), {**dict.fromkeys(names, 0), cell: 1, **more})
+    return cell in ("TP", "TN"), {**dict.fromkeys(names, 0), cell: 1, **more}
 
 
 def pope_figures(total: Mapping[str, float]) -> dict[str, float]:

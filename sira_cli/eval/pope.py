@@ -13,9 +13,9 @@ from typing import Any
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, expand, holds_splits, named_after, of_split, read_answer_rows
-from sira_cli.eval.benchmark import MEAN, ONE_WORD, Ask, Asking, Benchmark, Part, Texts, json_files
-from sira_cli.eval.figures import POPE_DENOMINATORS, RULES, add_answer, pope_figures
-from sira_cli.eval.statistics import Denominators, Tally
+from sira_cli.eval.benchmark import MEAN, ONE_WORD, Ask, Asking, Benchmark, Counted, Part, Texts, json_files
+from sira_cli.eval.figures import POPE_DENOMINATORS, RULES, count_answer, pope_figures
+from sira_cli.eval.statistics import Denominators
 from sira_cli.pictures.rows import brief, id_of, read_rows, some, text_of
 
 LABEL = "RePOPE"
@@ -127,13 +127,19 @@ class Pope(Benchmark):
             self._groups[_group(split)] = split, [question for question in questions if question.number in taken]
         self.parts = (Part("pope", "ask", tuple(asks), tuple(self._groups)),)
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
+    def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count TP, FP, TN, FN, answers without yes or no (rule `strict`), and words."""
-        tallies = {group: Tally() for group in part.groups}
-        for group, tally in tallies.items():
-            for id_, question, text in self._answered(group, texts):
-                add_answer(tally, question.image, id_, text, question.expected, self.rule)
-        return tallies
+        words = {None: "", True: "yes", False: "no"}
+        for group in part.groups:
+            split, questions = self._groups[group]
+            for question in questions:
+                if (text := texts.get(id_ := _id(split, question))) is None:
+                    continue
+                right, counts = count_answer(text, question.expected, self.rule)
+                details = {"split": group, "question_id": question.number, "image": question.image}
+                label, taken = words[question.expected], words[RULES[self.rule](text, question.expected)]
+                details |= {"question": question.text, "label": label, "answer": text, "taken_for": taken}
+                yield Counted(id_, question.image, (group,), right, counts, details | {"right": taken == label})
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
@@ -214,23 +220,6 @@ class Pope(Benchmark):
             )
         return {_id(split, question): texts[question.number] for question in asked}
 
-    def details(self, part: Part, texts: Texts) -> Iterator[dict[str, Any]]:
-        """Yield each answer, and how the rule reads it."""
-        words = {None: "", True: "yes", False: "no"}
-        for group in part.groups:
-            for _, question, text in self._answered(group, texts):
-                label, taken = words[question.expected], words[RULES[self.rule](text, question.expected)]
-                yield {
-                    "split": group,
-                    "question_id": question.number,
-                    "image": question.image,
-                    "question": question.text,
-                    "label": label,
-                    "answer": text,
-                    "taken_for": taken,
-                    "right": taken == label,
-                }
-
     def stand_ins(self) -> dict[str, str]:
         """Return the remark that no published script has the rule `strict`."""
         return {"pope": "rule strict"} if self.rule == "strict" else {}
@@ -239,13 +228,6 @@ class Pope(Benchmark):
         """Return the rule and the files."""
         facts = {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
         return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
-
-    def _answered(self, group: str, texts: Texts) -> Iterator[tuple[str, PopeQuestion, str]]:
-        """Yield the id, question and answer of every answered question of a group."""
-        split, questions = self._groups[group]
-        for question in questions:
-            if (text := texts.get(id_ := _id(split, question))) is not None:
-                yield id_, question, text
 
 
 def _id(split: str, question: PopeQuestion) -> str:

@@ -101,6 +101,21 @@ class Share:
     answers: float  # the denominator: answers, mentions, captions
     weight: np.ndarray  # `[N]`, each picture's part of it; adds up to 1, or to 0 without any answers
 
+    @classmethod
+    def of(cls, sizes: np.ndarray) -> Share:
+        """Return the denominator that is the sum of a size of each picture, `[N]`."""
+        answers = float(sizes.sum())
+        return cls(answers, sizes / answers if answers else sizes)
+
+    def effective(self, part: float, influence: np.ndarray, prior: float) -> float:
+        """Return the effective number of independent answers for a share from 0 to 1; at least one."""
+        pictures = int(np.count_nonzero(self.weight))
+        if pictures < 2:
+            return 1.0
+        variance = pictures / (pictures - 1) * float(influence @ influence)
+        informed = part * (1 - part) * self.answers + prior
+        return informed / (variance * self.answers + prior * float(self.weight @ self.weight))
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -118,7 +133,7 @@ class Estimate:
         if not self.share.answers:
             return Figure(self.value, self.value, self.value)
         part = min(max(self.value / 100, 0.0), 1.0)
-        low, high = wilson(part, _effective(part, self.influence / 100, self.share, PRIOR))
+        low, high = wilson(part, self.share.effective(part, self.influence / 100, PRIOR))
         return Figure(self.value, 100 * low, 100 * high)
 
     def minus(self, other: Estimate) -> Figure:
@@ -135,20 +150,11 @@ class Estimate:
         )
         scatter = math.sqrt((gained @ gained) * (lost @ lost))
         alike = float(gained @ lost) / scatter if scatter else 0.0  # their correlation
-        below = _hypotenuse(gain - gain_low, loss_high - loss, alike)
-        above = _hypotenuse(gain_high - gain, loss - loss_low, alike)
+        below, above = (
+            math.sqrt(max(one**2 + two**2 - 2 * alike * one * two, 0.0))
+            for one, two in ((gain - gain_low, loss_high - loss), (gain_high - gain, loss - loss_low))
+        )
         return Figure(value, value - 100 * below, value + 100 * above)
-
-    def among(self, size: int, places: np.ndarray) -> Estimate:
-        """Extend the estimate to `size` pictures; its own are at the given places."""
-
-        def spread(values: np.ndarray) -> np.ndarray:
-            wide = np.zeros(size)
-            wide[places] = values
-            return wide
-
-        share = self.share and Share(self.share.answers, spread(self.share.weight))
-        return Estimate(self.value, spread(self.influence), share)
 
 
 def wilson(share: float, trials: float) -> tuple[float, float]:
@@ -178,27 +184,13 @@ def _mean_figure(value: float, influence: np.ndarray) -> Figure:
     return Figure(value, value - half, value + half)
 
 
-def _effective(part: float, influence: np.ndarray, share: Share, prior: float) -> float:
-    """Return the effective number of independent answers for a share from 0 to 1; at least one."""
-    pictures = int(np.count_nonzero(share.weight))
-    if pictures < 2:
-        return 1.0
-    variance = pictures / (pictures - 1) * float(influence @ influence)
-    informed = part * (1 - part) * share.answers + prior
-    return informed / (variance * share.answers + prior * float(share.weight @ share.weight))
-
-
 def _one_way(added: np.ndarray, share: Share) -> tuple[float, float, float, np.ndarray]:
     """Return the share of gains, or of losses, with the ends of its interval and its influence."""
     total = float(added.sum())
     influence = added - total * share.weight
     part = min(total, 1.0)
-    low, high = wilson(part, _effective(part, influence, share, PRIOR_CHANGES))
+    low, high = wilson(part, share.effective(part, influence, PRIOR_CHANGES))
     return part, low, high, influence
-
-
-def _hypotenuse(one: float, other: float, alike: float) -> float:
-    return math.sqrt(max(one**2 + other**2 - 2 * alike * one * other, 0.0))
 
 
 # Figures of sums of counts, by the delta method.
@@ -216,9 +208,11 @@ def estimates(
     influence = counts @ _slopes(total, smooth or figures)  # [N, figures]
     influence -= influence.mean(axis=0)
     columns = {name: number for number, name in enumerate(names)}
-    shares = {of: _share(counts[:, [columns[name] for name in of]]) for of in map(tuple, denominators.values())}
+    shares = {
+        name: Share.of(counts[:, [columns[count] for count in of]].sum(axis=1)) for name, of in denominators.items()
+    }
     return {
-        name: Estimate(float(value), influence[:, number], shares.get(tuple(denominators.get(name, ()))))
+        name: Estimate(float(value), influence[:, number], shares.get(name))
         for number, (name, value) in enumerate(figures(total).items())
     }
 
@@ -233,12 +227,6 @@ def _slopes(total: Mapping[str, float], figures: Figures) -> np.ndarray:
         more, fewer = (figures({**total, name: count * (1 + step)}) for step in (STEP, -STEP))
         rows.append((np.array([*more.values()]) - np.array([*fewer.values()])) / (2 * STEP * count))
     return np.array(rows)
-
-
-def _share(counts: np.ndarray) -> Share:
-    sizes = counts.sum(axis=1)
-    answers = float(sizes.sum())
-    return Share(answers, sizes / answers if answers else sizes)
 
 
 @dataclass(frozen=True)
@@ -272,22 +260,26 @@ class MethodFigures:
         pictures = sorted({picture for group in groups for picture in group.pictures})
         places = [np.searchsorted(pictures, group.pictures) for group in groups]
 
-        def mean(method: str, name: str) -> Estimate:
-            each = [
-                group.estimates[method][name].among(len(pictures), place)
-                for group, place in zip(groups, places, strict=True)
-            ]
-            shares = [one.share for one in each if one.share is not None]
-            share = None
-            if len(shares) == len(each):
-                weight = np.mean([one.weight for one in shares], axis=0)
-                share = Share(sum(one.answers for one in shares), weight)
-            value = float(np.mean([one.value for one in each]))
-            return Estimate(value, np.mean([one.influence for one in each], axis=0), share)
+        def mean(values: Sequence[np.ndarray]) -> np.ndarray:
+            wide = np.zeros((len(groups), len(pictures)))
+            for row, place, own in zip(wide, places, values, strict=True):
+                row[place] = own
+            return np.asarray(np.mean(wide, axis=0))
 
-        methods = [name for name in groups[0].estimates if all(name in group.estimates for group in groups)]
-        names = {method: groups[0].estimates[method] for method in methods}
-        return cls(pictures, {method: {name: mean(method, name) for name in names[method]} for method in methods})
+        means: dict[str, dict[str, Estimate]] = {}
+        for method in groups[0].estimates:
+            if not all(method in group.estimates for group in groups):
+                continue
+            means[method] = {}
+            for name in groups[0].estimates[method]:
+                each = [group.estimates[method][name] for group in groups]
+                shares = [one.share for one in each if one.share is not None]
+                share = None
+                if len(shares) == len(each):
+                    share = Share(sum(one.answers for one in shares), mean([one.weight for one in shares]))
+                value = float(np.mean([one.value for one in each]))
+                means[method][name] = Estimate(value, mean([one.influence for one in each]), share)
+        return cls(pictures, means)
 
     def figures(self, method: str) -> dict[str, Figure]:
         """Return a method's figures with their intervals."""
@@ -349,9 +341,9 @@ def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray
     value = float(ahead[positive].mean())
     moved = (ahead - value) / np.where(positive, positive.sum(), (~positive).sum())
     rarer = positive if 2 * positive.sum() <= len(positive) else ~positive
-    weight = np.bincount(numbers[rarer], minlength=size) / rarer.sum()
+    share = Share.of(np.bincount(numbers[rarer], minlength=size).astype(float))
     influence = np.bincount(numbers, 100 * moved, minlength=size)
-    return Estimate(100 * value, influence, Share(float(rarer.sum()), weight)).figure()
+    return Estimate(100 * value, influence, share).figure()
 
 
 def _ahead(positive: np.ndarray, score: np.ndarray) -> np.ndarray:

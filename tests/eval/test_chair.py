@@ -133,7 +133,7 @@ def test_counts_and_figures_by_hand(chair):
 
 
 def test_details_have_the_official_keys(chair):
-    first, second, third = chair.details(chair.parts[0], CAPTIONS)
+    first, second, third = (each.details for each in chair.count(chair.parts[0], CAPTIONS))
     assert first == {
         "image_id": 7,
         "caption": CAPTIONS["7"],
@@ -170,8 +170,8 @@ def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
     found = {}
     for rule in ("lemma", "singular"):
         chair = Chair(coco, ids=[8], rule=rule, language="nltk")
-        (detail,) = chair.details(chair.parts[0], {"8": "The men are near a bus with two wine glasses."})
-        found[rule] = detail["mscoco_generated_words"]
+        (counted,) = chair.count(chair.parts[0], {"8": "The men are near a bus with two wine glasses."})
+        found[rule] = counted.details["mscoco_generated_words"]
         assert (chair.facts()["rule"], chair.facts()["official"]) == (rule, True)
     language_data.forget()
     assert found["lemma"] == ["person", "bus", "wine glass"]
@@ -239,7 +239,7 @@ def test_several_captions_of_an_image_all_count(chair, tmp_path):
         assert counts == {name: sum(each.counts[picture][name] for each in sums) for name in counts}
     assert tally.right == sums[0].right  # the first caption's, for the paired test
     assert chair.figures("captions", tally.total())["CHAIRs"] == 100 * 3 / 6
-    details = [row["caption"] for row in chair.details(part, both)]
+    details = [each.details["caption"] for each in chair.count(part, both)]
     assert details == [text for id_ in CAPTIONS for text in (CAPTIONS[id_], others[id_])]
 
 

@@ -77,7 +77,7 @@ def lay_out(folder: Path) -> Path:
 
 
 def benchmark(folder: Path, **options) -> Amber:
-    return Amber.of(folder, **{"language": Nouns(), "similarity": near({"sun", "cloud"}), **options})
+    return Amber(folder, **{"language": Nouns(), "similarity": near({"sun", "cloud"}), **options})
 
 
 def figures(amber: Amber, *texts: dict[str, str]) -> dict[str, dict[str, float]]:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 
 from sira_cli.eval.answers import Answers
-from sira_cli.eval.benchmark import Ask, Benchmark, Part
-from sira_cli.eval.statistics import Tally
+from sira_cli.eval.benchmark import Ask, Benchmark, Counted, Part
 
 
 def share(total: Mapping[str, float]) -> dict[str, float]:
@@ -26,14 +25,11 @@ class Made(Benchmark):
     def means(self, part):
         return {"mean": part.groups}
 
-    def score(self, part, texts):
-        tallies = {group: Tally() for group in part.groups}
+    def count(self, part, texts):
         for ask in part.asks:
             if ask.id in texts:
-                tally, right = tallies[ask.id[0]], texts[ask.id] == "1"
-                tally.counts[ask.picture] = {"right": right, "all": 1}
-                tally.right[ask.id] = right
-        return tallies
+                right = texts[ask.id] == "1"
+                yield Counted(ask.id, ask.picture, (ask.id[0],), right, {"right": right, "all": 1})
 
     def figures(self, group, total):
         return share(total)
