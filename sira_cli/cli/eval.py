@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
     from sira_cli.eval.report import EvalReport, MethodRow
     from sira_cli.look.verify import Verify
-    from sira_cli.methods.base import Method
-    from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
 
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
@@ -288,18 +286,30 @@ def _ask(
     """Ask one model all questions of some benchmarks, and show the figures of each; a shard has none."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
     from sira_cli.eval.report import find_model
+    from sira_cli.look.verify import Verify
     from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 
     pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
-    names = with_controls(method_names(decoding.method), not options.no_controls)
-    methods, lvlm = choose_each(names, model, decoding), None
+    named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
+    methods = choose_each(with_controls(named, not options.no_controls), model, decoding)
     note_idle(decoding, next(iter(methods.values()))[0])
-    if decoding.method.strip() == ALL:  # those that the model can run, which is loaded to find them
+    if every:  # those that the model can run, which is loaded to find them
         lvlm = load_model(methods["greedy"][0], model, methods["greedy"][1], pictures=pictures)
         methods = able(lvlm, methods)
-    looks = _looks(options, decoding, methods)
     preset, first = next(iter(methods.values()))
+    looks: dict[str, Verify] = {}
+    if options.verify is not None:
+        look = Verify(mode=options.verify)
+        note_threshold(look, preset)
+        for name in filter(methods.__contains__, named):
+            try:
+                combinations.check(*methods[name], verify=look.mode)
+                looks[name] = look
+            except SettingsError as error:
+                if not every:
+                    raise
+                note(f"{name} has no second look: {error}")
 
     @functools.cache
     def load() -> Lvlm:
@@ -341,30 +351,6 @@ def _ask(
             table_console().print(one.benchmark.name.upper(), style="bold")
         reports.append(_show(one, evaluation.answers, paper, options))
     return reports
-
-
-def _looks(
-    options: EvalOptions, decoding: DecodingOptions, methods: Mapping[str, tuple[Preset, Method]]
-) -> dict[str, Verify]:
-    """Return the second look of --verify for each of the methods that --method names; none without the option."""
-    if options.verify is None:
-        return {}
-    from sira_cli.look.verify import Verify
-    from sira_cli.models import combinations
-
-    look, looks = Verify(mode=options.verify), {}
-    named = [name for name in method_names(decoding.method) if name in methods]
-    note_threshold(look, methods[named[0]][0])
-    for name in named:
-        try:
-            combinations.check(*methods[name], verify=look.mode)
-        except SettingsError as error:
-            if decoding.method.strip() != ALL:
-                raise
-            note(f"{name} has no second look: {error}")
-        else:
-            looks[name] = look
-    return looks
 
 
 # Figures.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 from PIL import Image
+from pydantic import TypeAdapter
 
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
@@ -176,11 +177,7 @@ class SceneReport:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SceneReport:
         """Make a report from the JSON of `to_json`."""
-        figures, differences = (
-            {method: {name: Figure(**figure) for name, figure in row.items()} for method, row in content[part].items()}
-            for part in ("figures", "differences")
-        )
-        return cls(content["scenes"], content["settings"], figures, differences, content["outcomes"])
+        return TypeAdapter(cls).validate_python(content)
 
     def captions_table(self) -> str:
         """Return CHAIRs, CHAIRi (lower is better), coverage and length in Markdown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +42,11 @@ _OPENINGS = (
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
     """Write two to five sentences that name every kind of object, the most conspicuous first."""
-    groups = sorted(scene.objects.values(), key=_salience, reverse=True)
+
+    def salience(things: list[SceneObject]) -> float:
+        return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
+
+    groups = sorted(scene.objects.values(), key=salience, reverse=True)
     sentences = [choose(rng, _OPENINGS).format(a=article(scene.place), place=scene.place)]
     while groups:
         fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
@@ -69,10 +73,6 @@ def mentions(text: str) -> list[tuple[int, int, str]]:
     return [(match.start(), match.end(), LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
 
 
-def _salience(things: list[SceneObject]) -> float:
-    return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
-
-
 def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """Return a sentence that names groups of objects.
 
@@ -82,14 +82,14 @@ def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """
     verb = "are" if len(groups[0]) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""
-    phrases = [f"{_noun_phrase(things)} {place_of(things[0]) if len(things) == 1 else ''}".strip() for things in groups]
+    phrases = [
+        f"{article(things[0].name)} {things[0].name} {place_of(things[0])}"
+        if len(things) == 1
+        else f"{NUMBERS[len(things)]} {OBJECTS[things[0].name].plural}"
+        for things in groups
+    ]
     color = f", which {verb} {groups[0][0].color}" if len(groups) == 1 else ""
     return f"There {verb} {also}{' and '.join(phrases)}{color}."
-
-
-def _noun_phrase(things: list[SceneObject]) -> str:
-    name = things[0].name
-    return f"{article(name)} {name}" if len(things) == 1 else f"{NUMBERS[len(things)]} {OBJECTS[name].plural}"
 
 
 def place_of(thing: SceneObject) -> str:
@@ -97,7 +97,7 @@ def place_of(thing: SceneObject) -> str:
     return "in the middle" if thing.where == "middle" else f"on the {thing.where}"
 
 
-def choose(rng: np.random.Generator, among: tuple[str, ...] | list[str]) -> str:
+def choose(rng: np.random.Generator, among: Sequence[str]) -> str:
     """Draw one of some texts."""
     return among[int(rng.integers(len(among)))]
 

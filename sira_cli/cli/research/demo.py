@@ -76,7 +76,6 @@ def demo(
 
 
 def _scenes(seed: int, count: int) -> list[Scene]:
-    """Return some test scenes."""
     from sira_cli.demo.questions import held_out
     from sira_cli.demo.scenes import TEST_SEEDS
 
@@ -84,7 +83,7 @@ def _scenes(seed: int, count: int) -> list[Scene]:
 
 
 def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
-    """Write the files, and print next commands."""
+    """Write the files, and print the next command."""
     from sira_cli.demo.export import export
     from sira_cli.eval.cards import CARDS
 
@@ -95,61 +94,41 @@ def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    from sira_cli.demo.scenes import render
-    from sira_cli.models import presets
-
-    folder = output_dir or presets.cache() / "demo"
-    out = table_console()
-    paths = []
-    for number, scene in enumerate(_scenes(seed, count), start=1):
-        paths.append(folder / f"scene-{scene.seed}.png")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            render(scene)[0].save(paths[-1])
-        except OSError as error:
-            raise SiraError(f"{paths[-1]}: cannot be saved ({error.strerror}): give another --output-dir") from error
-        texts = {name: lvlm.caption(paths[-1]).text for name, lvlm in methods.items()}
-        if as_json:
-            print(json.dumps(_record(scene, paths[-1], texts)), flush=True)
-        else:
-            out.print(f"scene {number} of {count}  {paths[-1]}", style="bold", soft_wrap=True)
-            _print_captions(out, scene, texts)
-    if not as_json:
-        _explain(out, methods, paths[0], seed, count)
-
-
-def _record(scene: Scene, path: Path, texts: dict[str, str]) -> dict[str, Any]:
-    from sira_cli.demo.questions import hallucinated
-
-    return {
-        "seed": scene.seed,
-        "file": str(path),
-        "place": scene.place,
-        "broken": scene.broken,
-        "objects": sorted(scene.objects),
-        "captions": texts,
-        "hallucinated": {
-            name: [text[start:end] for start, end in hallucinated(scene, text)] for name, text in texts.items()
-        },
-    }
-
-
-def _print_captions(out: Console, scene: Scene, texts: dict[str, str]) -> None:
-    """Print the scene's objects, and each caption with hallucinated words red and in brackets."""
+    """Save the pictures, and print each one's objects and captions, hallucinated words red and in brackets."""
     from rich.text import Text
 
     from sira_cli.cli.terminal.strip import marked
     from sira_cli.demo.questions import hallucinated
+    from sira_cli.demo.scenes import render
+    from sira_cli.models import presets
 
-    rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
-    rows |= {
-        name: marked(text, ((*span, "bold red") for span in hallucinated(scene, text))) for name, text in texts.items()
-    }
-    for name, row in rows.items():
-        for number, line in enumerate(row.wrap(out, out.width - 10)):
-            line.rstrip()
-            out.print(Text(f"  {'' if number else name:<8}") + line, soft_wrap=True)
-    out.print()
+    folder, out = output_dir or presets.cache() / "demo", table_console()
+    scenes = _scenes(seed, count)
+    for number, scene in enumerate(scenes, start=1):
+        path, objects = folder / f"scene-{scene.seed}.png", sorted(scene.objects)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            render(scene)[0].save(path)
+        except OSError as error:
+            raise SiraError(f"{path}: cannot be saved ({error.strerror}): give another --output-dir") from error
+        texts = {name: lvlm.caption(path).text for name, lvlm in methods.items()}
+        wrong = {name: hallucinated(scene, text) for name, text in texts.items()}
+        if as_json:
+            record = {"seed": scene.seed, "file": str(path), "place": scene.place, "broken": scene.broken}
+            words = {name: [text[start:end] for start, end in wrong[name]] for name, text in texts.items()}
+            record |= {"objects": objects, "captions": texts, "hallucinated": words}
+            print(json.dumps(record), flush=True)
+            continue
+        out.print(f"scene {number} of {count}  {path}", style="bold", soft_wrap=True)
+        rows = {"objects": Text(f"{scene.place}: {', '.join(objects)}")}
+        rows |= {name: marked(text, ((*span, "bold red") for span in wrong[name])) for name, text in texts.items()}
+        for name, row in rows.items():
+            for place, line in enumerate(row.wrap(out, out.width - 10)):
+                line.rstrip()
+                out.print(Text(f"  {'' if place else name:<8}") + line, soft_wrap=True)
+        out.print()
+    if not as_json:
+        _explain(out, methods, folder / f"scene-{scenes[0].seed}.png", seed, count)
 
 
 def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
@@ -167,20 +146,20 @@ def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, co
     out.print(f"The captions of {MEASURED} scenes, measured just now (few, so uncertain):\n")
     print(report.captions_table())
     real = presets.find("llava-1.5-7b")
-    next_steps = {
-        f"sira ask {shlex.quote(str(example))} 'Is there a person in the image?' --preset demo": "",
-        f"sira demo --seed {seed + count}": "more scenes",
-        "sira demo --evaluate": f"{TESTED:,} scenes, with yes/no questions",
-        f"sira caption photo.jpg --preset {real.name}": f"a real model, {real.download_gb:g} GB to download",
-    }
     out.print(
-        "\nCHAIRs: share of captions that name an absent object."
-        "\nCHAIRi: share of named objects that are not in the scene."
-        "\ncoverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent."
-        "\nIn every second scene the objects are unusual for the place.\n\nNext:"
+        f"""
+CHAIRs: share of captions that name an absent object.
+CHAIRi: share of named objects that are not in the scene.
+coverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent.
+In every second scene the objects are unusual for the place.
+
+Next:
+  sira ask {shlex.quote(str(example))} 'Is there a person in the image?' --preset demo
+  sira demo --seed {seed + count}   # more scenes
+  sira demo --evaluate   # {TESTED:,} scenes, with yes/no questions
+  sira caption photo.jpg --preset {real.name}   # a real model, {real.download_gb:g} GB to download""",
+        soft_wrap=True,
     )
-    for command, why in next_steps.items():
-        out.print(f"  {command}" + f"   # {why}" * bool(why), soft_wrap=True)
 
 
 def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
