@@ -31,9 +31,9 @@ from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
 from sira_cli.eval.figures import (
-    count_answer,
     compare_answers,
     compare_captions,
+    count_answer,
     named_differences,
     named_figures,
     strict,
@@ -468,9 +468,7 @@ def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cell
     for number, (question, texts) in enumerate(answered):
         for time in range(question.splits.count(split)):
             for cell, text in zip(cells, texts, strict=True):
-                tallies[cell.name].add(
-                    question.picture, f"{number} {time}", *count_answer(text, question.expected)
-                )
+                tallies[cell.name].add(question.picture, f"{number} {time}", *count_answer(text, question.expected))
     return tallies
 
 
