@@ -12,7 +12,7 @@ and the next-token KL is KL(p_full || p_ref) in nats. Up to h^b, b = L - K, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, ModelReport, Table, Units, run_missing
 from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -35,7 +35,7 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.events import StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.runner import Batch, Item, Task
 
@@ -157,7 +157,7 @@ class DriftTask(Task[dict[str, Divergence]]):
 
 def measure_pictures(
     lvlm: Lvlm, pictures: Sequence[Picture], prompt: str, units: Units[dict[str, Divergence]]
-) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+) -> Events:
     """Measure every picture, and yield events."""
     yield StageStarted("pictures", len(pictures))
     items = (Item[dict[str, Divergence]](picture, picture.name_in(None), prompt) for picture in pictures)

@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.errors import DataError
+from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import as_line
 from sira_cli.run.report import Report
 
 if TYPE_CHECKING:
     from sira_cli.models.model import LoadedModel
-    from sira_cli.run.events import Advanced, FailedPicture, Halved
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.runner import BatchSize, Item, Task
 
 SCHEMA = "sira.sweep.units/1"
 
 T = TypeVar("T")
+Events = Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]
 
 
 class Units(dict[str, T]):
@@ -113,9 +114,8 @@ def run_missing(
     units: Units[T],
     batch_size: BatchSize | None = None,
     pieces: int = 1,
-) -> Generator[Advanced | FailedPicture | Halved, None, None]:
+) -> Events:
     """Work on the items whose units are missing, keep each result, and yield events; a unit counts as `pieces`."""
-    from sira_cli.run.events import Advanced, FailedPicture, Halved
     from sira_cli.run.runner import Runner  # imports torch
 
     every = list(items)
@@ -153,19 +153,12 @@ class ModelReport(Report):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a report, in words.
-
-    Attributes:
-        names, figures, words: heads of the columns of names, then of those of figures, then of those of words.
-        sections: rows; a line separates sections.
-        chosen: the row that stands out.
-        tight: whether columns stand close to each other.
-    """
+    """A table of a report, in words: columns of names, then of figures, then of words, each with its head."""
 
     names: Sequence[str]
     figures: Sequence[str]
-    sections: Sequence[Sequence[Sequence[str]]]
+    sections: Sequence[Sequence[Sequence[str]]]  # of rows; a line separates sections
     title: str | None = None
-    chosen: Sequence[str] | None = None
-    tight: bool = False
+    chosen: Sequence[str] | None = None  # the row that stands out
+    tight: bool = False  # columns stand close to each other
     words: Sequence[str] = ()

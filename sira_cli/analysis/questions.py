@@ -22,6 +22,7 @@ from sira_cli.pictures.rows import brief, read_json
 from sira_cli.pictures.sources import located
 from sira_cli.run.records import hash_of
 
+INSTANCES = "instances_*.json"
 Outline = tuple[float, ...]  # corners x, y, x, y, ... in pixels
 
 
@@ -37,26 +38,15 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions; questions about one picture follow each other.
-
-    Attributes:
-        splits: their names.
-        questions: each once, whatever number of splits it belongs to.
-        picture: finds a picture by its name.
-        count_caption: counts a caption against the objects in its picture (`stats.chair.mention_counts`, and `words`);
-            None: the objects are unknown.
-        folder: folder of the pictures, if they are files.
-        outlines: returns the outlines of a question's object; empty if its place is unknown. None: no places are known.
-        made_from: the sources of the questions, as JSON holds them.
-    """
+    """Questions, each once; questions about one picture follow each other."""
 
     splits: tuple[str, ...]
     questions: tuple[Question, ...]
-    picture: Callable[[str], Picture]
-    count_caption: Callable[[str, str], Counts] | None = None
-    folder: str = ""
-    outlines: Callable[[Question], Sequence[Outline]] | None = None
-    made_from: Mapping[str, Any] = field(default_factory=dict)
+    picture: Callable[[str], Picture]  # by its name
+    count_caption: Callable[[str, str], Counts] | None = None  # by the picture's name; None: its objects are unknown
+    folder: str = ""  # of the pictures, if they are files
+    outlines: Callable[[Question], Sequence[Outline]] | None = None  # none of them: the object's place is unknown
+    made_from: Mapping[str, Any] = field(default_factory=dict)  # the sources, as JSON holds them
 
     @property
     def pictures(self) -> list[str]:
@@ -146,9 +136,6 @@ class Regions:
         if image is None or not named:
             return ()
         return self.outlines.get(image, {}).get(self.words[max(named, key=len)], ())
-
-
-INSTANCES = "instances_*.json"
 
 
 def _outlines(file: Path, row: Mapping[str, Any]) -> list[Outline]:

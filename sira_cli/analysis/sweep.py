@@ -15,14 +15,14 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from sira_cli import methods
-from sira_cli.analysis.experiment import ModelReport, Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, ModelReport, Table, Units, run_missing
 from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.core.config import check_range
@@ -44,7 +44,7 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
 from sira_cli.pictures.cache import Cache
-from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.events import FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.runner import Batch, BatchSize, Item, Task, check_batch_size, most_that_fit
@@ -237,7 +237,7 @@ def sweep(
     *,
     captions: bool = False,
     batch_size: BatchSize | None = None,
-) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+) -> Events:
     """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on."""
     check_batch_size(batch_size)
     lvlm.check_prompts((each.text, each.picture) for each in questions.questions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -38,13 +37,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
-    from sira_cli.look.words import WordList
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
-    from sira_cli.pictures.picture import Picture
     from sira_cli.run.lvlm import Lvlm
-    from sira_cli.run.output import Files
-    from sira_cli.run.run import Engine
 
 FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
 PICTURES, PICTURE_BATCH = 32, 16  # of maskcd
@@ -195,39 +190,41 @@ def support(
     target.check()
     check_preset_file(given.write_preset, target.overwrite)
     controls, labels, write_preset = given.controls, given.labels, given.write_preset
-    asks = given.answers is not None or given.objects is not None
-    scenes = given.scenes or given.limit is not None
-    coco = "a folder of COCO's annotations or a FILE.json"
+    answered, labelled = given.answers is not None or given.objects is not None, labels is not None
+    scenes = given.scenes or (given.limit is not None and not controls)
+    truth = "--labels PATH, a folder of COCO's annotations or a FILE.json"
     refusals = {
-        "--controls needs no labels: leave out --labels": controls and labels is not None,
-        "give captions, or --scenes, not both": controls and paths and given.scenes,
-        "--answers and --objects need PATH: captions": controls and not paths and asks,
-        "--answers and --objects are for --controls: records hold their answers already": not controls and asks,
-        "--scenes and --limit are for drawn scenes: leave out the records, or these": not controls and paths and scenes,
-        "--labels is for records: also give PATH": not controls and not paths and labels is not None,
-        f"give the ground truth: --labels PATH, {coco}": not controls and paths and labels is None,
+        "--controls needs no labels: leave out --labels": controls and labelled,
+        "--controls is for captions, such as `sira caption -o FILE` writes: give PATH": controls and not paths,
+        "--answers and --objects are for --controls: records hold their answers already": answered and not controls,
+        "--scenes and --limit are for drawn scenes: leave out PATH, or these": paths and scenes,
+        "--labels is for records: also give PATH": labelled and not paths,
+        f"give the ground truth: {truth}": paths and not controls and not labelled,
     }
     for message, is_refused in refusals.items():
         if is_refused:
             raise SettingsError(message)
     preset = choose_preset(model)
     report: SupportReport | ControlsReport
-    if not paths:
-        report = _from_scenes(given, preset, model)
-    elif controls:
-        from sira_cli.look.words import find_words
-        from sira_cli.pictures.captions import check_pictures, find_captions
-        from sira_cli.run.output import Files
-
-        captions = find_captions(paths, limit=given.limit)
-        check_pictures(captions)
-        pictures, files = captions.pictures, Files(given.answers, overwrite=target.overwrite, retry_errors=True)
-        engine = engine_of(model, EngineOptions(), pictures)
-        report = _by_controls(pictures, preset, engine, files, find_words(given.objects))
-    else:
+    if paths and labels is not None:
         from sira_cli.analysis.calibration.support import from_files
 
-        report = from_files([Path(path) for path in paths], labels or Path())
+        report = from_files([Path(path) for path in paths], labels)
+    elif paths:
+        report = _by_controls(paths, given, preset, model, target.overwrite)
+    else:
+        from sira_cli.models.presets import BUNDLED
+
+        if not given.scenes and preset.model != BUNDLED:
+            raise SettingsError(
+                "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
+                "(-p demo: the bundled model on drawn scenes)"
+            )
+        lvlm = load_model(preset, model, "sira", pictures=())
+        from sira_cli.demo.labelled import scene_report
+
+        with Progress.shown("scenes", given.limit or SCENES) as progress:
+            report = scene_report(lvlm, given.limit or SCENES, progress.reach)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
@@ -246,46 +243,30 @@ def support(
         raise typer.Exit(3)
 
 
-def _from_scenes(given: SupportOptions, preset: Preset, model: ResearchModelOptions) -> SupportReport | ControlsReport:
-    """Let a model caption drawn scenes, and find the threshold."""
-    from sira_cli.models.presets import BUNDLED
-
-    controls, count = given.controls, given.limit or SCENES
-    if not given.scenes and preset.model != BUNDLED:
-        records = "files of records, which `sira caption --verify flag -o captions.jsonl` writes"
-        instead = "captions, such as those that `sira caption -o captions.jsonl` writes" if controls else records
-        raise SettingsError(f"name {instead}, or give --scenes (-p demo: the bundled model on drawn scenes)")
-    lvlm = load_model(preset, model, "sira", pictures=())
-    from sira_cli.demo.labelled import captioned_scenes, scene_report
-    from sira_cli.run.output import Files
-    from sira_cli.run.run import Local
-
-    with Progress.shown("scenes", count) as progress:
-        if not controls:
-            return scene_report(lvlm, count, progress.reach)
-        pictures = captioned_scenes(lvlm, count, progress.reach)
-    return _by_controls(pictures, lvlm.preset, Local(lvlm), Files(retry_errors=True))
-
-
 def _by_controls(
-    pictures: Sequence[Picture], preset: Preset, engine: Engine, files: Files, objects: WordList | None = None
+    paths: list[str], given: SupportOptions, preset: Preset, model: ResearchModelOptions, overwrite: bool
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import ControlsReport, WithControls
     from sira_cli.look.verify import ObjectFinder, Verify
+    from sira_cli.look.words import find_words
+    from sira_cli.pictures.captions import check_pictures, find_captions
     from sira_cli.run.check import Check
-    from sira_cli.run.output import Output
+    from sira_cli.run.output import Files, Output
     from sira_cli.run.run import run
 
-    verify = Verify(words=objects)
-    finder = ObjectFinder(verify, preset)
+    captions = find_captions(paths, limit=given.limit)
+    check_pictures(captions)
+    pictures, verify = captions.pictures, Verify(words=find_words(given.objects))
+    engine, finder = engine_of(model, EngineOptions(), pictures), ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
     task = Check.under(preset, replace(verify, words=words)).about(pictures)
+    files = Files(given.answers, overwrite=overwrite, retry_errors=True)
     with Output(task, pictures, files) as written, closing(run(task, pictures, engine, written)) as events:
         next(events)  # the model is ready
-        with resumable(written.any, files.overwrite), Progress.shown("captions", len(pictures)) as progress:
+        with resumable(written.any, overwrite), Progress.shown("captions", len(pictures)) as progress:
             return ControlsReport.of(record for _, record in run_records(events, written, progress))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-
-from PIL import Image
 
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.questions import Outline, Question, QuestionSet
@@ -14,7 +12,6 @@ from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.verify import Verify
-from sira_cli.pictures.picture import Picture
 from sira_cli.run.lvlm import Lvlm
 
 BATCH = 25  # captions decoded together
@@ -58,26 +55,12 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
     captions: list[Caption] = []
-    for scene, image, text in _described(lvlm, list(scenes.values())):
-        claims, name = look.check(image, text).objects, str(scene.seed)
-        captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
-        on_progress(len(captions))
-    labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
-    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)
-
-
-def captioned_scenes(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> list[Picture]:
-    """Return the first scenes as pictures with the model's captions."""
-    captioned: list[Picture] = []
-    for scene, _, text in _described(lvlm, [held_out(seed) for seed in VALIDATION_SEEDS[:count]]):
-        captioned.append(scene_picture(scene).known(caption=text))
-        on_progress(len(captioned))
-    return captioned
-
-
-def _described(lvlm: Lvlm, scenes: Sequence[Scene]) -> Iterator[tuple[Scene, Image.Image, str]]:
-    """Yield scenes, each with its picture and the model's caption."""
-    for batch in batches(scenes, BATCH):
+    for batch in batches(list(scenes.values()), BATCH):
         images = [render(scene)[0] for scene in batch]
         answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
-        yield from ((scene, image, answer.text) for scene, image, answer in zip(batch, images, answers, strict=True))
+        for scene, image, answer in zip(batch, images, answers, strict=True):
+            claims, name = look.check(image, answer.text).objects, str(scene.seed)
+            captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
+            on_progress(len(captions))
+    labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
+    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)

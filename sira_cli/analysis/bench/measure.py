@@ -21,23 +21,18 @@ import transformers
 from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicCache, LinearAttentionLayer
+from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
 from sira_cli.analysis.experiment import Table
 from sira_cli.core.arguments import CACHE
-from sira_cli.core.families import find_backbone
-from sira_cli.core.fork import Fork
-from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.upstream import DummyLayer, attention_of
+from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
-from sira_cli.methods.opera import Opera
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_since, restart_peak
-from sira_cli.models.model import BRANCH
 from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
@@ -327,12 +322,10 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
     with _Clock.running(model, clock) as seen:
         output = lvlm.decode(inputs, tokens, on_attach=decodings.append, **given, streamer=seen)
-    decoding = decodings[0] if decodings else None
     made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(seen.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
-    caches: list[Any] = [cache, decoding.cache] if isinstance(decoding, SecondPass) else [cache]
-    check_caches(lvlm, inputs, decoding, caches, tokens)
+    caches = [cache, *(decoding.cache for decoding in decodings if isinstance(decoding, SecondPass))]
     peak = peak_since(devices)
     if peak is not None and before is not None:  # without the caches that other decoders keep
         peak += stored_bytes(model) - before
@@ -382,52 +375,6 @@ class _Clock(BaseStreamer):
         if self._device.type in ("cuda", "mps"):
             getattr(torch, self._device.type).synchronize()
         return self._now()
-
-
-def check_caches(lvlm: Lvlm, inputs: Any, decoding: Any, caches: Sequence[Any], tokens: int) -> None:
-    """Check that each layer of each stream holds its prompt and every new token but the last, for every beam.
-
-    A recurrent layer holds a state for each text and stream; a layer that shares another one's keys holds nothing.
-    """
-    new = tokens - 1
-    prompts, prompt = inputs["input_ids"].shape
-    expected = [(prompt + new, 0)] * lvlm.layers  # rows of the full and of the CF stream
-    if isinstance(decoding, Fork):
-        rows = inputs["attention_mask"].bool()  # [B, S], those of the CF stream
-        if lvlm.method != "sid":  # it masks image rows
-            rows &= ~lvlm.find_image(inputs["input_ids"])
-        text = int(rows.sum(dim=1).max())
-        expected[decoding.boundary :] = [(prompt + new, text + new)] * decoding.k
-    wanted = [expected]
-    if isinstance(decoding, SecondPass):
-        wanted.append([(inputs[f"{BRANCH}input_ids"].shape[1] + new, 0)] * lvlm.layers)
-    for index, mixer in enumerate(find_backbone(lvlm.model).mixers):
-        for layers in wanted:
-            if mixer.recurrent:
-                layers[index] = (prompts, prompts if layers[index][1] else 0)
-            elif mixer.keys_from != index:
-                layers[index] = (0, 0)
-    found = [[_rows(layer) for layer in cache.layers] for cache in caches]
-    if found != wanted:
-        raise SiraError(
-            f"method {lvlm.method}: rows of (full, CF) per cache and layer are {found}, expected {wanted}: "
-            "the wrong decoder was measured"
-        )
-    beams = lvlm.decoder.beams if isinstance(lvlm.decoder, Opera) else 1
-    if beams > 1 and any(len(layer.keys) != prompts * beams for cache in caches for layer in cache.layers):
-        raise SiraError(f"method {lvlm.method}: its cache does not hold {prompts} x {beams} beams")
-
-
-def _rows(layer: Any) -> tuple[int, int]:
-    """Return a layer's number of rows of the full and of the CF stream; for states, the number of texts."""
-    if isinstance(layer, LateStateLayer | LinearAttentionLayer):
-        late = isinstance(layer, LateStateLayer)
-        states: Any = layer.states if isinstance(layer, LateStateLayer) else layer
-        texts = len([*states.conv_states.values(), *states.recurrent_states.values()][0])
-        return (texts - texts // 2, texts // 2) if late else (texts, 0)
-    if isinstance(layer, DummyLayer):
-        return 0, 0
-    return int(layer.get_seq_length()), int(layer.cf.get_seq_length()) if hasattr(layer, "cf") else 0
 
 
 def device_name(device: torch.device) -> str:

@@ -18,7 +18,7 @@ Each question is followed by an answer, whose last token is used:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, run_missing
 from sira_cli.analysis.questions import Question, QuestionSet, black_out
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
@@ -39,7 +39,7 @@ from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.cache import Cache
-from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.events import Advanced, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.runner import Batch, Item, Task
 
@@ -56,13 +56,9 @@ DONE = 1e-8  # largest change of a weight in the probe's last step
 
 @dataclass(frozen=True)
 class Prefill:
-    """A question about a picture as `show` returns it, followed by an answer.
+    """A question about a picture as `show` returns it, followed by an answer."""
 
-    Attributes:
-        id: number of the question, and `clean`, `image` or `object`.
-    """
-
-    id: str
+    id: str  # number of the question, and `clean`, `image` or `object`
     question: Question
     answer: str
     show: Callable[[Image.Image], Image.Image] = lambda image: image
@@ -117,7 +113,7 @@ class LastOutputs(Task[Tensor]):
 
 def train(
     lvlm: Lvlm, questions: QuestionSet, outputs: Units[Tensor], tensors: dict[str, Tensor], batch_size: int = 1
-) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+) -> Events:
     """Ask everything, then find directions layer by layer into `tensors`; yield events.
 
     Pictures that fail are events, and their questions are left out. Outputs are kept in the model's own precision:

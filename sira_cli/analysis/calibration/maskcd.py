@@ -10,7 +10,7 @@ The rows are those of all tokens but the last, which predicts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, Table, Units, run_missing
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
@@ -30,7 +30,7 @@ from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.run.events import StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.runner import Batch, Item, Task
@@ -38,17 +38,11 @@ from sira_cli.run.runner import Batch, Item, Task
 
 @dataclass(frozen=True)
 class ImageMass:
-    """The heads' mass on the image while one caption was written.
+    """The heads' mass on the image while one caption was written."""
 
-    Attributes:
-        mass: float64 `[L, H]`, mean attention mass on image tokens over the caption's rows.
-        rows: number of rows.
-        image_sha256: of the picture's file.
-    """
-
-    mass: Tensor
+    mass: Tensor  # float64 `[L, H]`, mean attention mass on image tokens over the caption's rows
     rows: int
-    image_sha256: str
+    image_sha256: str  # of the picture's file
 
 
 class MeasuredMass(Task[ImageMass]):
@@ -70,9 +64,7 @@ class MeasuredMass(Task[ImageMass]):
         return measured
 
 
-def measure_mass(
-    lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass], batch_size: int = 1
-) -> Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]:
+def measure_mass(lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass], batch_size: int = 1) -> Events:
     """Measure every picture, keep its masses in `units` by its number, and yield events."""
     speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1))
     items = (

@@ -47,8 +47,7 @@ def bench(*, given: BenchOptions, model: ResearchModelOptions, target: ReportOpt
 
     Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
     request the total. Ratios are to greedy's time in the same round: median, then minimum and maximum. End tokens
-    are ignored, so every text reaches its full length. Caches are
-    checked to be as long as the method's streams.
+    are ignored, so every text reaches its full length.
     """
     target.check()
     methods = [name for name in method_names(given.method) if name]
