@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ def run_pictures(
     set_verbosity(output.quiet, output.verbose)
     selection = options.selection.selected(paths, questions)
     prompts = {"prompt": prompt} if kind == "caption" else {}
-    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, **asdict(options.text))
+    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, prefix=options.text.prefix)
     first, _ = next(iter(chosen.values()))
     if engine.on_ray and ("-" in paths or not output.files().any):
         raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
@@ -56,7 +55,7 @@ def run_pictures(
     from sira_cli.run.task import TASKS
 
     asked: dict[str, Any] = {"words": words, "choices": choices, "questions": questions is not None}
-    asked |= {"verify": options.verify.read(), "schema": options.schema.read(), "needs_text": True}
+    asked |= {"verify": options.verify.read(), "schema": options.text.read_schema(), "needs_text": True}
     asked["engine"] = "vllm" * engine.on_vllm
     tasks = {name: TASKS[kind].of(*under, prompt, **asked) for name, under in chosen.items()}
     pictures = selection.pictures(first.prompts.asking)

@@ -134,16 +134,16 @@ class Server:
         began = time.monotonic()
         if (waiting := self._waiting()) >= self._limits.waiting:
             raise RequestError(f"{waiting} requests wait already: try again later", 429, code="busy")
-        told: asyncio.Queue[Event] = asyncio.Queue()
+        reports: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def tell(event: Event) -> None:
+        def report(event: Event) -> None:
             with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(told.put_nowait, event)
+                loop.call_soon_threadsafe(reports.put_nowait, event)
 
         def job_of_model(chat: ChatRequest) -> Job:
             self._served.check(chat.model)
-            return job_of(chat, self._lvlm, self._limits, tell, allow_urls=self._allow_urls)
+            return job_of(chat, self._lvlm, self._limits, report, allow_urls=self._allow_urls)
 
         self._reading += 1
         try:
@@ -161,7 +161,7 @@ class Server:
         finally:
             self._reading -= 1
         form = asked if isinstance(asked, OllamaChat) else ChatForm(chat, self._served.names[0])
-        events = self._events(request, told, job, began)
+        events = self._events(request, reports, job, began)
         if not chat.stream:
             *pieces, reply = [event async for event in events]
             return JSONResponse(form.whole(pieces, reply))
@@ -169,7 +169,7 @@ class Server:
         return StreamingResponse(self._lines(form, first, events), media_type=form.streamed)
 
     async def _events(
-        self, request: Request, told: asyncio.Queue[Event], job: Job, began: float
+        self, request: Request, reports: asyncio.Queue[Event], job: Job, began: float
     ) -> AsyncGenerator[Any]:
         """Yield pieces and the reply, or raise an error. A stream that has begun ends by the framework."""
         streaming = False
@@ -181,7 +181,7 @@ class Server:
                 if not streaming and await request.is_disconnected():
                     raise ClientDisconnect
                 try:
-                    event = await asyncio.wait_for(told.get(), min(POLLED, left))
+                    event = await asyncio.wait_for(reports.get(), min(POLLED, left))
                 except TimeoutError:
                     continue
                 if isinstance(event, Exception):

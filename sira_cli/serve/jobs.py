@@ -196,7 +196,7 @@ class Job:
 
     Attributes:
         task: what is asked, with every setting in force, but for the prompt.
-        tell: called with each `Piece`, then with a `Reply` or an error, in the decoding thread.
+        report: called with each `Piece`, then with a `Reply` or an error, in the decoding thread.
         gone: set when the client no longer waits for the answer.
         key: jobs with one key can be decoded together.
     """
@@ -205,7 +205,7 @@ class Job:
     task: PictureTask
     prompt: Prompt
     pictures: Pictures
-    tell: Callable[[Event], None]
+    report: Callable[[Event], None]
     gone: bool = False
     _sent: int = 0  # characters of the text, by pieces
     _sent_reasoning: int = 0
@@ -274,14 +274,14 @@ class Job:
         record = task.record(answer, lvlm, image_sha256=self.pictures.sha256, prompt=str(self.prompt)).to_record()
         self._send(answer.text, answer.reasoning or "", last=True)
         shown = {name: record[name] for name in SHOWN if name in record}
-        self.tell(Reply(answer, shown | {"decoding_seconds": seconds}))
+        self.report(Reply(answer, shown | {"decoding_seconds": seconds}))
 
     def _send(self, text: str, reasoning: str, *, last: bool = False) -> None:
         """Send the unsent part of the text and of its log-probabilities."""
         piece = Piece(text[self._sent :], reasoning[self._sent_reasoning :], self._new_logprobs(text, last))
         self._sent, self._sent_reasoning = max(self._sent, len(text)), max(self._sent_reasoning, len(reasoning))
         if piece.text or piece.reasoning or piece.logprobs:
-            self.tell(piece)
+            self.report(piece)
 
     def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
         """Return the log-probabilities of tokens that make up the text: joined, they are the text.
@@ -318,7 +318,7 @@ class Job:
 
 
 def job_of(
-    chat: ChatRequest, lvlm: Lvlm, limits: Limits, tell: Callable[[Event], None], *, allow_urls: bool = False
+    chat: ChatRequest, lvlm: Lvlm, limits: Limits, report: Callable[[Event], None], *, allow_urls: bool = False
 ) -> Job:
     """Return the job of a request, if model, preset and method support it, with its pictures."""
     sira = chat.sira
@@ -332,7 +332,7 @@ def job_of(
     schema = chat.response_format.schema_of_text()
     task = TASKS[sira.task].of(preset, method, questions=True, words=sira.words, verify=verify, schema=schema)
     lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
-    return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=allow_urls), tell)
+    return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=allow_urls), report)
 
 
 def guides(task: PictureTask) -> bool:

@@ -61,7 +61,7 @@ class Queue:
         with self._changed:
             self._closing = True
             for job in self._waiting:
-                job.tell(RequestError("the server is stopping", 503, code="stopping"))
+                job.report(RequestError("the server is stopping", 503, code="stopping"))
             self._waiting = []
             self._changed.notify()
         self._thread.join()
@@ -101,7 +101,7 @@ class Queue:
                     self._decode(lvlm, task, part)
         except Exception as error:
             if len(batch) == 1:
-                batch[0].tell(error)
+                batch[0].report(error)
                 return
             error.__traceback__ = None  # it holds the memory of the failed attempt
             if torch.cuda.is_available():
@@ -144,7 +144,7 @@ class Queue:
                     own = replace(task, preset=job.task.preset, schema=job.task.schema)
                     job.finish(own, image, answer, seconds)
             except Exception as error:  # of the second look: the other texts have their answers
-                job.tell(error)
+                job.report(error)
 
 
 def _watching(lvlm: Lvlm, jobs: Sequence[Job]) -> dict[str, Any]:

@@ -346,15 +346,6 @@ class TraceDecodingOptions(DecodingOptions):
     method: str = option("sira", f"{' or '.join(TRACED)}.", metavar="NAME")
 
 
-@dataclass(frozen=True)
-class TextOptions:
-    """Changes to a decoded text. Options that are not given come from the preset's `text`."""
-
-    title: ClassVar[str] = "Text"
-
-    prefix: str | None = option(None, "Put before each text, such as a trigger word.", metavar="TEXT")
-
-
 MinSupport = Annotated[
     float | None, typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X.")
 ]
@@ -396,15 +387,16 @@ class FlagOptions(VerifyOptions):
 
 
 @dataclass(frozen=True)
-class SchemaOptions:
-    """JSON instead of a text in words."""
+class TextOptions:
+    """The form of a text: its prefix, or JSON and tags instead of words."""
 
     title: ClassVar[str] = "Text"
 
+    prefix: str | None = option(None, "Put before each text, such as a trigger word.", metavar="TEXT")
     schema: str | None = option(None, "JSON: FILE, or NAME: tags, labels, caption+tags, ...", metavar="FILE|NAME[:N]")
     tags: bool = option(False, "Tags instead of sentences: red car, dog, grass.", "--tags")
 
-    def read(self) -> Schema | None:
+    def read_schema(self) -> Schema | None:
         """Return the schema that the options ask for; None without one."""
         given = self.schema or ("tags" if self.tags else None)
         if given is None:
@@ -421,7 +413,6 @@ class RunOptions:
     model: ModelOptions
     decoding: MethodsOptions
     text: TextOptions
-    schema: SchemaOptions
     verify: VerifyOptions = field(default_factory=VerifyOptions)
     selection: GroupOptions
     engine: EngineOptions
