@@ -149,14 +149,8 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Real photographs as JPEG files: square, wide, tall."""
     folder = tmp_path_factory.mktemp("photos")
-    images = {
-        "astronaut": data.astronaut(),
-        "chelsea": data.chelsea(),
-        "rocket": data.rocket(),
-        "coffee": data.coffee(),
-    }
-    images["tall"] = data.rocket().transpose(1, 0, 2)
-    for name, pixels in images.items():
+    images = {name: getattr(data, name)() for name in ("astronaut", "chelsea", "rocket", "coffee")}
+    for name, pixels in (images | {"tall": images["rocket"].transpose(1, 0, 2)}).items():
         Image.fromarray(pixels).save(folder / f"{name}.jpg", quality=90)
     return {path.stem: path for path in folder.iterdir()}
 
@@ -273,9 +267,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             worst[family] = (runs + 2, max(known, difference), min(known_gap, gap))
     if worst:
         terminalreporter.section("conformance with Algorithm 1 (float32)")
-        terminalreporter.write_line(
-            f"{'family':<18}{'decodings':>10}{'worst |logit difference|':>28}{'least |full - cf|':>20}"
-        )
+        head = f"{'family':<18}{'decodings':>10}{'worst |logit difference|':>28}{'least |full - cf|':>20}"
+        terminalreporter.write_line(head)
         for family in sorted(worst, key=list(tiny.FAMILIES).index):
             runs, difference, gap = worst[family]
             terminalreporter.write_line(f"{family:<18}{runs:>10}{difference:>28.1e}{gap:>20.2f}")

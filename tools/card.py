@@ -25,8 +25,8 @@ from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import support
 from tools.comparison import Comparison
 from tools.language import TYPICAL_SHARE
+from tools.support import from_json, measure_words, words_table
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
-from tools.word_scores import from_json, measure_words, words_table
 
 CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
 CARD = """\

@@ -1,27 +1,33 @@
 """Choose every method's settings on validation scenes, by the rule that chose SIRA's: `python -m tools.choose`.
 
-Measurements are kept in `--texts`, and the shipped file keeps the entries of other methods, so a later method takes
-only its own time.
+The choices and their candidates are in `compared/settings.yaml`; no test scene took part. Measurements are kept in
+`--texts`, and the file keeps the entries of other methods, so a later method takes only its own time.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import by_captions_among, captions_fit
+from sira_cli.analysis.sweep import CAPTIONS_RULE, by_captions_among, captions_fit
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
 from sira_cli.eval.statistics import Figure
-from sira_cli.methods import METHODS
-from tools.chosen import FILE, Chosen, Tried, read_chosen, write_chosen
+from sira_cli.methods import METHODS, find
+from sira_cli.methods.base import Method
 
+FOLDER = Path(__file__).parent / "compared"
+FILE = FOLDER / "settings.yaml"
 SCENES = 160  # as many as chose SIRA's K and alpha
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "adversarial accuracy")
 # The values to try of each setting, in all combinations; the authors' own are always tried.
@@ -36,6 +42,46 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "ict": {"strength": (2.0, 4.0, 8.0), "slices": (None, 12)},
     "maskcd": {"alpha": (0.5, 1.0), "threshold": (None, 0.5, 1.0)},
 }
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting and its figures on validation scenes; without questions, no figures of answers."""
+
+    settings: dict[str, Any]
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice for a method."""
+
+    settings: dict[str, Any]  # those that were varied
+    fulfils: bool  # whether they fulfil the rule; if not, they are the method's defaults
+    scenes: int  # number of validation scenes
+    greedy: dict[str, float]  # figures of greedy decoding on the same scenes
+    tried: tuple[Tried, ...]  # all settings that were measured, the defaults first
+
+
+def read_chosen(path: Path = FILE) -> dict[str, Chosen]:
+    """Return the choices, by method; empty without the file."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))["methods"] if path.is_file() else {}
+    tried = {name: {"tried": tuple(Tried(**each) for each in row["tried"])} for name, row in content.items()}
+    return {name: Chosen(**row | tried[name]) for name, row in content.items()}
+
+
+def write_chosen(chosen: Mapping[str, Chosen], path: Path = FILE) -> None:
+    """Write the file that `read_chosen` reads."""
+    rows = {name: dataclasses.asdict(row) for name, row in chosen.items()}
+    rows = {name: row | {"tried": list(row["tried"])} for name, row in rows.items()}
+    content = yaml.safe_dump({"rule": CAPTIONS_RULE, "methods": rows}, sort_keys=False, width=120)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
+def method_of(name: str, chosen: Mapping[str, Chosen]) -> Method:
+    """Return a method with the settings that were chosen for it; its defaults if none were."""
+    return find(name).with_values(**chosen[name].settings) if name in chosen else find(name)
 
 
 class Adversarial(Questions):
@@ -67,9 +113,8 @@ def choose(names: Sequence[str], scenes: int, units: Units[list[str]]) -> dict[s
         cells = {"greedy": greedy}
         cells |= {str(number): greedy.under(METHODS[name].with_values(**cell)) for number, cell in enumerate(tried)}
         rows = measure(cells, subjects, on_progress=_saying(f"{name}, captions", scenes), units=units).figures
-        hopeful = {
-            key: lvlm for key, lvlm in cells.items() if lvlm is greedy or captions_fit(rows[key], rows["greedy"])
-        }
+        fit = {key for key in cells if key == "greedy" or captions_fit(rows[key], rows["greedy"])}
+        hopeful = {key: lvlm for key, lvlm in cells.items() if key in fit}
         said = _saying(f"{name}, questions under {len(hopeful) - 1} of {len(tried)} settings", scenes)
         rows |= measure(hopeful, subjects, Adversarial(), said, units).figures
         best = by_captions_among({key: rows[key] for key in hopeful if key != "greedy"}, rows["greedy"])

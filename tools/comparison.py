@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,57 +20,28 @@ from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
 from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scenes import TEST_SEEDS, Scene
+from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS, find
 from sira_cli.run.lvlm import Lvlm
-from tools.chosen import FOLDER, Chosen, method_of, read_chosen
-from tools.cost import TIMED, caption_costs
+from tools.choose import FOLDER, Chosen, method_of, read_chosen
 
 FILE = FOLDER / "figures.json"
 SHORT = ("CHAIRi", "coverage", "adversarial accuracy")
 FIGURES = (*CAPTION_FIGURES, "adversarial accuracy")
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
+TIMED = 20  # scenes, unless fewer are measured; one more warms up
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The measurements of several methods.
+    """The measurements of several methods."""
 
-    Attributes:
-        report: figures and outcomes; the others are compared with the first method.
-        settings: of each method, the chosen ones, or all of its own.
-        origin: of each method with settings, whether these were chosen on `validation` scenes or are its defaults
-            (`authors`: most methods have their authors' settings as defaults).
-        cost: by method, the time of a caption relative to greedy's of the same scene.
-        timed: number of scenes for `cost`.
-    """
-
-    report: SceneReport
-    settings: dict[str, dict[str, Any]]
-    origin: dict[str, str]
-    cost: dict[str, Spread]
-    timed: int
-
-    @classmethod
-    def of(
-        cls,
-        methods: Mapping[str, Lvlm],
-        chosen: Mapping[str, Chosen],
-        report: SceneReport,
-        cost: Mapping[str, Spread],
-        timed: int,
-    ) -> Comparison:
-        """Combine the measurements."""
-        settings, origin = {}, {}
-        for name, lvlm in methods.items():
-            if name in chosen:
-                settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
-            elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
-                settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
-            elif own := find(name).settings():
-                settings[name], origin[name] = own, AUTHORS
-        return cls(report, settings, origin, dict(cost), timed)
+    report: SceneReport  # figures and outcomes; the others are compared with the first method
+    settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
+    origin: dict[str, str]  # of these: `validation` scenes, or its defaults: mostly its `authors`'
+    cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
+    timed: int  # number of scenes for `cost`
 
     def to_json(self) -> str:
         """Return one JSON object; `from_json` reads it."""
@@ -92,7 +64,7 @@ class Comparison:
         """Return settings, figures and cost in Markdown, a row per method."""
         rows = [["method", "settings", *FIGURES, "time"]]
         for name in self.report.figures:
-            rows.append([name, self._settings(name), *self._cells(name, FIGURES), self._cost(name)])
+            rows.append([name, self._settings(name), *self._cells(name, FIGURES), f"x{self.cost[name].median:.2f}"])
         return markdown(rows)
 
     def tables(self) -> str:
@@ -124,13 +96,27 @@ class Comparison:
         shown = (f"{words.get(name, name)} = {value_text(value)}" for name, value in self.settings[method].items())
         return f"{', '.join(shown)} (validation)"
 
-    def _cost(self, method: str) -> str:
-        return f"x{self.cost[method].median:.2f}"
-
 
 def value_text(value: Any) -> str:
     """Return a setting's value for people."""
     return f"{value:g}" if isinstance(value, float) else "default" if value is None else str(value)
+
+
+def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, Spread]:
+    """Return the time of a caption relative to the first method's of the same scene, all in turn, a scene per round;
+    the first round only warms up."""
+    ratios: dict[str, list[float]] = {name: [] for name in methods}
+    for number, scene in enumerate(scenes):
+        picture, seconds = render(scene)[0], {}
+        for name, lvlm in methods.items():
+            began = time.perf_counter()
+            lvlm.answer(lvlm.prepare([picture], [lvlm.preset.prompts.caption]))
+            seconds[name] = time.perf_counter() - began
+        base = next(iter(seconds.values()))
+        for name, each in seconds.items():
+            if number:
+                ratios[name].append(each / base)
+    return {name: Spread.of(row) for name, row in ratios.items()}
 
 
 def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
@@ -153,7 +139,15 @@ def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str
         print(f"{name} is left out: {reason}")
     report = measure(methods, scenes, Questions(), lambda done: print(f"{done} of {len(scenes)} scenes"), units)
     rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
-    return Comparison.of(methods, chosen, report, caption_costs(methods, rounds), len(rounds) - 1)
+    settings, origin = {}, {}
+    for name, lvlm in methods.items():
+        if name in chosen:
+            settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
+        elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
+            settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
+        elif own := find(name).settings():
+            settings[name], origin[name] = own, AUTHORS
+    return Comparison(report, settings, origin, caption_costs(methods, rounds), len(rounds) - 1)
 
 
 def main() -> None:

@@ -29,8 +29,7 @@ from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import comparison, ledger, look_cost, verified
-from tools.support import shipped
-from tools.word_scores import doubt_table, from_json
+from tools.support import doubt_table, from_json, shipped
 
 BENCH = Path(__file__).parent.parent / "docs" / "bench"
 

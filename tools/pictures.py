@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import multiprocessing
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,32 @@ from PIL import Image
 
 from sira_cli.demo.scenes import COLORS, OBJECTS, SIDE, TRAINING_SEEDS, Scene, make_scene, render
 from tools.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS
-from tools.stage import Progress
 
 LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
 GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
 MIN_PATCH_SHARE = 0.05  # share of a patch that an object must cover to count as under it
+
+
+class Progress:
+    """A progress line at intervals: steps, the mean loss since the last line, time left."""
+
+    def __init__(self, name: str, done: int, total: int, every: int) -> None:
+        self.name, self.done, self.total, self.every = name, done, total, every
+        self._losses: list[float] = []
+        self._first, self._began = done, time.monotonic()
+
+    def step(self, loss: float | None = None) -> None:
+        """Count one more."""
+        self.done += 1
+        if loss is not None:
+            self._losses.append(loss)
+        if self.done % self.every and self.done != self.total:
+            return
+        pace = (time.monotonic() - self._began) / (self.done - self._first)
+        mean = f"  loss {sum(self._losses) / len(self._losses):.4f}" if self._losses else ""
+        left = pace * (self.total - self.done) / 60
+        print(f"{self.name} {self.done}/{self.total}{mean}  {pace:.3f} s each  {left:.1f} min left", flush=True)
+        self._losses.clear()
 
 
 class Pictures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,31 @@ from sira_cli.demo.questions import caption
 from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
 from tools.language import CAPTION_PROMPTS, Exchange, questions
-from tools.recipe import Recipe
 
 PREFIX = "USER: "  # the start of a prompt, before the image tokens
 OTHER_QUESTIONS = 2  # per picture, other than whether something is there
 BLIND_QUESTIONS = 2  # about another scene, without its picture
 PREAMBLE, PICTURE, PADDING = -1, -2, -3  # segments of a training sequence that are not turns
 ANSWER_WEIGHT = 6.0  # of a short answer's first token, in the loss; all others count 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings that decide the trained weights, besides the code."""
+
+    seed: int = 0
+    vision_scenes: int = 40_000
+    vision_steps: int = 2_200
+    vision_batch: int = 96
+    vision_rate: float = 2e-3
+    placing_steps: int = 300
+    placing_rate: float = 6e-4
+    language_scenes: int = 32_000
+    odd_scenes: int = 10_000  # number of the tower's scenes that the decoder also sees
+    language_steps: int = 3_600
+    language_batch: int = 16
+    language_rate: float = 1.5e-3
+    questions: int = 4  # yes/no questions about a picture
 
 
 class Texts(Dataset[dict[str, torch.Tensor]]):

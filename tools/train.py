@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -33,10 +34,57 @@ from sira_cli.errors import SettingsError
 from sira_cli.models import presets
 from tools import checkpoint
 from tools.checkpoint import IMAGE_TOKENS, WIDTH
-from tools.pictures import GRID, LABELS, Pictures, open_array
-from tools.recipe import Recipe
-from tools.stage import Progress, Stage
-from tools.texts import Texts, attention_mask
+from tools.pictures import GRID, LABELS, Pictures, Progress, open_array
+from tools.texts import Recipe, Texts, attention_mask
+
+
+class Stage:
+    """Parameters under training, with an optimizer, a schedule and a file to resume from."""
+
+    def __init__(self, name: str, folder: Path, module: torch.nn.Module, steps: int, rate: float) -> None:
+        self.name, self.steps, self.rate, self.module = name, steps, rate, module
+        self._path = folder / f"{name}.pt"
+        decayed = {"params": [p for p in module.parameters() if p.ndim > 1], "weight_decay": 0.05}
+        rest = {"params": [p for p in module.parameters() if p.ndim <= 1], "weight_decay": 0.0}
+        self._optimizer = torch.optim.AdamW([decayed, rest], lr=rate, betas=(0.9, 0.95), fused=True)
+        self.done = 0
+        self.seconds = 0.0
+        self.loss = math.nan  # a running mean
+        if self._path.exists():
+            state = torch.load(self._path, weights_only=True)
+            module.load_state_dict(state["module"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.done, self.seconds, self.loss = state["done"], state["seconds"], state["loss"]
+
+    def run(self, losses: Iterator[torch.Tensor], save_every: int = 200) -> None:
+        """Take the remaining steps; `losses` yields the loss of each."""
+        progress = Progress(self.name, self.done, self.steps, every=50)
+        self.module.train()
+        began = time.monotonic() - self.seconds
+        for loss in losses:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._rate_now()
+            self._optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+            self._optimizer.step()
+            self.done += 1
+            progress.step(loss.item())
+            self.loss = loss.item() if math.isnan(self.loss) else 0.98 * self.loss + 0.02 * loss.item()
+            self.seconds = time.monotonic() - began
+            if self.done % save_every == 0 or self.done == self.steps:
+                self._save()
+        self.module.eval()
+
+    def _rate_now(self) -> float:
+        warm = min(1.0, (self.done + 1) / 100)
+        return self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * self.done / self.steps)))
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {"module": self.module.state_dict(), "optimizer": self._optimizer.state_dict()}
+        state |= {"done": self.done, "seconds": self.seconds, "loss": self.loss}
+        torch.save(state, self._path.with_suffix(".new"))
+        self._path.with_suffix(".new").replace(self._path)
 
 
 def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
@@ -98,9 +146,8 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
     texts = Texts(tokenizer, recipe)
     speaking = torch.nn.ModuleList([model.model.language_model, model.lm_head])
     stage = Stage("language", folder, speaking, recipe.language_steps, recipe.language_rate)
-    batches = DataLoader(
-        texts, batch_size=None, sampler=range(stage.done, stage.steps), num_workers=1, prefetch_factor=4
-    )
+    steps = range(stage.done, stage.steps)
+    batches = DataLoader(texts, batch_size=None, sampler=steps, num_workers=1, prefetch_factor=4)
     first = texts.prefix.index(tokenizer.get_vocab()["<image>"])
 
     def losses() -> Iterator[torch.Tensor]:
@@ -138,12 +185,8 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
     typical = Pictures(work, recipe.language_scenes, broken=False)
     typical.render(workers)
     stages = train_vision(model, broken, recipe, work)
-    features = np.concatenate(
-        [
-            encode_pictures(model, typical, recipe.language_scenes, work),
-            encode_pictures(model, broken, recipe.odd_scenes, work),
-        ]
-    )
+    both = ((typical, recipe.language_scenes), (broken, recipe.odd_scenes))
+    features = np.concatenate([encode_pictures(model, pictures, count, work) for pictures, count in both])
     stages.append(train_language(model, features, tokenizer, recipe, work))
     checkpoint.save(model, tokenizer, out)
     facts = {

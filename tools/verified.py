@@ -28,44 +28,28 @@ from sira_cli.models.presets import find
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import Caption
-from tools.chosen import FOLDER
-from tools.cost import TIMED
+from tools.choose import FOLDER
+from tools.comparison import TIMED
 from tools.grammar import instances, is_broken
 
 FILE = FOLDER / "verified.json"
 BATCH = 25
 # The figures of the table, with their titles.
-COLUMNS = {
-    "CHAIRi": "CHAIRi",
-    "coverage": "coverage",
-    "F1": "F1",
-    "CHAIRs": "captions with an error",
-    "instances": "instances that do not exist",
-    "broken": "broken texts",
-    "words": "words",
-}
+COLUMNS = {name: name for name in ("CHAIRi", "coverage", "F1")} | {"CHAIRs": "captions with an error"}
+COLUMNS |= {"instances": "instances that do not exist", "broken": "broken texts", "words": "words"}
 _DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 
 
 @dataclass(frozen=True)
 class VerifiedReport:
-    """Figures of captions with and without a second look, and their cost.
+    """Figures of captions with and without a second look, and their cost."""
 
-    Attributes:
-        report: figures; the others are compared with greedy as decoded.
-        verify: how the looks were taken, by mode.
-        removed: by method, objects removed per caption.
-        seconds: of a single picture, from its samples to its text.
-        timed: number of timed scenes.
-        machine: where they were timed.
-    """
-
-    report: SceneReport
-    verify: dict[str, Any]
-    removed: dict[str, float]
-    seconds: dict[str, Spread]
-    timed: int
-    machine: str
+    report: SceneReport  # the others are compared with greedy as decoded
+    verify: dict[str, Any]  # how the looks were taken, by mode
+    removed: dict[str, float]  # by method, objects removed per caption
+    seconds: dict[str, Spread]  # of a single picture, from its samples to its text
+    timed: int  # number of timed scenes
+    machine: str  # where they were timed
 
     def to_json(self) -> str:
         """Return one JSON object; `from_json` reads it."""
@@ -145,13 +129,8 @@ def measure_verified(
 def _counts(scene: Scene, text: str) -> Counts:
     """Count the mentions, the kinds, the instances and the faults of a caption."""
     named, extra = instances(scene, text)
-    kinds = {name for _, _, name in mentions(text)}
-    return caption_counts(scene, text) | {
-        "kinds": len(kinds),
-        "instances": named,
-        "extra instances": extra,
-        "broken": int(is_broken(text)),
-    }
+    own = {"kinds": len({name for _, _, name in mentions(text)}), "instances": named, "extra instances": extra}
+    return caption_counts(scene, text) | own | {"broken": int(is_broken(text))}
 
 
 def _figures(total: Mapping[str, float]) -> dict[str, float]:
@@ -170,14 +149,9 @@ def _texts(lvlm: Lvlm, look: Caption, scenes: Sequence[Scene]) -> list[list[str]
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
         seeds = lvlm.text_seeds([str(scene.seed) for scene in part], prompts)
         answers = look.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
-        found += [
-            [
-                answer.text if answer.draft is None else answer.draft,
-                answer.text,
-                *(each["thing"] for each in answer.removed or ()),
-            ]
-            for answer in answers
-        ]
+        for answer in answers:
+            draft = answer.text if answer.draft is None else answer.draft
+            found.append([draft, answer.text, *(each["thing"] for each in answer.removed or ())])
     return found
 
 
@@ -189,10 +163,7 @@ def looked(method: str, verify: Verify) -> str:
 def caption_seconds(
     methods: Mapping[str, Lvlm], scenes: Sequence[Scene], looks: Sequence[tuple[str, Verify]]
 ) -> dict[str, Spread]:
-    """Return the seconds of a caption with and without a second look, in turn, a scene a round.
-
-    The first round only warms up.
-    """
+    """Return the seconds of a caption with and without a second look, in turn, a scene a round; the first warms up."""
     ways: list[tuple[str, str, Verify | None]] = [(name, name, None) for name in methods]
     ways += [(looked(*look), *look) for look in looks]
     seconds: dict[str, list[float]] = {own: [] for own, _, _ in ways}
@@ -224,9 +195,8 @@ def main() -> None:
     looks = [(name, Verify(mode="guide")) for name in methods]
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
-        report, removed = measure_verified(
-            methods, scenes, looks, lambda done: print(f"{done} of {len(scenes)} scenes", flush=True), units
-        )
+        said = lambda done: print(f"{done} of {len(scenes)} scenes", flush=True)  # noqa: E731
+        report, removed = measure_verified(methods, scenes, looks, said, units)
     rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
     greedy = methods["greedy"]
     found = VerifiedReport(

@@ -14,7 +14,7 @@ from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject
 from sira_cli.eval.statistics import Figure, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card
-from tools.word_scores import doubt_table, from_json
+from tools.support import doubt_table, from_json
 
 BOX = (0, 0, 40, 40)
 

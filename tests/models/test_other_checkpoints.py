@@ -226,17 +226,6 @@ def test_pictures_padded_to_a_square_are_those_of_llavas_authors(original, portr
     assert torch.equal(found, expected)
 
 
-def test_the_hub_s_processor_does_not_see_the_sides(original):
-    """An object in the outer eighth of 640 x 480, of which the crop keeps the middle 480."""
-    without = Image.new("RGB", (640, 480), "grey")
-    picture = without.copy()
-    picture.paste("red", (0, 0, 70, 480))
-    hub = original.under(original.decoder, original.preset.with_values(pad_to_square=None))
-    for model, seen in ((hub, False), (original, True)):
-        one, two = (model.prepare([each], ["What is this?"])["pixel_values"] for each in (without, picture))
-        assert torch.equal(one, two) is not seen
-
-
 def test_the_prompt_of_llavas_authors_and_a_strip_that_would_make_a_huge_square(original, monkeypatch):
     ids = original.prepare([Image.new("RGB", (64, 48))], ["What is this?"])["input_ids"][0]
     text = original.processor.tokenizer.decode(ids, skip_special_tokens=False).removeprefix("<s>").strip()

@@ -17,7 +17,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
 from tools import choose
 from tools import comparison as comparison_module
-from tools.chosen import Chosen, Tried, method_of, read_chosen, write_chosen
+from tools.choose import Chosen, Tried, method_of, read_chosen, write_chosen
 from tools.comparison import Comparison, load_all
 
 

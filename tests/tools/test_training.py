@@ -15,8 +15,7 @@ from sira_cli.models.processor import chat_inputs
 from sira_cli.run.lvlm import load
 from tools import train
 from tools.pictures import Pictures
-from tools.recipe import Recipe
-from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Texts, attention_mask
+from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Recipe, Texts, attention_mask
 
 TINY = Recipe(
     vision_scenes=12,
