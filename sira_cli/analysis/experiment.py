@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sira_cli.errors import DataError
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import as_line
@@ -78,33 +77,22 @@ class Units(dict[str, T]):
 
 
 class _UnitFile(ContinuedFile):
+    beginning = b'{"schema": "sira.sweep'
+    wrong = "was not written by a sweep"
     settings: dict[str, Any] | None = None  # of the first line; None: the file has none yet
 
     def __init__(self, path: Path, results: dict[str, Any], *, overwrite: bool) -> None:
         self._results = results
         super().__init__(path, overwrite=overwrite)
 
-    def _check_beginning(self, torn: bytes) -> None:
-        if not torn.startswith(b'{"schema": "sira.sweep'[: len(torn)]):
-            raise self._foreign(1)
-
     def _read_line(self, number: int, line: bytes) -> None:
-        try:
-            record = json.loads(line)
-            if number > 1:
-                self._results[record["unit"]] = list(record["texts"])
-            elif record["schema"] == SCHEMA:
-                self.settings = dict(record["settings"])
-            else:
-                raise ValueError
-        except (ValueError, KeyError, TypeError):
-            raise self._foreign(number) from None
-
-    def _foreign(self, number: int) -> DataError:
-        return DataError(
-            f"{self.path}: line {number} was not written by a sweep: "
-            "give another `output=`, or `overwrite=` to replace it"
-        )
+        record = json.loads(line)
+        if number > 1:
+            self._results[record["unit"]] = list(record["texts"])
+        elif record["schema"] == SCHEMA:
+            self.settings = dict(record["settings"])
+        else:
+            raise ValueError
 
 
 def run_missing(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from filelock import lock_descriptor
@@ -33,11 +33,13 @@ Numbers = NDArray[np.int64]
 MANY = 10  # pictures
 WARNING = f"has the text of {MANY} pictures or more"
 FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
-_BEGINNING = b'{"schema": "sira.'
 
 
 class ContinuedFile:
     """An open, locked file of lines that a later run continues; a subclass reads the lines."""
+
+    beginning: ClassVar[bytes]  # of the first line
+    wrong: ClassVar[str]  # said of a line of another file
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Open or create the file, lock out other processes, and read it."""
@@ -96,17 +98,25 @@ class ContinuedFile:
                 self._copies[path] = _copied(file, path)
 
     def _scan(self) -> None:
-        """Read all lines; the rest after the last newline is torn."""
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    self._read_line(number, line)
-                    self._end += len(line)
-                elif number == 1:
-                    self._check_beginning(line)
+        """Read what an earlier run has written."""
+        self._read_lines(self.path)
 
-    def _check_beginning(self, torn: bytes) -> None:
-        """Check the first line of a file without a complete one."""
+    def _read_lines(self, path: Path) -> None:
+        """Read all lines of a file; the rest after the last newline is torn."""
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    if line.endswith(b"\n"):
+                        self._read_line(number, line)
+                        self._end += len(line)
+                    elif number == 1 and not self.beginning.startswith(line[: len(self.beginning)]):
+                        raise ValueError
+                except SettingsError:
+                    raise
+                except (StopIteration, ValueError, KeyError, TypeError, AttributeError):
+                    raise DataError(
+                        f"{path}: line {number} {self.wrong}: give another `output=`, or `overwrite=` to replace it"
+                    ) from None
 
     def _read_line(self, number: int, line: bytes) -> None:
         """Note a line; `number` counts from 1, and the line begins at `_end`."""
@@ -203,6 +213,9 @@ class Ledger(ContinuedFile):
     it is in the file of failures), its size, hashes of name, picture and text, and flags.
     """
 
+    beginning = b'{"schema": "sira.'
+    wrong = "is not a record of sira"
+
     def __init__(
         self,
         path: Path,
@@ -220,6 +233,7 @@ class Ledger(ContinuedFile):
         self._failed: dict[int, bytes] = {}  # the lines of the file of failures, by number
         self.configuration: dict[str, Any] = {}
         self._before: list[Any] = []  # the configuration of the line before
+        self._is_aside = False  # whether the file of failures is being read
         super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
@@ -337,39 +351,25 @@ class Ledger(ContinuedFile):
     def _scan(self) -> None:
         """Note every record, its place and the configuration, beginning with the file of failures."""
         if self._failures is not None and self._failures.exists():
-            with self._failures.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.endswith(b"\n"):
-                        self._failed[self._note_line(self._failures, number, line, -1)] = line
-                    elif number == 1:
-                        self._check_beginning(line, self._failures)
-        self._before = []
+            self._is_aside = True
+            self._read_lines(self._failures)
+            self._is_aside, self._end = False, 0
         super()._scan()
 
-    def _check_beginning(self, torn: bytes, path: Path | None = None) -> None:
-        if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
-            raise _foreign(path or self.path, 1)
-
     def _read_line(self, number: int, line: bytes) -> None:
-        self._note_line(self.path, number, line, self._end)
-
-    def _note_line(self, path: Path, number: int, line: bytes, start: int) -> int:
-        """Note a line, check that its configuration is the file's, and return its record's number in the index."""
-        try:
-            record = from_json(line)
-            configuration = [record.get(name) for name in self._same]
-            if configuration != self._before:
-                if not record["schema"].startswith("sira.") or not record["key"]:
-                    raise ValueError
-                new = {name: value for name, value in configuration_of(record).items() if name in self._same}
-                self.check(new)
-                self.configuration |= new
-                self._before = configuration
-            return self._note(record, start, len(line))
-        except SettingsError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise _foreign(path, number) from None
+        """Note a line, and check that its configuration is the file's."""
+        record = from_json(line)
+        configuration = [record.get(name) for name in self._same]
+        if configuration != self._before:
+            if not record["schema"].startswith("sira.") or not record["key"]:
+                raise ValueError
+            new = {name: value for name, value in configuration_of(record).items() if name in self._same}
+            self.check(new)
+            self.configuration |= new
+            self._before = configuration
+        noted = self._note(record, -1 if self._is_aside else self._end, len(line))
+        if self._is_aside:
+            self._failed[noted] = line
 
     def _note(self, record: Mapping[str, Any], start: int, size: int) -> int:
         failed = record["status"] == "error"
@@ -403,9 +403,3 @@ def marked(record: dict[str, Any]) -> dict[str, Any]:
     before = record.pop("warnings", [])
     after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
     return record | ({"warnings": after} if after else {})
-
-
-def _foreign(path: Path, number: int) -> DataError:
-    return DataError(
-        f"{path}: line {number} is not a record of sira: give another `output=`, or `overwrite=` to replace it"
-    )

@@ -21,14 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from sira_cli import interrupts
-from sira_cli.errors import (
-    LongPromptError,
-    NoAnswerError,
-    PictureError,
-    PictureSettingsError,
-    SettingsError,
-    SiraError,
-)
+from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SettingsError, SiraError
 from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.opening import MEMORY
 from sira_cli.pictures.picture import OpenedPicture, Picture

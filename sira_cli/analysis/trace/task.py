@@ -164,6 +164,9 @@ class TraceFile(ContinuedFile):
         kept: where the traces that are kept begin and end.
     """
 
+    beginning = _BEGINNINGS["run"]
+    wrong = "is not one of a trace"
+
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self.kept: dict[Name, tuple[int, int]] = {}
         self._run, self._start = Line(), 0  # the run line of the trace that is being read, and where it is
@@ -189,29 +192,17 @@ class TraceFile(ContinuedFile):
         self._end = end
         super().begin()
 
-    def _check_beginning(self, torn: bytes) -> None:
-        if not _BEGINNINGS["run"].startswith(torn[: len(_BEGINNINGS["run"])]):
-            raise self._foreign(1)
-
     def _read_line(self, number: int, line: bytes) -> None:
-        try:
-            kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
-            if kind == "run":
-                self._run, self._start = json.loads(line), self._end
-            elif kind == "end":
-                run, end, self._run = self._run, json.loads(line), {}
-                if run and end["status"] == "ok":
-                    name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
-                    self.kept.setdefault(name, (self._start, self._end + len(line)))
-                    track = [tracked["word"] for tracked in run["tracked"]]
-                    self._settings = {**run, "track": track, "verify": "verify" in end}
-        except (StopIteration, ValueError, KeyError, TypeError, AttributeError):
-            raise self._foreign(number) from None
-
-    def _foreign(self, number: int) -> DataError:
-        return DataError(
-            f"{self.path}: line {number} is not one of a trace: give another `output=`, or `overwrite=` to replace it"
-        )
+        kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
+        if kind == "run":
+            self._run, self._start = json.loads(line), self._end
+        elif kind == "end":
+            run, end, self._run = self._run, json.loads(line), {}
+            if run and end["status"] == "ok":
+                name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
+                self.kept.setdefault(name, (self._start, self._end + len(line)))
+                track = [tracked["word"] for tracked in run["tracked"]]
+                self._settings = {**run, "track": track, "verify": "verify" in end}
 
 
 def _name(file_name: str, prompt: str, text: str | None) -> Name:
