@@ -138,6 +138,7 @@ _OTHER_LAYERS = ("lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # conv
 NOT_FOLLOWED = {
     "sid": ("dots3_note", "llama4", *_DEEPSTACK, *_OTHER_LAYERS),
     "opera": ("dots3_note", "llama4", *_OTHER_LAYERS),
+    "vista": ("lfm3_vl",),
     "pai": ("dots3_note", "llama4", *_OTHER_LAYERS),
     "ict": ("fuyu", *_OTHER_LAYERS),
     "maskcd": ("fuyu", *_OTHER_LAYERS),

@@ -23,6 +23,7 @@ from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
+from sira_cli.methods.vista import Vista
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -36,6 +37,7 @@ METHODS: dict[str, Method] = {
         M3id(),
         Flb(),
         Pai(),
+        Vista(),
         Sid(),
         Dola(),
         Opera(),

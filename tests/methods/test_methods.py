@@ -27,6 +27,7 @@ from sira_cli.methods.maskcd import MASS, MaskCd
 from sira_cli.methods.pai import Pai
 from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vcd import Vcd
+from sira_cli.methods.vista import Vista
 from tests.support import reference_methods as slow
 from tests.support import tiny
 from tests.support.calibrations import strong
@@ -57,6 +58,8 @@ def expected_of(method: Method, case: Tiny, **settings: float) -> Texts:
         return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
     if isinstance(method, Pai):
         return slow.pai(case, **settings)
+    if isinstance(method, Vista):
+        return slow.vista(case, **settings)
     if isinstance(method, Flb):
         return slow.decode(case, None, slow.flb_rule(0.3, 0.05, 0.1), **settings)
     assert isinstance(method, TwoPasses), f"{method.name}: write a slow version in tests/support/reference_methods.py"
@@ -75,12 +78,13 @@ each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance
 @each_method
 def test_equals_its_reference(method: Method, name: str):
     case = case_of(name)
-    if isinstance(method, Ict | MaskCd) and name not in tiny.WITH_HEADS:
-        with pytest.raises(UnsupportedModelError, match="no `o_proj` to hook"):
-            method.check_model(case.model, SiraConfig())
-        return
-    if isinstance(method, Pai) and name not in tiny.COLUMNS:
-        with pytest.raises(UnsupportedModelError, match="every layer must have keys and values of its own"):
+    refusals = [
+        (isinstance(method, Ict | MaskCd) and name not in tiny.WITH_HEADS, "no `o_proj` to hook"),
+        (isinstance(method, Pai) and name not in tiny.COLUMNS, "every layer must have keys and values of its own"),
+        (isinstance(method, Vista) and name == "LFM2-VL", "some layers have no `mlp`"),
+    ]
+    if reason := next((reason for refused, reason in refusals if refused), None):
+        with pytest.raises(UnsupportedModelError, match=reason):
             method.check_model(case.model, SiraConfig())
         return
     expected = expected_of(method, case)
@@ -114,6 +118,7 @@ def test_methods_travel_to_other_processes():
         GreedyApc(),
         Ict(strength=0.0),
         MaskCd(alpha=0.0),
+        Vista(strength=0.0, mix=0.0),
         Pai(raised=0.0, gamma=1.0),
     ],
     ids=lambda m: m.name,

@@ -195,6 +195,57 @@ def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **s
         module.eager_attention_forward = original
 
 
+@torch.no_grad()
+def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, steps: int = 6, penalty: float = 1.0) -> Texts:
+    """VISTA without a cache: v of the prompt with and without its image, then every row of every MLP steered by it."""
+    layers, head = layers_of(case.model), case.model.get_output_embeddings()
+    window = range(25 * len(layers) // 32, 30 * len(layers) // 32 + 1)
+
+    def outputs(inputs: Inputs, steering: list[Tensor] | None) -> tuple[list[Tensor], Tensor]:
+        kept: dict[int, Tensor] = {}
+        handles = []
+        for number, layer in enumerate(layers):
+
+            def keep(module: Any, args: Any, out: Any, number: int = number) -> None:
+                kept[number] = (out[0] if isinstance(out, tuple) else out)[0, -1]
+
+            def steer(module: Any, args: Any, out: Any, number: int = number) -> Any:
+                if steering is None:
+                    return None
+                if isinstance(out, tuple):
+                    return steer(module, args, out[0], number), *out[1:]
+                rows = []
+                for x in out[0]:
+                    unit = steering[number] / steering[number].norm()
+                    near = max(0.0, float(-(x @ unit) / x.norm()))
+                    moved = x / x.norm() + strength * (1 + near) * unit
+                    rows.append(moved / moved.norm() * x.norm())
+                return torch.stack(rows)[None]
+
+            handles += [layer.register_forward_hook(keep), layer.mlp.register_forward_hook(steer)]
+        try:
+            z = case.model(**inputs, use_cache=False).logits[0, -1].float()
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [kept[number] for number in range(len(layers))], z
+
+    blind, seen = outputs(text_only(case), None)[0], outputs(case.inputs, None)[0]
+    steering = [one - other for one, other in zip(seen, blind, strict=True)]
+    inputs, tokens, scores = dict(case.inputs), [], []
+    for _ in range(steps):
+        hidden, z = outputs(inputs, steering)
+        early = torch.stack([head(hidden[number]).float() for number in window]).mean(0)
+        scores.append(mix * early + (1 - mix) * z)
+        chosen = scores[-1].clone()
+        ids = inputs["input_ids"][0].unique()
+        chosen[ids] = torch.where(chosen[ids] < 0, chosen[ids] * penalty, chosen[ids] / penalty)
+        chosen[SUPPRESS] = -torch.inf
+        tokens.append(int(chosen.argmax()))
+        inputs = extend(inputs, tokens[-1], case.grown)
+    return Texts(tokens, torch.stack(scores))
+
+
 def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
     gamma = math.exp(-0.02 * step)
     full, blind = z.log_softmax(0), other.log_softmax(0)
