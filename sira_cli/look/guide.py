@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -130,12 +130,12 @@ class NameTokens:
                 self._names.append(_Name(token, name, word != name, article, bare))
         self._known = functools.lru_cache(maxsize=1024)(self._split)
 
-    def split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
+    def split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[list[int], list[int]]:
         """Return the tokens that begin a name which may come next, and tokens that may not come next."""
         inner = any(place.before == each or place.before.endswith(f" {each}") for each in self._inner)
         return self._known(groups, but, replace(place, before="..." * inner, start=None))
 
-    def _split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[Tensor, Tensor]:
+    def _split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[list[int], list[int]]:
         """Do so; `place.before` is not empty inside a compound, whose end is judged with its beginning."""
 
         def may(name: str) -> bool:
@@ -157,11 +157,7 @@ class NameTokens:
                 ruled_out.append(each.token)  # others are judged in the text
         ruled_out = [*ruled_out * (not place.before), *self._consonants * (place.article == "an")]
         kept = {*longer}
-        return _tensor([*names, *longer]), _tensor([token for token in ruled_out if token not in kept])
-
-
-def _tensor(tokens: Sequence[int]) -> Tensor:
-    return torch.tensor(tokens, dtype=torch.long)
+        return [*names, *longer], [token for token in ruled_out if token not in kept]
 
 
 _name_tokens = functools.lru_cache(maxsize=4)(NameTokens)  # they take a moment to find
@@ -181,8 +177,8 @@ class Mention(NamedTuple):
 class Choice:
     """What may come next in a text."""
 
-    names: Tensor  # tokens that begin a name which may come next
-    ruled_out: Tensor  # tokens that may not
+    names: Sequence[int]  # tokens that begin a name which may come next
+    ruled_out: Sequence[int]  # tokens that may not
     only: bool = False  # whether one of `names` comes next
     only_if_dead: bool = False  # the same if nothing else is plausible
     introduces: bool = False  # whether an object is about to be introduced
@@ -195,7 +191,7 @@ class GuideRules:
     """What is the same for all guided texts of a model."""
 
     def __init__(self, parser: ReasoningParser, words: WordList, ends: Sequence[int], limit: int) -> None:
-        self.words, self.parser, self.ends = words, parser, torch.tensor(sorted(ends))
+        self.words, self.parser, self.ends = words, parser, sorted(ends)
         self.tokens = _name_tokens(parser.vocabulary, words)
         self.room = int(ROOM * limit)  # number of tokens after which a text may end without everything
         self._mentioned = functools.lru_cache(maxsize=1024)(self._in_sentence)
@@ -224,22 +220,17 @@ class Guide:
 
     def __init__(self, rules: GuideRules, supported: frozenset[str], doubted: frozenset[str] = frozenset()) -> None:
         self.rules, self._supported, self._doubted = rules, supported, doubted
-        self._banned: dict[tuple[int, ...], set[int]] = {}  # tokens that would name what it may not, by those before
+        self.banned: dict[tuple[int, ...], set[int]] = {}  # tokens that would name what it may not, by those before
         self._begins = 0  # characters of thoughts before the text
         self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
         self.dead: int | None = None  # place from which a text goes on that can introduce nothing
 
     def ban(self, tokens: Sequence[int]) -> bool:
         """Forbid the last of these tokens after the others; return whether it was allowed until now."""
-        *before, last = tokens
-        banned = self._banned.setdefault(tuple(before), set())
-        new = last not in banned
-        banned.add(last)
+        banned = self.banned.setdefault(tuple(tokens[:-1]), set())
+        new = tokens[-1] not in banned
+        banned.add(tokens[-1])
         return new
-
-    def banned_after(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens that may not follow these."""
-        return [*self._banned.get(tuple(tokens), ())]
 
     def first(self, text: str, *, ended: bool) -> tuple[int, int] | None:
         """Return start and end of the first certain part of a text that cannot stay, or None."""
@@ -271,14 +262,14 @@ class Guide:
             self._begins = len(self.text(tokens[:first]))
         text = self.text(tokens)
         if self._swapped is not None and text.rstrip() == self._swapped[0]:
-            return Choice(_tensor(rules.tokens.articles[self._swapped[1]]), _tensor([]), only=True)
+            return Choice(rules.tokens.articles[self._swapped[1]], (), only=True)
         mentions, place = self._mentions(text), Place.at_the_end(text)
         missing = self._supported - {each.head for each in mentions}
         named = max((each.end for each in rules.mentions(text)), default=0)
         groups = self._supported if place.start is None else missing
         names, ruled_out = rules.tokens.split(groups, self._doubted, place)
         if missing and len(tokens) < rules.room and len(sentence_spans(text[named:])) <= IDLE:
-            ruled_out = torch.cat([ruled_out, rules.ends])
+            ruled_out = [*ruled_out, *rules.ends]
         sentence = last_sentence(text)
         choice = Choice(names, ruled_out, between=not text[sentence:].strip())
         if place.start is None or not missing:
@@ -293,7 +284,7 @@ class Guide:
         """Return the number of first tokens of a text that the guide lets come next, one after the other."""
         for number, token in enumerate(tokens):
             choice = self.next(tokens[:number])
-            if choice is not None and bool((choice.ruled_out == token).any()):
+            if choice is not None and token in choice.ruled_out:
                 return number
         return len(tokens)
 
@@ -324,14 +315,13 @@ class GuideMask(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `scores [B, V]` with -inf at tokens that may not come next; `input_ids [B, S]` are all so far."""
         rows = [
-            (row, guide, tokens, choice)
+            (row, guide, choice, guide.banned.get(tuple(tokens), set()), tokens)
             for row, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True))
             if guide is not None and len(tokens) >= self._given[row] and (choice := guide.next(tokens)) is not None
         ]
         ruled_out = torch.zeros(scores.shape, dtype=torch.bool)
-        for row, guide, tokens, choice in rows:
-            ruled_out[row, choice.ruled_out] = True
-            ruled_out[row, guide.banned_after(tokens)] = True
+        for row, _, choice, banned, _ in rows:
+            ruled_out[row, [*choice.ruled_out, *banned]] = True
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out)
         best = left.argmax(dim=-1)  # [B]
@@ -341,14 +331,14 @@ class GuideMask(LogitsProcessor):
         full = full.softmax(dim=-1)
         chances, chances_left = (each.gather(1, best[:, None])[:, 0].tolist() for each in (full, rest))
         likeliest, likeliest_left = full.amax(dim=-1).tolist(), rest.argmax(dim=-1).tolist()
-        for row, guide, tokens, choice in rows:
-            ends, banned = guide.rules.ends, guide.banned_after(tokens)
+        for row, guide, choice, banned, tokens in rows:
+            ends = guide.rules.ends
             fits = choice.introduces and int(best[row]) in choice.names
             dead = chances[row] < PLAUSIBLE * likeliest[row] and not fits
             # The full stream would name a supported object here, and the contrast picks another word.
             drawn_away = choice.introduces and not fits and likeliest_left[row] in choice.names
             over = choice.between and chances_left[row] < CLEAR and float(full[row, ends].sum()) > 0.5
-            if len(choice.names) and (choice.only or drawn_away or (dead and choice.only_if_dead)):
+            if choice.names and (choice.only or drawn_away or (dead and choice.only_if_dead)):
                 left[row] = _only(before[row], choice.names, banned)
             elif over or (dead and choice.between and banned):
                 left[row] = _only(before[row], ends, banned)
@@ -357,8 +347,9 @@ class GuideMask(LogitsProcessor):
         return left
 
 
-def _only(scores: Tensor, tokens: Tensor, banned: Sequence[int]) -> Tensor:
+def _only(scores: Tensor, tokens: Sequence[int], banned: Container[int]) -> Tensor:
     """Return scores `[V]` with -inf everywhere but at some tokens, of which banned ones leave unless all are."""
-    free = tokens[~torch.isin(tokens, _tensor(banned))]
-    index = (free if len(free) else tokens).to(scores.device)
-    return torch.full_like(scores, -torch.inf).index_copy(0, index, scores[index])
+    index = [token for token in tokens if token not in banned] or list(tokens)
+    left = torch.full_like(scores, -torch.inf)
+    left[index] = scores[index]
+    return left

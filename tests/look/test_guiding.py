@@ -185,7 +185,7 @@ def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(lvl
 def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(demo, text, supported, limit, held):
     rules = GuideRules(demo.parser, shipped(), demo.ends.ids, limit)
     choice = Guide(rules, frozenset(supported)).next(tokens_of(demo, text))
-    assert {*demo.ends.ids}.issubset(choice.ruled_out.tolist()) == held
+    assert {*demo.ends.ids}.issubset(choice.ruled_out) == held
 
 
 def picked(demo, rules, tokens, supported, scores, z=None, banned=()):

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,7 +117,10 @@ def test_texts_of_every_method_follow_a_schema(lvlm, images, name):
 
 
 def test_a_cut_off_that_leaves_nothing_is_taken_among_the_allowed(demo, images):
-    """With beta = 1 only the best of all tokens is plausible, and JSON hardly ever begins with it."""
+    """With beta = 1 only the best of all tokens is plausible, and JSON hardly ever begins with it.
+
+    The same holds for n-grams that may not come again.
+    """
     demo = under(demo, max_new_tokens=48)
     cut = demo.under(demo.preset.method("greedy+apc").with_values(beta=1.0))
     vcd = demo.under(demo.preset.method("vcd").with_values(beta=1.0, alpha=4.0))  # the contrast has no say then
@@ -125,6 +129,10 @@ def test_a_cut_off_that_leaves_nothing_is_taken_among_the_allowed(demo, images):
         lvlm.answer(prepared(lvlm, images[:2]), schemas=schemas) for lvlm in (demo.under("greedy"), cut, vcd)
     )
     assert found == [expected, expected]
+    twice = {"type": "array", "items": {"const": "dog dog"}, "minItems": 4, "maxItems": 4}
+    lvlm = under(demo, no_repeat_ngram_size=2, repetition_penalty=1.3)
+    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of(twice)])
+    assert answer.data == ["dog dog"] * 4
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
@@ -142,13 +150,6 @@ def test_rows_follow_schemas_of_their_own(lvlm, images, temperature):
     assert lvlm.answer(inputs, seeds=seeds, schemas=asked) == alone
     for answer, schema in zip(alone, (SMALL, {}, FREE), strict=True):
         Draft202012Validator(schema).validate(answer.data)
-
-
-def test_ngrams_that_may_not_come_again_leave_what_the_schema_allows(lvlm, images):
-    lvlm = under(lvlm, no_repeat_ngram_size=2, repetition_penalty=1.3)
-    twice = {"type": "array", "items": {"const": "dog dog"}, "minItems": 4, "maxItems": 4}
-    (answer,) = lvlm.answer(prepared(lvlm, images[:1]), schemas=[Schema.of(twice)])
-    assert answer.data == ["dog dog"] * 4
 
 
 def test_a_text_that_is_cut_off_is_an_error_of_its_picture(demo):
@@ -246,30 +247,12 @@ def test_what_cannot_be_followed_is_refused_by_name_and_at_once(given, message, 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("name", "message"), [("labels", "no list of tags"), ("caption+tags", "list of strings")])
-def test_tags_are_a_list_of_strings(name, message):
-    with pytest.raises(SettingsError, match=message):
-        Schema.of(name, tags=True)
-
-
-def test_usual_multiples_and_words_about_a_schema_are_taken():
-    """A key may be called as a word about the schema is, and a value may look like one."""
+def test_tags_are_a_list_of_strings_and_usual_multiples_are_followed():
+    for name, message in (("labels", "no list of tags"), ("caption+tags", "list of strings")):
+        with pytest.raises(SettingsError, match=message):
+            Schema.of(name, tags=True)
     properties = {f"m{step}": {"type": "number", "multipleOf": step} for step in (0.01, 0.25, 5, 10, 60, 1000)}
     assert Schema.of({"type": "object", "properties": properties})
-    noted = {"title": "A", "description": "B", "$comment": "C"}
-    schema = Schema.of(
-        {
-            "type": "object",
-            "properties": {"title": {"type": "string", **noted}, "of": {"anyOf": [{"const": {"title": "b"}, **noted}]}},
-            "required": ["title", "of"],
-            **noted,
-        }
-    )
-    text = '{"title": "x", "of": {"title": "b"}}'
-    assert schema.read(text) == json.loads(text)
-    for wrong in (text.replace('"b"', '"c"'), text.replace('"x"', "1"), '{"of": []}'):
-        with pytest.raises(ValueError, match="does not fit"):
-            schema.read(wrong)
 
 
 @pytest.mark.parametrize("version", [None, "0.7.30", "1.8.0"])
@@ -300,20 +283,15 @@ def test_a_value_that_is_another_one_when_read_is_refused(given, text, message):
 
 def test_records_name_the_schema_and_hold_the_value(lvlm, tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8-sig")  # with a byte order mark
-    output, plain, kinds = tmp_path / "out.jsonl", tmp_path / "plain.jsonl", []
-    for _ in range(2):
+    output = tmp_path / "out.jsonl"
+    for kind in ("Finished", "Skipped"):
         events = run_pictures(lvlm, PICTURES[:2], schema=tmp_path / "small.json", output=output, batch_size=2)
-        kinds.append([type(event).__name__ for event in events])
-    assert kinds == [["Started", "Finished", "Finished"], ["Started", "Skipped", "Skipped"]]
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    for record in records:
+        assert [type(event).__name__ for event in events] == ["Started", kind, kind]
+    for record in (json.loads(line) for line in output.read_text().splitlines()):
         Draft202012Validator(SMALL).validate(record["data"])
         assert record["json_schema"] == Schema.of(tmp_path / "small.json").label
+        assert record["json_schema"].startswith("small@")
         assert list(record)[-1] == "data"
-    assert records[0]["json_schema"].startswith("small@")
-    list(run_pictures(lvlm, PICTURES[:2], output=plain))
-    keys = [json.loads(line)["key"] for line in plain.read_text().splitlines()]
-    assert {record["key"] for record in records}.isdisjoint(keys)
     for schema in (FREE, None):
         with pytest.raises(SettingsError, match="json_schema"):
             list(run_pictures(lvlm, PICTURES[:2], schema=schema, output=output))
@@ -418,3 +396,74 @@ def test_the_answers_of_the_command_follow_a_schema_too(sira, tmp_path):
     code, out, err = sira(*asked)
     assert code == 0, err
     assert json.loads(out)["data"] in ({"dog": True}, {"dog": False})
+
+
+TOKENS = 120
+WORDS = ["", "dog", "día", "日本", "🐶", 'a "quote"', "back\\slash", "line\nbreak", "\u2028", "<end>", "null", "é" * 30]
+PATTERNS = ["^[a-z]{2,5}$", "b", "^(ab|cd)+$", r"^\d{3}-\d{4}$", "^[^a-z]*$", "^é?日{1,3}$", "^.{0,9}$"]
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "n": {"type": "null"}}, "required": ["n"]}
+FOLLOWED: list[dict[str, Any]] = [
+    {},
+    {"enum": [*WORDS, None, True, -9, 0.5, {"": [1e-3]}]},
+    {"const": {"title": "b", "é": [[]]}},
+    {"type": ["null", "boolean"]},
+    {"type": "string", "minLength": 3, "maxLength": 6},
+    {"allOf": [{"type": "string", "maxLength": 9}, {"pattern": "b"}]},
+    *({"type": "string", "pattern": pattern} for pattern in PATTERNS),
+    {"type": "string", "format": "date"},
+    {"type": "number", "minimum": -1000, "exclusiveMaximum": -3},
+    {"type": "integer", "multipleOf": 7, "minimum": 5, "maximum": 500},
+    {"type": "array", "items": {"enum": WORDS}, "minItems": 1, "maxItems": 4},
+    {"type": "array", "prefixItems": [{"type": "integer", "minimum": 0, "maximum": 9}] * 2, "items": False},
+    {"type": "object", "properties": {word: {"const": word} for word in WORDS}, "required": WORDS[:3]},
+    {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2, "maxProperties": 3},
+    {"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": False},
+    {"anyOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]}, {"const": "a"}]},
+    {"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 2}]},
+    {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
+    {"description": "no limits", "x-guidance": {"whitespace_pattern": ".*", "lenient": True}},
+    {"properties": {f"p{number}": {} for number in range(300)}},
+    {"type": "array", "minItems": 10**9},
+]
+REFUSED: list[dict[str, Any]] = [
+    {"enum": []},
+    {"type": "string", "minLength": 4, "maxLength": 3},
+    {"type": "string", "pattern": "^(?=a)"},
+    {"$ref": "#/nowhere"},
+    {"$ref": "https://example.com/schema.json"},
+    {"not": {"type": "string"}},
+    {"if": {"const": 1}, "then": False},
+    {"minimum": "three"},
+    {"properties": 3},
+    {"enum": "dog"},
+    {"type": "string", "minLength": 10**30},
+]
+
+
+@pytest.mark.parametrize("given", FOLLOWED, ids=str)
+def test_a_text_of_random_tokens_validates(demo, given):
+    """Those that close something are likelier."""
+    pieces, schema, tokens = demo.vocabulary.pieces(), Schema.of(given), list[int]()
+    text, draws = demo.following(schema), torch.Generator().manual_seed(len(str(given)))
+    closing = torch.tensor([piece.decode("utf-8", "replace") in '"]}' for piece in pieces]).float()
+    closing[list(demo.ends.ids)] = 2
+    while len(tokens) < TOKENS and (not tokens or tokens[-1] not in demo.ends.ids):
+        scores = torch.rand(1, len(pieces), generator=draws) + closing * torch.rand((), generator=draws)
+        left = masked([text], scores)
+        assert left.max() > -torch.inf
+        tokens.append(int(left.argmax()))
+        text.add(tokens[-1])
+    answer = demo.answer_of(tokens, 1, 1, schema)
+    if answer.error:
+        assert (answer.finish_reason, answer.data) == ("length", None)
+    else:
+        assert answer.data == json.loads(answer.text)
+        Draft202012Validator(given).validate(answer.data)
+
+
+@pytest.mark.parametrize("given", REFUSED, ids=str)
+def test_one_clear_refusal(given):
+    with pytest.raises(SettingsError, match="`schema=`: ") as refused:
+        Schema.of(given)
+    assert len(str(refused.value)) < 500
+    assert "\n" not in str(refused.value)
