@@ -50,23 +50,17 @@ def test_every_section_has_one_example_but_the_errors():
     assert PAGE.count("```python") == len(EXAMPLES)
 
 
-@pytest.mark.parametrize(
-    ("title", "pattern"),
-    [
-        ("One picture", r"\S.* stop \w+"),
-        ("A caption without what is not there", r".*(None None|\}\])"),
-        ("Another method", r".*\."),
-    ],
-)
-def test_an_example_prints_a_line(run, title, pattern):
-    (line,) = run(title)
-    assert re.fullmatch(pattern, line)
-
-
-def test_a_text_object_by_object(run):
+def test_one_picture(run):
+    patterns = {"One picture": r"\S.* stop \w+", "A caption without what is not there": r".*(None None|\}\])"}
+    for title, pattern in (patterns | {"Another method": r".*\."}).items():
+        (line,) = run(title)
+        assert re.fullmatch(pattern, line), title
     (line,) = run("A text, object by object")
     assert [thing for thing, _ in ast.literal_eval(line)] == ["dog", "tree"]
     assert all(0 < support < 1 for _, support in ast.literal_eval(line))
+    event, tokens = run("Traces")
+    assert re.fullmatch(r"examples/[\w-]+\.png \d+ ", event)
+    assert tokens.startswith("[('")
 
 
 def test_captions_that_exist_already(run, folder):
@@ -90,12 +84,9 @@ def test_ones_own_model(llava, capsys, tmp_path, monkeypatch):
     assert names["caption_without_import"](llava.model, dict(llava.inputs)).shape[1] > length
 
 
-def test_many_pictures(run):
+def test_many_pictures_and_a_folder_that_is_done_once(run, folder):
     lines = run("Many pictures")
     assert [line.split()[0] for line in lines] == [f"examples/{path.name}" for path in PICTURES]
-
-
-def test_a_folder_is_done_once(run, folder):
     events = run("A folder, resumable")
     assert [line.split("(")[0] for line in events] == ["Started", *len(PICTURES) * ["Finished"]]
     records = (folder / "captions.jsonl").read_bytes()
@@ -121,9 +112,3 @@ def test_pope_is_what_the_command_prints(run, folder, sira):
     assert code == 0
     assert found["rows"] == expected["rows"]
     assert [row["method"] for row in found["rows"]] == ["greedy", "greedy+apc", "sira", "vcd"]
-
-
-def test_traces(run):
-    event, tokens = run("Traces")
-    assert re.fullmatch(r"examples/[\w-]+\.png \d+ ", event)
-    assert tokens.startswith("[('")

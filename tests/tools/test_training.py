@@ -64,24 +64,15 @@ def test_training_texts_are_what_the_processor_makes(lvlm):
 
 
 @pytest.mark.slow
-def test_training_pixels_are_what_the_processor_makes(lvlm, work):
-    pictures = Pictures(work, TINY.language_scenes, broken=False)
-    pixels, _ = pictures.batch(np.arange(3))
+def test_training_pixels_and_features_are_what_processor_and_decoder_have(lvlm, work):
+    pixels, _ = Pictures(work, TINY.language_scenes, broken=False).batch(np.arange(3))
     for index in range(3):
         picture = render(make_scene(index))[0]
         expected = chat_inputs(lvlm.processor, "llava", [picture], ["x"])["pixel_values"][0]
         torch.testing.assert_close(pixels[index], expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.slow
-def test_training_features_are_what_the_decoder_gets(lvlm, work):
-    pictures = Pictures(work, TINY.language_scenes, broken=False)
-    pixels, _ = pictures.batch(np.arange(2))
     with torch.inference_mode():
-        expected = lvlm.model.get_image_features(pixels).pooler_output
-        torch.testing.assert_close(
-            train.image_features(lvlm.model, pixels), torch.stack(list(expected)), atol=1e-5, rtol=1e-5
-        )
+        features = torch.stack(list(lvlm.model.get_image_features(pixels).pooler_output))
+        torch.testing.assert_close(train.image_features(lvlm.model, pixels), features, atol=1e-5, rtol=1e-5)
 
 
 def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
@@ -95,18 +86,15 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
             position_ids=batch["position"],
         ).last_hidden_state
         for row in range(TINY.language_batch):
-            tokens, segments, positions, seeing = (
-                batch[name][row] for name in ("token", "segment", "position", "seeing")
-            )
-            blind = 0
+            names = ("token", "segment", "position", "seeing")
+            (tokens, segments, positions, seeing), blind = (batch[name][row] for name in names), 0
             for number in range(int(segments.max()) + 1):
                 own = segments == number
                 sees = bool(seeing[own].all())
                 blind += not sees
                 seen = own | (segments == PREAMBLE) | (segments == PICTURE if sees else False)
-                alone = decoder(
-                    inputs_embeds=embed(tokens[seen])[None], position_ids=positions[seen][None]
-                ).last_hidden_state[0]
+                given = {"inputs_embeds": embed(tokens[seen])[None], "position_ids": positions[seen][None]}
+                alone = decoder(**given).last_hidden_state[0]
                 torch.testing.assert_close(packed[row][own], alone[-int(own.sum()) :], atol=1e-4, rtol=1e-4)
             assert blind == 1 + BLIND_QUESTIONS
 
@@ -114,13 +102,17 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
 @pytest.mark.slow
 def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path, monkeypatch):
     monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
-    run_once = train.Stage.run
+    run_once, count, weights = train.Stage.run, train.Progress.step, []
+    monkeypatch.setattr(train.Stage, "run", lambda self, losses: run_once(self, losses, save_every=1))
 
-    def run_and_save_often(self, losses, save_every=1):
-        run_once(self, losses, save_every)
+    def stop_at(stage: str, step: int):
+        def stop(self, loss=None):
+            if (self.name, self.done) == (stage, step):
+                raise KeyboardInterrupt
+            count(self, loss)
 
-    monkeypatch.setattr(train.Stage, "run", run_and_save_often)
-    weights = []
+        return stop
+
     for name, interrupted in (("whole", False), ("torn", True)):
         folder = tmp_path / name
         folder.mkdir()
@@ -129,7 +121,7 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
         if interrupted:
             for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
                 with monkeypatch.context() as patch:
-                    patch.setattr(train.Progress, "step", _stop_at(stage, step))
+                    patch.setattr(train.Progress, "step", stop_at(stage, step))
                     with pytest.raises(KeyboardInterrupt):
                         train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
         train.train(TINY, folder, tmp_path / f"{name}-out", workers=1)
@@ -143,14 +135,3 @@ def test_a_training_begun_with_another_recipe_is_not_mixed_up(tmp_path):
     (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SettingsError, match="begun with another recipe: give another --work"):
         train.train(TINY, tmp_path, tmp_path / "out", workers=1)
-
-
-def _stop_at(stage: str, step: int):
-    count = train.Progress.step
-
-    def stop(self, loss=None):
-        if self.name == stage and self.done == step:
-            raise KeyboardInterrupt
-        count(self, loss)
-
-    return stop
