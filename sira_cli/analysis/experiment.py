@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
-from sira_cli.run.records import as_line
-from sira_cli.run.report import Report
+from sira_cli.run.records import Report, as_line
 
 if TYPE_CHECKING:
     from sira_cli.models.model import LoadedModel

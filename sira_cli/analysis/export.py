@@ -29,8 +29,8 @@ from sira_cli.look.claims import unsupported
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
+from sira_cli.run.output import Sidecars
 from sira_cli.run.records import OPTIONAL, Result, as_line
-from sira_cli.run.sidecars import Sidecars
 
 ROWS = 10_000  # in a Parquet row group
 WRITTEN = "written"  # among the reasons of records that are left out

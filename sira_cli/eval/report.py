@@ -21,7 +21,7 @@ from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.models import presets
-from sira_cli.run.report import Report
+from sira_cli.run.records import Report
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 FEW = 30  # pictures

@@ -124,7 +124,7 @@ class Endpoint(Engine):
 
     def learn(self, question: str) -> str:
         """Ask about an empty picture, and return where the support of answers comes from: `logprobs` or `answer`."""
-        owners = dict(self._models())
+        owners = self._models()
         self._more = _OWN_WORDS.get(owners.get(self.model, next(iter(owners.values()), "")), {})
         picture, reply = encoded(Image.new("RGB", (64, 64), "grey")), None
         while reply is None:
@@ -222,15 +222,15 @@ class Endpoint(Engine):
             )
         return Claim(thing.name, thing.spans, *support)
 
-    def _models(self) -> list[tuple[str, str]]:
-        """Return name and owner of the server's models; nothing if it has no list of them."""
+    def _models(self) -> dict[str, str]:
+        """Return the owners of the server's models by name; nothing if it has no list of them."""
         with suppress(NoAnswerError, AttributeError, TypeError):
             listed = self._sent(lambda: self._client.models.list()).data
-            return [(str(each.id), str(getattr(each, "owned_by", ""))) for each in listed]
-        return []
+            return {str(each.id): str(getattr(each, "owned_by", "")) for each in listed}
+        return {}
 
     def _only_model(self) -> str:
-        names = [_line(name) for name, _ in self._models()]
+        names = [_line(name) for name in self._models()]
         if len(names) == 1:
             return names[0]
         self.end()

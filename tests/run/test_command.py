@@ -31,8 +31,7 @@ from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.lvlm import load
-from sira_cli.run.output import FACTS, Files, Output
-from sira_cli.run.sidecars import Sidecars
+from sira_cli.run.output import FACTS, Files, Output, Sidecars
 from sira_cli.run.task import Caption
 from tests.support.helpers import SIRA, open_terminal
 from tests.support.scripted import script, written

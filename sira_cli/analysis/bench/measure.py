@@ -36,7 +36,7 @@ from sira_cli.models.memory import cache_bytes, peak_since, restart_peak
 from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.report import Report
+from sira_cli.run.records import Report
 
 WARM_UP = 4  # tokens
 GREEDY = "greedy"

@@ -29,7 +29,7 @@ from sira_cli.eval.coco import HEADS, image_of
 from sira_cli.eval.statistics import Figure, auroc_interval, ratio
 from sira_cli.look.words import Thing, WordList, shipped
 from sira_cli.pictures.rows import brief, read_json, read_rows
-from sira_cli.run.report import Report
+from sira_cli.run.records import Report
 
 FALSE_ALARMS = 0.03  # allowed share of real objects below the threshold
 PERCENTILE = 98  # of controls, below the threshold

@@ -24,9 +24,9 @@ from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
 from sira_cli.run.events import Halved
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
+from sira_cli.run.output import Sidecars
 from sira_cli.run.records import as_line
 from sira_cli.run.runner import Batch, Item, Task
-from sira_cli.run.sidecars import Sidecars
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
