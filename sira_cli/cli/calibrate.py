@@ -28,7 +28,7 @@ from sira_cli.cli.options.groups import (
     option,
     with_options,
 )
-from sira_cli.cli.research.sweep import questions_of
+from sira_cli.cli.research.sweep import NOT_BOTH, questions_of
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
+    from sira_cli.analysis.questions import QuestionSet
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
@@ -122,13 +123,16 @@ def ict(*, given: IctOptions, model: ResearchModelOptions, files: CalibrationOpt
     from sira_cli.analysis.questions import with_places
     from sira_cli.demo.labelled import labelled_questions
 
-    preset, limit, paths = choose_preset(model), given.limit, given.questions or []
+    preset, limit, annotations = choose_preset(model), given.limit, given.annotations
+
+    def draw() -> QuestionSet:
+        if annotations is not None:
+            raise SettingsError(NOT_BOTH)
+        return labelled_questions(limit or SCENE_QUESTIONS)
+
     questions = questions_of(
-        preset,
-        paths,
-        given,
-        lambda: labelled_questions(limit or SCENE_QUESTIONS),
-        lambda paths, images: with_places(paths, images, limit or FILE_QUESTIONS // len(paths), given.annotations),
+        *(preset, given.questions or [], given.images, given.scenes, draw),
+        lambda paths, images: with_places(paths, images, limit or FILE_QUESTIONS // len(paths), annotations),
         "--questions FILE...",
     )
     if questions.outlines is None:

@@ -372,8 +372,10 @@ class _Clock(BaseStreamer):
         """Do nothing; `generate` calls it at the end."""
 
     def _stamp(self) -> float:
-        if self._device.type in ("cuda", "mps"):
-            getattr(torch, self._device.type).synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
         return self._now()
 
 

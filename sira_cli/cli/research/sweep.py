@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
 
 SCENE_BATCH = 32
+NOT_BOTH = "give question files with their --images, or --scenes, not both"
 
 EXAMPLES = """
 sira sweep -p demo --scenes --captions
@@ -97,9 +98,7 @@ def sweep(
     check_preset_file(given.write_preset, given.overwrite)
     preset = choose_preset(model, k=ks[-1] if ks else None)
     questions = questions_of(
-        preset,
-        files or [],
-        given,
+        *(preset, files or [], given.images, given.scenes),
         lambda: validation_questions(given.limit),
         lambda paths, images: in_splits(paths, images, given.limit, ONE_WORD),
     )
@@ -128,7 +127,8 @@ def sweep(
 def questions_of(
     preset: Preset,
     paths: list[Path],
-    given: Any,
+    images: Path | None,
+    scenes: bool,
     draw: Callable[[], QuestionSet],
     read: Callable[[list[Path], Path], QuestionSet],
     files: str = "POPE's question files",
@@ -137,15 +137,16 @@ def questions_of(
     from sira_cli.models.presets import BUNDLED
     from sira_cli.pictures.find import check_images
 
-    if given.scenes or (not paths and preset.model == BUNDLED):
-        if paths or given.images is not None or getattr(given, "annotations", None) is not None:
-            raise SettingsError("give question files with their --images, or --scenes, not both")
+    if scenes or (not paths and preset.model == BUNDLED):
+        if paths or images is not None:
+            raise SettingsError(NOT_BOTH)
         return draw()
-    if not paths or given.images is None:
-        scenes = "--scenes (-p demo: the bundled model on drawn scenes)"
-        raise SettingsError(f"give {files} with --images FOLDER, or {scenes}")
-    questions = read(paths, given.images)
-    check_images(given.images, questions.pictures)
+    if not paths or images is None:
+        raise SettingsError(
+            f"give {files} with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
+        )
+    questions = read(paths, images)
+    check_images(images, questions.pictures)
     return questions
 
 
