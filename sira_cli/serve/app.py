@@ -149,18 +149,18 @@ class Server:
         try:
             async with asyncio.timeout(self._limits.seconds):
                 asked = await self._read(PROTOCOLS[request.url.path], request)
-                if isinstance(asked, OllamaChat) and not asked.turns():
+                if not isinstance(asked, ChatRequest) and not asked.turns():
                     self._served.check(ollama.short_name(asked.model))
                     self._requests.labels("200").inc()
                     return JSONResponse(asked.loaded())
-                chat = asked.chat() if isinstance(asked, OllamaChat) else asked
+                chat = asked if isinstance(asked, ChatRequest) else asked.chat()
                 job = await asyncio.to_thread(job_of_model, chat)
                 self._queue.submit(job)
         except TimeoutError:
             raise RequestError("the request took too long to arrive", 504, code="timeout") from None
         finally:
             self._reading -= 1
-        form = asked if isinstance(asked, OllamaChat) else ChatForm(chat, self._served.names[0])
+        form = ChatForm(chat, self._served.names[0]) if isinstance(asked, ChatRequest) else asked
         events = self._events(request, reports, job, began)
         if not chat.stream:
             *pieces, reply = [event async for event in events]

@@ -298,7 +298,7 @@ class Job:
             data = bytes(logprob["bytes"])
             data = data if self._sent_bytes else data.lstrip()
             if len(data) > left:
-                if not (last and left):
+                if not last:
                     break
                 data = data[:left]
             self._sent_logprobs += 1

@@ -92,6 +92,7 @@ def test_a_stop_ends_the_text_before_it(client):
     stop = text(whole).split()[4]
     for stream in (False, True):
         assert text(ask(client, stop=[stop, "never said"], stream=stream)) == text(whole).split(stop)[0].strip()
+        assert text(ask(client, stop="room.", stream=stream)) == text(whole).split(" room.")[0]
     cut = ask(client, stop=stop)
     assert cut.choices[0].finish_reason == "stop"
     assert cut.usage.completion_tokens < whole.usage.completion_tokens
