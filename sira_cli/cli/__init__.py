@@ -121,17 +121,13 @@ def _run() -> int | str | None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             _report_full(error)  # from `print`: files have our own errors
-        else:
-            _report_unexpected(error)
+        elif "operator torchvision::" in str(error):  # importing it, and thus transformers, fails
+            _report(
+                error, "the installed torchvision does not fit this torch: uninstall it, or reinstall both together"
+            )
+        elif not interrupts.happened():
+            _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
         return 1
-
-
-def _report_unexpected(error: Exception) -> None:
-    message = f"unexpected {type(error).__name__}: {error} (-vv shows where)"
-    if "operator torchvision::" in str(error):  # importing it, and thus transformers, fails
-        message = "the installed torchvision does not fit this torch: uninstall it, or reinstall both together"
-    if not interrupts.happened():
-        _report(error, message)
 
 
 def _flushed() -> bool:

@@ -32,7 +32,7 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits, ollama
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel, ShowRequest
-from sira_cli.serve.page.files import add_page, page_settings
+from sira_cli.serve.page import add_page, page_settings
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, shortened
 from sira_cli.serve.queue import LEFT, Queue
 

@@ -94,8 +94,12 @@ class Queue:
             if all(job.gone for job in batch):
                 raise RequestError("the client has gone", LEFT, code="gone")
 
+        def prepared() -> tuple[Lvlm, PictureTask]:
+            own = batch[0].task
+            return self._lvlm.under(own.method, own.preset), own.at(self._lvlm.revision)
+
         try:
-            lvlm, task = self._prepared.get(batch[0].key, lambda: self._prepare(batch[0].task))
+            lvlm, task = self._prepared.get(batch[0].key, prepared)  # a task's second look is made once
             with lvlm.model.register_forward_pre_hook(check_wanted):
                 for part in [batch] if lvlm.batches else [[job] for job in batch]:
                     self._decode(lvlm, task, part)
@@ -109,10 +113,6 @@ class Queue:
             for job in batch:
                 if not job.gone:
                     self._answer([job])
-
-    def _prepare(self, task: PictureTask) -> tuple[Lvlm, PictureTask]:
-        """Return the model under a task's method and settings, and the task: its second look is made once."""
-        return self._lvlm.under(task.method, task.preset), task.at(self._lvlm.revision)
 
     def _decode(self, lvlm: Lvlm, task: PictureTask, jobs: Sequence[Job]) -> None:
         """Decode the texts of some jobs together, and report to each."""
