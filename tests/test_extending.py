@@ -41,7 +41,7 @@ class Dogs(Benchmark):
             right = text.lower().startswith(self._truth[picture])
             yield Counted(picture, picture, ("all",), right, {"right": right, "asked": 1})
 
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+    def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         return {"accuracy": 100 * ratio(total["right"], total["asked"])}
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:

@@ -234,17 +234,41 @@ class Amber(Benchmark):
             counts = {name: float(value) for name, value in counts.items()}
             yield Counted(ask.id, ask.picture, annotated.groups, right, counts, details)
 
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+    def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         """Return the script's figures, rounded as it rounds, in percent.
 
         Also, not rounded: for captions `words`, the mean length; for questions `yes` and `neither`, the shares of
             answers that are exactly Yes, and of those that are neither Yes nor No.
         """
-        return _figures(group, total, lambda percent: round(percent, 1))
+        # plain floats: numpy's round differently; missing counts are 0
+        counts = defaultdict(float, {name: float(count) for name, count in total.items()})
 
-    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Return the same figures, not rounded."""
-        return _figures(group, total, lambda percent: percent)
+        def rounded(percent: float) -> float:
+            return percent if smooth else round(percent, 1)
+
+        def percent(count: str, of: str, start: float = 0.0) -> float:
+            return counts[count] / (start + counts[of]) * 100 if start + counts[of] else 0.0
+
+        if group == "generative":
+            return {
+                "CHAIR": rounded(percent("hallucinated mentions", "mentions", START)),
+                "Cover": rounded(percent("covered truth", "truth", START)),
+                "Hal": rounded(100 - percent("clean answers", "answers", START)),
+                "Cog": rounded(percent("marked hallu words", "hallu words", START)),
+                "words": counts["words"] / counts["answers"] if counts["answers"] else 0.0,
+            }
+        start = STARTS.get(group, START)
+        precision = rounded(percent("rightly no", "answered no", start))
+        recall = rounded(percent("rightly no", "no", start))
+        p, r = precision / 100, recall / 100  # rounded before they become F1
+        return {
+            "accuracy": rounded(percent("right", "answers", start)),
+            "precision": precision,
+            "recall": recall,
+            "F1": rounded(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100),
+            "yes": percent("answered yes", "answers"),
+            "neither": percent("neither", "answers"),
+        }
 
     def denominators(self, group: str) -> Denominators:
         """Return the denominators of the script's figures, without the constants that it adds to them."""
@@ -300,36 +324,6 @@ class Amber(Benchmark):
         captions = any(part.name == "generative" for part in self.parts)
         facts = {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
         return facts | ({"reduced": "answers from elsewhere to their first word"} if self._reduced else {})
-
-
-def _figures(group: str, total: Mapping[str, float], rounded: Callable[[float], float]) -> dict[str, float]:
-    """Make the figures of a group from sums of counts."""
-    # plain floats: numpy's round differently; missing counts are 0
-    counts = defaultdict(float, {name: float(count) for name, count in total.items()})
-
-    def percent(count: str, of: str, start: float = 0.0) -> float:
-        return counts[count] / (start + counts[of]) * 100 if start + counts[of] else 0.0
-
-    if group == "generative":
-        return {
-            "CHAIR": rounded(percent("hallucinated mentions", "mentions", START)),
-            "Cover": rounded(percent("covered truth", "truth", START)),
-            "Hal": rounded(100 - percent("clean answers", "answers", START)),
-            "Cog": rounded(percent("marked hallu words", "hallu words", START)),
-            "words": counts["words"] / counts["answers"] if counts["answers"] else 0.0,
-        }
-    start = STARTS.get(group, START)
-    precision = rounded(percent("rightly no", "answered no", start))
-    recall = rounded(percent("rightly no", "no", start))
-    p, r = precision / 100, recall / 100  # rounded before they become F1
-    return {
-        "accuracy": rounded(percent("right", "answers", start)),
-        "precision": precision,
-        "recall": recall,
-        "F1": rounded(2 * p * r / (p + r + F1_STARTS.get(group, F1_START)) * 100),
-        "yes": percent("answered yes", "answers"),
-        "neither": percent("neither", "answers"),
-    }
 
 
 # AMBER's own files.

@@ -89,12 +89,11 @@ class Benchmark(ABC):
         return tallies
 
     @abstractmethod
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Make a group's figures from sums of counts, as the official script does; shares in percent, 0 without any."""
+    def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
+        """Make a group's figures from sums of counts, as the official script does; shares in percent, 0 without any.
 
-    def smooth(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
-        """Make the same figures without rounding, from which intervals are made."""
-        return self.figures(group, total)
+        The `smooth` ones, from which intervals are made, are not rounded.
+        """
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the meaningful means over groups: the groups of each mean, by its name."""

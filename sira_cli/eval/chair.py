@@ -94,7 +94,7 @@ class Chair(Benchmark):
                 }
                 yield Counted(ask.id, ask.picture, part.groups, not wrong, counts, details)
 
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+    def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens, in the official script's steps."""
         return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
 

@@ -23,6 +23,7 @@ from sira_cli.run.records import hash_of
 YEARS = ("2014", "2017")
 SPLITS = ("val", "train")  # val first: it has all of CHAIR's usual images, and train is five times as large
 
+Entry = tuple[str, frozenset[str]]  # an image's file name, and the heads of CHAIR's list that are in it
 _NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNORECASE)
 
 
@@ -106,6 +107,11 @@ class Truth:
     files: tuple[Path, ...]  # from which they were read
     ready: bool = False  # whether they are from a table to which the rule was applied before
 
+    @classmethod
+    def of(cls, found: dict[int, Entry], ids: Collection[int], files: tuple[Path, ...], ready: bool = False) -> Truth:
+        """Return some of the images, each with its name and objects."""
+        return cls({image: found[image][1] for image in ids}, {image: found[image][0] for image in ids}, files, ready)
+
 
 def find_truth(place: Path, ids: Collection[int], words: Callable[[str], Sequence[str]], **by: Any) -> Truth:
     """Return the objects in some images: their instances' categories, and the mentions of their reference captions.
@@ -114,7 +120,15 @@ def find_truth(place: Path, ids: Collection[int], words: Callable[[str], Sequenc
     language (`by`) change. A file is a table of ground truth that is ready.
     """
     if place.is_file():
-        return _table(place, ids)
+        content = read_json(place)
+        if not isinstance(content, dict) or not content:
+            raise DataError(f'{place}: expected a JSON object such as {{"310196": ["person", "dog"]}}')
+        if "annotations" in content:
+            raise DataError(f"{place}: is a file of COCO: give its folder, which holds instances and captions")
+        known = _entries(content, place)
+        if missing := sorted({*ids} - known.keys()):
+            raise UnknownImageError(missing, place)
+        return Truth.of(known, ids, (place,), ready=True)
     pairs = _pairs(place)
     files = tuple(path for pair in pairs for path in pair)
     states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -130,34 +144,16 @@ def find_truth(place: Path, ids: Collection[int], words: Callable[[str], Sequenc
         record = {str(image): {"name": name, "objects": sorted(heads)} for image, (name, heads) in found.items()}
         make_folder(cache.parent)
         write_whole(cache, json.dumps(record).encode())
-    return _truth(found, files)
+    return Truth.of(found, ids, files)
 
 
-def _truth(found: dict[int, tuple[str, frozenset[str]]], files: tuple[Path, ...], ready: bool = False) -> Truth:
-    objects = {image: heads for image, (_, heads) in found.items()}
-    return Truth(objects, {image: name for image, (name, _) in found.items()}, files, ready)
-
-
-def _table(path: Path, ids: Collection[int]) -> Truth:
-    """Read a JSON object of images, each with a list of the objects that are in it."""
-    content = read_json(path)
-    if not isinstance(content, dict) or not content:
-        raise DataError(f'{path}: expected a JSON object such as {{"310196": ["person", "dog"]}}')
-    if "annotations" in content:
-        raise DataError(f"{path}: is a file of COCO: give its folder, which holds instances and captions")
-    known = _entries(content, path)
-    if missing := sorted({*ids} - known.keys()):
-        raise UnknownImageError(missing, path)
-    return _truth({image: known[image] for image in ids}, (path,), ready=True)
-
-
-def _entries(content: Any, path: Path) -> dict[int, tuple[str, frozenset[str]]]:
+def _entries(content: Any, path: Path) -> dict[int, Entry]:
     """Return name and objects of each image of a table or the cache.
 
     By image, its number or COCO's file name, an entry is a list of words of CHAIR's list, or an object of `name` and
     `objects`.
     """
-    entries: dict[int, tuple[str, frozenset[str]]] = {}
+    entries: dict[int, Entry] = {}
     for key, entry in content.items() if isinstance(content, dict) else ():
         if (image := image_of(key)) is None:
             raise DataError(f"{path}: expected an image's number or its file name in COCO, got {brief(key)}")
@@ -189,13 +185,13 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
     )
 
 
-def _read(
-    pairs: Sequence[tuple[Path, Path]], ids: set[int], words: Callable[[str], Sequence[str]]
-) -> dict[int, tuple[str, frozenset[str]]]:
+def _read(pairs: Sequence[tuple[Path, Path]], ids: set[int], words: Callable[[str], Sequence[str]]) -> dict[int, Entry]:
     names: dict[int, str] = {}
     objects: dict[int, set[str]] = {}
     for instances, captions in pairs:
-        content = _content(instances)
+        content = read_json(instances)
+        if not isinstance(content, dict):
+            raise DataError(f"{instances}: expected a JSON object, as in COCO's files")
         if "images" in content:
             rows = coco_rows(instances, content, "images", id=int, file_name=str)
             names |= {row["id"]: row["file_name"] for row in rows if row["id"] in ids}
@@ -203,7 +199,7 @@ def _read(
             if image in ids:
                 objects.setdefault(image, set()).add(head)
         del content  # it may take hundreds of megabytes
-        for row in coco_rows(captions, _content(captions), "annotations", image_id=int, caption=str):
+        for row in coco_rows(captions, read_json(captions), "annotations", image_id=int, caption=str):
             if row["image_id"] in ids:
                 objects.setdefault(row["image_id"], set()).update(mentions(words(row["caption"])).heads)
         for image in objects.keys() - names.keys():
@@ -213,13 +209,6 @@ def _read(
     if missing := sorted(ids - names.keys()):
         raise UnknownImageError(missing, " or ".join(str(instances) for instances, _ in pairs))
     return {image: (name, frozenset(objects.get(image, ()))) for image, name in names.items()}
-
-
-def _content(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a JSON object, as in COCO's files")
-    return content
 
 
 def _heads(path: Path, content: dict[str, Any]) -> Iterator[tuple[int, str]]:

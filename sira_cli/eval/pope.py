@@ -146,7 +146,7 @@ class Pope(Benchmark):
         splits = tuple(self._questions)
         return {MEAN: splits, _group(MEAN): tuple(group for group in part.groups if group not in splits)}
 
-    def figures(self, group: str, total: Mapping[str, float]) -> dict[str, float]:
+    def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         """Return the figures of `pope_figures`."""
         return pope_figures(total)
 

@@ -100,7 +100,7 @@ class EvalReport(Report):
                     counted,
                     functools.partial(benchmark.figures, group),
                     benchmark.denominators(group),
-                    functools.partial(benchmark.smooth, group),
+                    functools.partial(benchmark.figures, group, smooth=True),
                 )
                 pairs = compare_pairs(group, counted, compared.estimates)
                 p = {pair.second: pair.p for pair in pairs if pair.first == first}

@@ -31,7 +31,7 @@ class Made(Benchmark):
                 right = texts[ask.id] == "1"
                 yield Counted(ask.id, ask.picture, (ask.id[0],), right, {"right": right, "all": 1})
 
-    def figures(self, group, total):
+    def figures(self, group, total, *, smooth=False):
         return share(total)
 
     def denominators(self, group):
