@@ -14,6 +14,7 @@ from sira_cli.eval.lmms import answers, losses, plain_request, prepared, request
 from sira_cli.methods.prompts import Conversation, Turn
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "scene-2900000.png")
 QUESTION = "Is there a dog in the image? Please answer this question with one word."
 
 
@@ -57,19 +58,16 @@ def test_settings_of_generation(images, given, settings, until):
 
 
 @pytest.mark.parametrize(
-    ("messages", "generation", "error"),
+    ("content", "generation", "error"),
     [
-        ([{"role": "user", "content": "Hello"}], {}, "t: has no picture"),
-        ([{"role": "user", "content": [{"type": "video", "url": "a.mp4"}]}], {}, "t: has video of the user"),
-        (["picture"], {"temperature": 1, "length_penalty": 5}, "t: sira has no length_penalty"),
+        ("Hello", {}, "t: has no picture"),
+        ([{"type": "video", "url": "a.mp4"}], {}, "t: has video of the user"),
+        ([{"type": "image", "url": EXAMPLE}], {"temperature": 1, "length_penalty": 5}, "t: sira has no length_penalty"),
     ],
 )
-def test_requests_that_are_refused(images, messages, generation, error):
-    if messages[0] == "picture":
-        parts = [{"type": "image", "url": images[0]}] * len(messages)
-        messages = [{"role": "user", "content": [*parts, {"type": "text", "text": QUESTION}]}]
+def test_requests_that_are_refused(content, generation, error):
     with pytest.raises(SettingsError, match=error):
-        request_of("t", messages, generation)
+        request_of("t", [{"role": "user", "content": content}], generation)
 
 
 @pytest.mark.parametrize("method", ["sira", pytest.param("vcd", marks=pytest.mark.slow)])
@@ -86,7 +84,8 @@ def test_texts_are_those_of_the_model_alone(lvlm, images, method):
     assert found[3].text == found[0].text.split(" a ")[0].strip()
 
 
-def test_conversations_are_decoded_in_batches_with_other_prompts(lvlm, images):
+def test_a_batch_of_conversations_or_samples_is_as_alone(lvlm, images):
+    """Samples are those of the seed."""
     answer = {"role": "assistant", "content": [{"type": "text", "text": "There is a dog."}]}
     talks = [
         [said(images[0], "Describe this image.")],
@@ -95,20 +94,11 @@ def test_conversations_are_decoded_in_batches_with_other_prompts(lvlm, images):
     ]
     asked = [request_of(f"t {number}", talk, {"max_new_tokens": 16}) for number, talk in enumerate(talks)]
     assert [len(request.pictures) for request in asked] == [1, 1, 2]
-    together = [answer.text for _, answer in answers(lvlm, asked, 3, "caption")]
-    assert together == [next(answers(lvlm, [one], 1, "caption"))[1].text for one in asked]
-    assert (
-        together[0]
-        == lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=16))
-        .caption(images[0], "Describe this image.")
-        .text
-    )
-
-
-def test_samples_are_those_of_the_seed(lvlm, images):
-    asked = [plain_request("t", QUESTION, [image], {"temperature": 1.0, "max_new_tokens": 16}) for image in images[:3]]
-    together = [answer.text for _, answer in answers(lvlm, asked, 3, "ask")]
-    assert together == [next(answers(lvlm, [one], 1, "ask"))[1].text for one in asked]
+    drawn = {"temperature": 1.0, "max_new_tokens": 16}
+    sampled = [plain_request("t", QUESTION, [image], drawn) for image in images[:3]]
+    for requests, task in ((asked, "caption"), (sampled, "ask")):
+        together = [answer.text for _, answer in answers(lvlm, requests, 3, task)]
+        assert together == [next(answers(lvlm, [one], 1, task))[1].text for one in requests]
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])
@@ -128,18 +118,14 @@ def test_losses_are_those_of_choices(lvlm, images, method):
             mean = -choice["logprob"]["contrast"] / len(under.vocabulary.encode_after(row, texts[place]))
             assert found[3 * number + place][0] == pytest.approx(mean, abs=1e-4)
             assert alone[3 * number + place][0] == pytest.approx(mean, abs=1e-4)
+    with pytest.raises(SettingsError, match="t: the choice ' ' has no tokens"):
+        losses(under, asked[:1], [" "], 1)
+    with pytest.raises(SettingsError, match="likelihood of a given answer needs method"):
+        losses(lvlm.under(lvlm.preset.method("vcd")), asked[:1], ["Yes"], 1)
     decoded = [answer.text.split()[0].rstrip(".,") for _, answer in answers(under, asked[::3], 2, "ask")]
     assert [[best for _, best in found[at : at + 2]] for at in (0, 3)] == [
         [word == "Yes", word == "No"] for word in decoded
     ]
-
-
-def test_losses_that_are_refused(lvlm, images):
-    asked = [plain_request("t 1", QUESTION, [images[0]])]
-    with pytest.raises(SettingsError, match="likelihood of a given answer needs method"):
-        losses(lvlm.under(lvlm.preset.method("vcd")), asked, ["Yes"], 1)
-    with pytest.raises(SettingsError, match="t 1: the choice ' ' has no tokens"):
-        losses(lvlm, asked, [" "], 1)
 
 
 def test_the_entry_point_is_declared_and_does_not_import_lmms_eval():
