@@ -88,59 +88,47 @@ class EvalReport(Report):
         tests: list[McNemarTest] = []
         first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in answers}
         for part in benchmark.parts:
-            tallies = {
-                one.name: benchmark.score(part, one.texts[part.name]) for one in answers if part.name in one.texts
-            }
+            texts = {one.name: one.texts[part.name] for one in answers if part.name in one.texts}
+            tallies = {name: benchmark.score(part, own) for name, own in texts.items()}
             everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
             pictures = {ask.id: ask.picture for ask in part.asks}
-            groups: dict[str, MethodFigures] = {}
-            for group in part.groups:
-                counted = common({name: tallies[name][group] for name in tallies}, pictures)
-                compared = groups[group] = MethodFigures.of(
-                    counted,
+            counted = {
+                group: common({name: tallies[name][group] for name in tallies}, pictures) for group in part.groups
+            }
+            compared = {
+                group: MethodFigures.of(
+                    own,
                     functools.partial(benchmark.figures, group),
                     benchmark.denominators(group),
                     functools.partial(benchmark.figures, group, smooth=True),
                 )
-                pairs = compare_pairs(group, counted, compared.estimates)
-                p = {pair.second: pair.p for pair in pairs if pair.first == first}
-                tests += pairs
-                for name in compared.estimates:
-                    answered = len(counted[name].right)
+                for group, own in counted.items()
+            }
+            pairs = [
+                each for group, own in counted.items() for each in compare_pairs(group, own, compared[group].estimates)
+            ]
+            p = {(pair.group, pair.second): pair.p for pair in pairs if pair.first == first}
+            tests += pairs
+            means = {mean: over for mean, over in benchmark.means(part).items() if len(over) > 1}
+            compared |= {mean: MethodFigures.mean([compared[group] for group in over]) for mean, over in means.items()}
+            for group, figures in compared.items():
+                for name in figures.estimates:
+                    own = [(group, counted[group][name]) for group in means.get(group, (group,))]
+                    answered = sum(len(tally.right) for _, tally in own)
                     rows.append(
                         MethodRow(
-                            part.name,
-                            group,
-                            name,
-                            answered,
-                            len(everything[group].right) - answered,
-                            counted[name].total(),
-                            compared.figures(name),
-                            compared.differences(name, first),
+                            part=part.name,
+                            group=group,
+                            method=name,
+                            answered=answered,
+                            failed=sum(len(everything[group].right) for group, _ in own) - answered,
+                            counts={} if group in means else own[0][1].total(),
+                            figures=figures.figures(name),
+                            differences=figures.differences(name, first),
                             label=labels[name],
-                            p=p.get(name),
-                            pictures=len(compared.pictures),
+                            p=p.get((group, name)),
+                            pictures=len(figures.pictures),
                             **printed(paper, benchmark.name, group, name),
-                        )
-                    )
-            for mean, over in benchmark.means(part).items():
-                if len(over) < 2:
-                    continue
-                compared = MethodFigures.mean([groups[group] for group in over])
-                for name in compared.estimates:
-                    own = [row for row in rows if (row.part, row.method) == (part.name, name) and row.group in over]
-                    rows.append(
-                        MethodRow(
-                            part.name,
-                            mean,
-                            name,
-                            sum(row.answered for row in own),
-                            sum(row.failed for row in own),
-                            {},
-                            compared.figures(name),
-                            compared.differences(name, first),
-                            label=labels[name],
-                            pictures=len(compared.pictures),
                         )
                     )
         marks = {row.paper_mark for row in rows} | {AUTHORS for row in rows if row.published}
