@@ -97,11 +97,12 @@ class EvalOptions:
 
 @dataclass(frozen=True)
 class Asked:
-    """A benchmark, the folder of its pictures, and that of its answers and figures."""
+    """A benchmark, the folder of its pictures, that of its answers and figures, and files of answers."""
 
     benchmark: Benchmark
     images: Path
     output: Path | None
+    sources: Sequence[AnswerFiles] = ()
 
 
 @with_options()
@@ -129,27 +130,20 @@ def evaluate(
         return
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.option or (), answered=bool(options.answers))
-    sources: Sequence[AnswerFiles] = ()
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards
         files = card.files_in(paths or [])
         _check(options, model, decoding)
-        if options.answers:
-            from sira_cli.eval.answers import find_files
-
-            sources = find_files(options.answers, files if card.several else ())
+        sources = _sources(options, files if card.several else ())
         benchmark = card.open(files, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens))
-        asked = [Asked(benchmark, options.images or Path(), options.output)]
+        asked = [Asked(benchmark, options.images or Path(), options.output, sources)]
     else:
         _check_folder(paths or [], options)
         _check(options, model, decoding)
         asked = [_in_folder(card, (paths or [])[0], given[card.name], options, decoding) for card in cards]
     for one in asked:
         _check_report(one, options.overwrite)
-    if options.answers:
-        reports = [_show(asked[0], *_read(asked[0].benchmark, sources, options, model), options)]
-    else:
-        reports = _ask(asked, options, model, decoding)
+    reports = [_read(asked[0], options, model)] if options.answers else _ask(asked, options, model, decoding)
     if failed := {failure.picture for report in reports for failure in report.failures}:
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
         raise typer.Exit(3)
@@ -261,23 +255,30 @@ def _in_folder(
     return Asked(benchmark, folder / "images", None if options.output is None else options.output / card.name)
 
 
-def _read(
-    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
-) -> tuple[list[Answers], str]:
-    """Read the answers in files, and return them with the paper's model, if its figures are asked for."""
+def _sources(options: EvalOptions, questions: Sequence[Path]) -> Sequence[AnswerFiles]:
+    """Return the files of --answers by method."""
+    if not options.answers:
+        return ()
+    from sira_cli.eval.answers import find_files
+
+    return find_files(options.answers, questions)
+
+
+def _read(asked: Asked, options: EvalOptions, model: ModelOptions) -> EvalReport:
+    """Read the answers in files, and show their figures, with the paper's of the same model."""
     from sira_cli.eval.answers import read_each
     from sira_cli.eval.report import find_model
 
-    answers = read_each(benchmark, sources, not options.no_controls)
+    answers = read_each(asked.benchmark, asked.sources, not options.no_controls)
     if not options.paper:
-        return answers, ""
+        return _show(asked, answers, "", options)
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         known = {(preset.name, preset.model)}
     if len(known) != 1:
         raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return answers, find_model(known.pop())
+    return _show(asked, answers, find_model(known.pop()), options)
 
 
 def _ask(
