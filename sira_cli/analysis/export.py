@@ -93,7 +93,7 @@ class Export:
     """The newest record of each picture in a file, in order. The texts stay on disk."""
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
-        self.path, self._file = path, RecordFile(path, checks=True)
+        self.path, self._file = path, RecordFile(path)
         self._corrections = {} if corrections is None else _read_corrections(corrections)
         self._starts, self._keys = [*self._file.newest().values()], set[str]()
         missing = dict(self._corrections)

@@ -14,20 +14,18 @@ from sira_cli.pictures.names import is_uri
 from sira_cli.run.records import REQUIRED
 
 Record = dict[str, Any]
+_SCHEMAS, _COMMANDS = ("sira.caption/", "sira.ask/", "sira.check/"), "sira caption, sira ask or sira check"
 _SAME_PICTURE = ("name", "path", "image")  # ways to tell it, the surest first
 
 
 class RecordFile:
-    """Records of captions and answers, with `checks` also those of checks; `file[start]` reads the one at a place.
+    """Records of captions, answers or checks; `file[start]` reads the one at a place.
 
     A torn last line, of a run that was killed, is left out.
     """
 
-    def __init__(self, path: Path, *, checks: bool = False) -> None:
-        commands = ("caption", "ask", "check") if checks else ("caption", "ask")
-        schemas = tuple(f"sira.{command}/" for command in commands)
-        *some, last = (f"sira {command}" for command in commands)
-        named, folder, start = f"{', '.join(some)} or {last}", path.parent.resolve(), 0
+    def __init__(self, path: Path) -> None:
+        folder, start = path.parent.resolve(), 0
         self.path, self._starts, self._keys = path, array("q"), {name: array("q") for name in _SAME_PICTURE}
         try:
             self._file = path.open("rb")
@@ -41,7 +39,7 @@ class RecordFile:
                 break
             try:
                 record = _parsed(line)
-                fits = record["schema"].startswith(schemas) and isinstance(record["text"], str)
+                fits = record["schema"].startswith(_SCHEMAS) and isinstance(record["text"], str)
                 if not fits or not record.keys() >= REQUIRED:
                     raise ValueError
                 name, image = name_of(record), record["image_sha256"] or name_of(record)
@@ -49,11 +47,11 @@ class RecordFile:
                 for keys, key in zip(self._keys.values(), (name, place, image), strict=True):
                     keys.append(hash(key))
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(f"{path}: line {number} is not a record of {named}") from None
+                raise DataError(f"{path}: line {number} is not a record of {_COMMANDS}") from None
             self._starts.append(start)
             start += len(line)
         if not self._starts:
-            raise DataError(f"{path}: holds no records: expected a file that {named} wrote with -o")
+            raise DataError(f"{path}: holds no records: expected a file that {_COMMANDS} wrote with -o")
 
     def __getitem__(self, start: int) -> Record:
         """Read the record whose line begins at this byte; 0: the first."""

@@ -160,7 +160,7 @@ def test_pictures_are_found_in_files_of_other_folders(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"type": "run"}\n', "line 1 is not a record of sira caption or sira ask"),
+        ('{"type": "run"}\n', "line 1 is not a record of sira caption, sira ask or sira check"),
         (json.dumps(record("z", "Z.")) + "\n", "have no picture in common"),
     ],
 )

@@ -34,12 +34,12 @@ def gallery_of(
 
     For arguments and errors see `make_page`. `place`, by which corrections are kept, stands for the file's path.
     """
-    file, names, only_other = RecordFile(path, checks=True), (path.name, ""), list[int]()
+    file, names, only_other = RecordFile(path), (path.name, ""), list[int]()
     pairs: list[tuple[Record, Record | None]] = []
     if other is None:
         pairs = [(file[start], None) for start in file.newest().values()]
     else:
-        second = RecordFile(other, checks=True)
+        second = RecordFile(other)
         places, only_other = file.paired(second)
         pairs = [(file[start], None if partner is None else second[partner]) for start, partner in places]
         methods = str(file[0]["method"]), str(second[0]["method"])

@@ -143,7 +143,6 @@ class TracedObject:
     thing: str
     spans: tuple[tuple[Count, Count], ...]
     support: float
-    neither: float
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -26,7 +26,7 @@ from sira_cli.run.events import Halved
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
 from sira_cli.run.output import Sidecars
 from sira_cli.run.records import as_line
-from sira_cli.run.runner import Batch, Item, Task
+from sira_cli.run.runner import Batch, Item, Runner, Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -251,8 +251,6 @@ def run_traces(
             raise SettingsError("`full_logits=`: the trace exists already: give `overwrite=`, or another output")
         return
     lvlm = model() if callable(model) else model
-    from sira_cli.run.runner import Runner
-
     task.tracked(lvlm)  # refuses words without tokens
     if file is not None:
         file.check(task.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype})
