@@ -212,10 +212,6 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 (may be a URI)
 
 
-def _parts(image: str) -> list[str]:
-    return [part for each in image.split(",") if (part := each.strip())]
-
-
 def _reason(error: Exception) -> str:
     """Return a library's message, on one line."""
     return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]
@@ -226,7 +222,7 @@ def _reason(error: Exception) -> str:
 
 def _members(location: str, image: str | None) -> Iterator[_Member]:
     """Yield the picture of each key in a tar file; keys without one are left out."""
-    wanted = [part.removeprefix(".") for part in _parts((image or "").lower())]
+    wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
     count = len(wanted) or 1
     for number, (key, sample) in enumerate(_keys(location)):
         named = [name for each in wanted for name in sample if name.lower() == each]
@@ -288,7 +284,7 @@ def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> 
     """Return the column with the pictures, or those whose pictures are shown together."""
     known = ", ".join(map(one_line, kinds)) or "none"
     if name is not None:
-        names = [name] if name in kinds else _parts(name) or [name]
+        names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
         for each in names:
             if each not in kinds:
                 raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {known}")

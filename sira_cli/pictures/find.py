@@ -20,7 +20,7 @@ from sira_cli.pictures.datasets import IN_FOLDERS, TARS, is_data_file, is_tar, p
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import STDIN, StdinSource, connected, has_scheme, located
+from sira_cli.pictures.sources import STDIN, StdinSource, connected, located, scheme_source
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -132,7 +132,7 @@ def find_pictures(
             continue
         if location == STDIN:
             inside: Iterable[Picture] = (Picture((StdinSource(STDIN, "", sys.stdin.buffer.read()),)),)
-        elif is_data_file(location) and not has_scheme(location):
+        elif is_data_file(location) and not scheme_source(location):
             any_data, inside = True, pictures_in(location, relative, image_column)
         else:
             inside = (located(location, relative),)
@@ -166,7 +166,7 @@ class _Looking:
 
     def at(self, path: str) -> Iterator[tuple[str, str]]:
         """Yield the files that a path stands for."""
-        if path == STDIN or has_scheme(path):
+        if path == STDIN or scheme_source(path):
             yield path, path
         elif is_uri(path):
             yield from self._in_store(path)

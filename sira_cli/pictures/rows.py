@@ -33,12 +33,11 @@ def _json_rows(path: Path) -> Iterator[Row]:
     for number, line in lines:
         if not begun and line.lstrip().startswith("["):
             content = line + "".join(more for _, more in lines)
-            for place, row in enumerate(parse_json(path, content, number), start=1):
-                yield _object(f"{path}: row {place}", row)
-            return
-        if line.strip() == "{":
+            rows = enumerate(parse_json(path, content, number), start=1)
+            yield from (_object(f"{path}: row {place}", row) for place, row in rows)
+        elif line.strip() == "{":
             raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
-        if line.strip():
+        elif line.strip():
             begun = True
             yield _object(f"{path}: line {number}", parse_json(path, line.removesuffix("\n"), number))
 

@@ -42,32 +42,40 @@ class Selection:
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures, with the prompts that `asking` makes of questions; missing ones are found now."""
-        listed = self._listed(asking)
-        pictures = self._named() if listed is None else listed
+        together, questions, listed = self.together, self.questions, self.files_from or ""
+        groups = Path(listed) if listed.endswith(".jsonl") else None
+        choosing = "shard" if self.shard is not None else "limit" if self.limit is not None else ""
+        group = "says itself which pictures are shown together"
+        for refused, message in (
+            (questions and together, f"`questions=` {group}: leave out `together=`"),
+            (
+                questions and (self.paths[1:] or listed),
+                "`questions=` names the pictures: give only their folder, or nothing",
+            ),
+            (groups and (self.paths or together), f"`files_from=` {listed} {group}: give nothing else"),
+            (
+                choosing and together,
+                f"`{choosing}=` chooses among pictures, but `together=` shows all of them at once: leave it out",
+            ),
+        ):
+            if refused:
+                raise SettingsError(message)
+        part: dict[str, Any] = {"shard": self.shard, "limit": self.limit}
+        if questions is not None:
+            pictures = Pictures(listed_pictures(questions, asking, folder="".join(self.paths), **part))
+        elif groups is not None:
+            pictures = Pictures(listed_pictures(groups, **part))
+        else:
+            part |= {"recursive": self.recursive, "exclude": self.exclude or (), "image_column": self.image_column}
+            pictures = find_pictures(self.all_paths(), repeats=together, **part)
         check_any_exists(pictures)
-        if not self.together:
+        if not together:
             return pictures
-        if group := next((picture for picture in pictures if picture.sources[0].several), None):
+        if several := next((picture for picture in pictures if picture.sources[0].several), None):
             raise SettingsError(
-                f"{group.shown} is several pictures that are shown together already: leave out `together=`"
+                f"{several.shown} is several pictures that are shown together already: leave out `together=`"
             )
         return Pictures([group_of(pictures)], pictures.left_out)
-
-    def _named(self) -> Pictures:
-        for name, value in (("shard", self.shard), ("limit", self.limit)) if self.together else ():
-            if value is not None:
-                raise SettingsError(
-                    f"`{name}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
-                )
-        return find_pictures(
-            self.all_paths(),
-            recursive=self.recursive,
-            exclude=self.exclude or (),
-            shard=self.shard,
-            limit=self.limit,
-            image_column=self.image_column,
-            repeats=self.together,
-        )
 
     def all_paths(self) -> list[str]:
         """Return the paths, and those that `files_from` adds."""
@@ -86,23 +94,6 @@ class Selection:
         if not self.paths and not listed:
             raise SettingsError(f"`files_from=` {self.files_from}: names no pictures")
         return [*self.paths, *listed]
-
-    def _listed(self, asking: Callable[[str], str]) -> Pictures | None:
-        """Return the rows of a file of questions or groups; None without one."""
-        if self.questions is not None:
-            if self.together:
-                raise SettingsError("`questions=` says itself which pictures are shown together: leave out `together=`")
-            if len(self.paths) > 1 or self.files_from is not None:
-                raise SettingsError("`questions=` names the pictures: give only their folder, or nothing")
-            folder = next(iter(self.paths), "")
-            return Pictures(listed_pictures(self.questions, asking, folder=folder, shard=self.shard, limit=self.limit))
-        if self.files_from is None or not self.files_from.endswith(".jsonl"):
-            return None
-        if self.paths or self.together:
-            raise SettingsError(
-                f"`files_from=` {self.files_from} says itself which pictures are shown together: give nothing else"
-            )
-        return Pictures(listed_pictures(Path(self.files_from), shard=self.shard, limit=self.limit))
 
 
 def listed_pictures(

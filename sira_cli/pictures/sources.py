@@ -205,7 +205,7 @@ def opened(location: str) -> Iterator[BinaryIO]:
 SCHEMES: dict[str, type[Source]] = {"http": WebSource, "https": WebSource}
 
 
-def has_scheme(location: str) -> type[Source] | None:
+def scheme_source(location: str) -> type[Source] | None:
     """Return the kind of a location in `SCHEMES`; None without one."""
     scheme, colon, _ = location.partition("://")
     return SCHEMES.get(scheme.lower()) if colon else None
@@ -213,7 +213,7 @@ def has_scheme(location: str) -> type[Source] | None:
 
 def located(location: str, below: str | None = None) -> Picture:
     """Return the picture at a path, URI or URL; `below` is its path below the folder that was given."""
-    kind = has_scheme(location) or (StoreSource if is_uri(location) else FileSource)
+    kind = scheme_source(location) or (StoreSource if is_uri(location) else FileSource)
     return Picture((kind(on_disk(location), location if below is None else below),))
 
 

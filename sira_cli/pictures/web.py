@@ -150,14 +150,14 @@ def _fetch(client: httpx2.Client, url: str, end: float) -> bytes | str:
             raise TimeoutError
 
     extensions = {"sni_hostname": host, "trace": check}
-    *others, last = _public_addresses(host)
-    for address in (*others, last):
+    addresses = _public_addresses(host)
+    for address in addresses:
         at, named = place.copy_with(host=address), {"Host": place.netloc.decode()}
         try:
             with client.stream("GET", at, headers=named, extensions=extensions) as response:
                 return _content(response, url)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            if address == last:
+            if address == addresses[-1]:
                 raise
     raise AssertionError
 
