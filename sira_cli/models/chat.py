@@ -36,24 +36,15 @@ def thinking(template: str, think: bool) -> dict[str, bool]:
 
 
 def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
-    """Return the parser that separates a model's reasoning from its answers."""
-    if think:
-        check_thinking(processor, system)
+    """Return the parser of a model's reasoning; to `think` needs a switch in its template, or one that always does."""
     template = template_of(processor) or ""
     tail = Chats(processor, template, system, think=think).tail() if template else ""
-    return ReasoningParser(vocabulary, template, tail, think=think)
-
-
-def check_thinking(processor: Any, system: str) -> None:
-    """Check that a checkpoint's model can be asked to reason, or always reasons."""
-    template = template_of(processor) or ""
-    if not (
-        template and (thinking(template, True) or left_open(Chats(processor, template, system, think=True).tail()))
-    ):
+    if think and not (thinking(template, True) or left_open(tail)):
         raise SettingsError(
             f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
             "use a model that has one. Reasoning that a model writes by itself is separated without it"
         )
+    return ReasoningParser(vocabulary, template, tail, think=think)
 
 
 class Chats:

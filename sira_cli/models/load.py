@@ -28,13 +28,14 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, Unsupp
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
-from sira_cli.models.chat import check_thinking
+from sira_cli.models.chat import parser_of
 from sira_cli.models.hub import find_checkpoint, find_config, first_line
 from sira_cli.models.packed import PackedConfig, can_pack, packed_bytes
 from sira_cli.models.placement import HALVES, check_quantization, on_processor, pick_device, place, quantization_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
 from sira_cli.models.processor import load_processor, read_settings
+from sira_cli.models.vocabulary import Vocabulary
 
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
 LOAD_ERRORS = (
@@ -216,6 +217,7 @@ def read_model(
     with reading(checkpoint.folder):
         processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trusted)
         if preset.generation.think:
-            check_thinking(processor, preset.prompts.system)  # before the weights are read
+            vocabulary = Vocabulary(processor.tokenizer)  # refused before the weights are read
+            parser_of(processor, vocabulary, system=preset.prompts.system, think=True)
         model = load_model(checkpoint.folder, trust_remote_code=trusted, **given)
     return model, processor, preset, method, checkpoint.revision

@@ -316,8 +316,6 @@ def test_a_method_is_given_by_its_name_or_refused_in_a_sentence(demo, photos):
         for refused in (lambda wrong=wrong: demo.under(wrong), attach(demo.model, method=wrong).__enter__):
             with pytest.raises(SettingsError, match="available: sira, greedy"):
                 refused()
-    with pytest.raises(SettingsError, match="method 'vcd' has no setting 'noise'"):
-        demo.under("vcd", noise=1)
 
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
