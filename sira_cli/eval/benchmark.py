@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -167,8 +168,8 @@ class Card:
     licence: str  # of the files
     url: str  # where the files are
     answers: str  # fields of a row in the official script's file of answers
-    # makes the benchmark from the data folder, or from the list of files (`several`)
-    read: Callable[[Any, Asking], Benchmark]
+    # makes the benchmark from the data folder, or from the list of files (`several`); None: `opened` of its module
+    read: Callable[[Any, Asking], Benchmark] | None = None
     several: bool = False  # its data are files, such as one per split, instead of a folder
     options: tuple[Option, ...] = ()
     folder: str = ""  # the data folder in a folder of benchmarks
@@ -186,7 +187,9 @@ class Card:
 
     def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
         """Read the benchmark's files."""
-        return self.read(paths if self.several else paths[0], asking)
+        read = self.read or import_module(f"sira_cli.eval.{self.name}").opened
+        benchmark: Benchmark = read(paths if self.several else paths[0], asking)
+        return benchmark
 
 
 def json_files(paths: Sequence[Path], expected: str) -> list[Path]:

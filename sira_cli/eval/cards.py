@@ -6,25 +6,14 @@ A benchmark's module is imported when its files are read: the cards are read whe
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any
+from collections.abc import Sequence
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.benchmark import ONE_WORD, Asking, Benchmark, Card, Option
+from sira_cli.eval.benchmark import ONE_WORD, Card, Option
 
+POPE_RULES = ("official", "vcd", "opera", "strict", "repope")
 DIMENSIONS = ("existence", "attribute", "relation")  # of AMBER's questions
-
-
-def _reader(name: str) -> Callable[[Any, Asking], Benchmark]:
-    """Return the function `opened` of a benchmark's module, to be imported when it is called."""
-
-    def read(data: Any, asking: Asking) -> Benchmark:
-        benchmark: Benchmark = import_module(f"sira_cli.eval.{name}").opened(data, asking)
-        return benchmark
-
-    return read
-
+TASKS = ("generative", "discriminative", *DIMENSIONS, "all")
 
 SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
 LANGUAGE = Option(
@@ -32,6 +21,9 @@ LANGUAGE = Option(
     "words are split and lemmatized with NLTK's data (extra `eval`), or by an unofficial fallback",
     ("auto", "nltk", "fallback"),
     "auto",
+)
+CHAIR_RULE = Option(
+    "rule", "words are compared as lemmas, or as singulars as in the first script", ("lemma", "singular"), "lemma"
 )
 PROMPT = Option("prompt", "text that asks for a caption, instead of the benchmark's", asks=True)
 
@@ -46,15 +38,9 @@ CARDS = {
         licence="MIT",
         url="https://github.com/RUCAIBox/POPE (folder output/coco)",
         answers='{"question", "answer"} in the order of the questions, or {"question_id", "text"}',
-        read=_reader("pope"),
         several=True,
         options=(
-            Option(
-                "rule",
-                "script whose rule decides what counts as yes or no",
-                ("official", "vcd", "opera", "strict", "repope"),
-                "official",
-            ),
+            Option("rule", "script whose rule decides what counts as yes or no", POPE_RULES, "official"),
             Option("repope", "RePOPE's files, their folder or a pattern: also show figures with its corrected labels"),
             SUFFIX,
         ),
@@ -71,16 +57,10 @@ CARDS = {
         licence="CC BY 4.0",
         url="https://cocodataset.org (2014 Train/Val annotations)",
         answers='{"image_id", "caption"}',
-        read=_reader("chair"),
         options=(
             Option("ids", "file of the image ids to take, one per line", default="ids.txt there, or all answered"),
             Option("lengths", "length limits in tokens", default="64,512, or the given length limit"),
-            Option(
-                "rule",
-                "words are compared as lemmas, or as singulars as in the first script",
-                ("lemma", "singular"),
-                "lemma",
-            ),
+            CHAIR_RULE,
             LANGUAGE,
             PROMPT,
         ),
@@ -96,14 +76,8 @@ CARDS = {
         licence="Apache-2.0",
         url="https://github.com/junyangwang0410/AMBER",
         answers='{"id", "response"}',
-        read=_reader("amber"),
         options=(
-            Option(
-                "task",
-                "captions, yes/no questions, one dimension of the questions, or all",
-                ("generative", "discriminative", *DIMENSIONS, "all"),
-                "all",
-            ),
+            Option("task", "captions, yes/no questions, one dimension of the questions, or all", TASKS, "all"),
             Option(
                 "similarity",
                 "how words compare: spacy (en_core_web_lg), exact, auto (spacy if installed), a spaCy pipeline, or a "
