@@ -61,13 +61,7 @@ class Reply(NamedTuple):
 
 
 class Endpoint(Engine):
-    """A model on a server, asked about the objects that captions name: no model is loaded here.
-
-    Attributes:
-        server: the address without password.
-        model: its name there.
-        system: system message; empty: none.
-    """
+    """A model on a server, asked about the objects that captions name: no model is loaded here."""
 
     revision = "endpoint"  # in records: the files of the model are not known here
 
@@ -76,6 +70,7 @@ class Endpoint(Engine):
         place = urlsplit(address)
         if place.scheme not in ("http", "https") or not place.hostname or place.query:
             raise SettingsError("`endpoint=` is not an address: expected one such as http://localhost:11434/v1")
+        # Without password.
         self.server = place._replace(netloc=place.netloc.rpartition("@")[2], fragment="").geturl()
         try:
             import openai

@@ -37,25 +37,15 @@ TIMES = ("began", "seconds", "pictures_per_second", "tokens_per_second")
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a run is to write, as its caller names them.
+    """The files that a run is to write, as its caller names them."""
 
-    Attributes:
-        output: the file of records, or a folder for it.
-        sidecar: write a text file next to each picture.
-        caption_extension: of these files.
-        output_dir: write the text files into this folder.
-        overwrite: replace what an earlier run wrote.
-        retry_errors: try pictures again that failed in an earlier run.
-        method: part of the names, if a run has several methods.
-    """
-
-    output: str | Path | None = None
-    sidecar: bool = False
-    caption_extension: str = ".txt"
-    output_dir: str | Path | None = None
-    overwrite: bool = False
-    retry_errors: bool = False
-    method: str = ""
+    output: str | Path | None = None  # the file of records, or a folder for it
+    sidecar: bool = False  # write a text file next to each picture
+    caption_extension: str = ".txt"  # of these files
+    output_dir: str | Path | None = None  # write the text files into this folder
+    overwrite: bool = False  # replace what an earlier run wrote
+    retry_errors: bool = False  # try pictures again that failed in an earlier run
+    method: str = ""  # part of the names, if a run has several methods
 
     @property
     def any(self) -> bool:
@@ -78,13 +68,7 @@ class Files:
 
 
 class Sidecars:
-    """The text file of each picture.
-
-    Attributes:
-        apart: files of pictures whose name, but for the ending, is that of an earlier one, by `identity`:
-            `IMG_1.jpg.txt`, where `IMG_1.txt` is about IMG_1.heic.
-        joined: number of texts of several lines that were written in one.
-    """
+    """Captions as text files: `photo.txt` next to `photo.jpg`, or at the same place in another tree."""
 
     def __init__(
         self,
@@ -100,9 +84,9 @@ class Sidecars:
         if len(extension) < 2 or "/" in extension or os.sep in extension or extension.lower() in endings():
             raise SettingsError(f"caption extension {extension!r}: expected one for text files, such as .txt")
         self._extension, self._output_dir, self._overwrite = extension, output_dir, overwrite
-        self._keep_lines, self.joined = keep_lines, 0
+        self._keep_lines, self.joined = keep_lines, 0  # the second: texts of several lines that were written in one
         taken: dict[Path, Picture] = {}
-        self.apart: dict[str, Path] = {}
+        self.apart: dict[str, Path] = {}  # files of pictures that are named, but for the ending, like an earlier one
         for picture in pictures:
             place, suffix = self.place(picture), Path(picture.relative).suffix
             if place in taken and suffix != Path(taken[place].relative).suffix:  # IMG_1.heic and IMG_1.jpg
@@ -168,23 +152,14 @@ class Sidecars:
 
 
 class Output:
-    """The files of a run, checked and locked until `close`; records of an earlier run are kept.
-
-    Attributes:
-        ledger: the file of records, open.
-        path: of this file; None: records are not kept.
-        any: whether there are any files.
-        counts: the run's progress.
-        facts: tells the engine's facts, for the report.
-        more: further fields of each record.
-    """
+    """The files of a run, checked and locked until `close`; records of an earlier run are kept."""
 
     def __init__(self, task: PictureTask, pictures: Sequence[Picture], files: Files, *, report: bool = True) -> None:
         """Check and open the files, before the model is loaded; without `report` they are those of a benchmark."""
         self._task, self._pictures, self._files, self._is_benchmark = task, pictures, files, not report
         self.counts, self.any = Counts(len(pictures)), files.any
-        self.more: Mapping[str, Any] | None = None
-        self.facts: Callable[[], Mapping[str, Any]] = dict
+        self.more: Mapping[str, Any] | None = None  # further fields of each record
+        self.facts: Callable[[], Mapping[str, Any]] = dict  # the engine's, for the report
         self._began, self._begun = time.monotonic(), False
         self._settings, self._before = task.settings(), dict[str, Any]()
         self._sidecars: Sidecars | None = None
@@ -196,7 +171,7 @@ class Output:
                 overwrite=files.overwrite,
                 keep_lines=task.preset.text.lines == "keep",
             )
-        self.ledger: Ledger | None = None
+        self.ledger: Ledger | None = None  # without it, records are not kept
         self.path = self._folder = self._report = None
         if files.output is None:
             return

@@ -31,15 +31,10 @@ if TYPE_CHECKING:
 
 
 class Engine(ABC):
-    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server.
+    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server."""
 
-    Attributes:
-        revision: of the model, if it is known before the model is; None: that of the files on this machine.
-        server: the address of the model; empty: on this machine.
-    """
-
-    revision: str | None = None
-    server: str = ""
+    revision: str | None = None  # of the model, if it is known before the model is; None: that of the files here
+    server: str = ""  # the address of the model; empty: on this machine
 
     @abstractmethod
     def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result | None:
@@ -194,8 +189,8 @@ def nothing_left(
 ) -> bool:
     """Return whether an earlier run has done every picture, so that no model is needed, and no weights on this machine.
 
-    Pictures are read only if the output has all of them by name. The revision is that of the model's local files;
-    without them, that of the records.
+    Pictures are read only if the output has all of them by name. Without local files of the model, its revision is that
+    of the records.
     """
     if not all_named(pictures, output):
         return False

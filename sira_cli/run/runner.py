@@ -230,9 +230,8 @@ class Task(ABC, Generic[R]):
 class Runner(Generic[R]):
     """Many items, and a task on each, by a loaded model.
 
-    Attributes:
-        batch_size: number of pictures worked on together; halved when memory is too small, for the rest of the
-            run. Under `auto` it is 1 until the first few pictures are read.
+    `batch_size` is halved when memory is too small, for the rest of the run. Under `auto` it is 1 until the first few
+    pictures are read.
     """
 
     def __init__(

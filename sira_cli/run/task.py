@@ -34,32 +34,19 @@ SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(
 
 @dataclass(frozen=True)
 class PictureTask(Task[Result]):
-    """A caption of each picture, or an answer about it; `Caption.of` and `Ask.of` check what they make.
+    """A caption of each picture, or an answer about it; `Caption.of` and `Ask.of` check what they make."""
 
-    Attributes:
-        preset, method: with the settings in force.
-        prompt: given to the model word by word, for pictures without their own.
-        words: score the words of each text.
-        choices: pick one of these answers, instead of decoding.
-        verify: ask about each object that a text names, after it or before it.
-        schema: each text follows it.
-        needs_text: whether an empty text is an error of its picture; a benchmark scores it.
-        fills: replace the prompt's `{names}` by each picture's columns.
-        together: maximum number of pictures per prompt, as far as known before they are read.
-        revision, server: of the model, where known (`at`).
-    """
-
-    preset: Preset
+    preset: Preset  # with the settings in force
     method: Method
-    prompt: str
-    words: bool = False
-    choices: tuple[str, ...] = ()
-    verify: Verify | None = None
-    schema: Schema | None = None
-    needs_text: bool = False
-    fills: bool = False
-    together: int = 1
-    revision: str = ""
+    prompt: str  # given to the model word by word, for pictures without their own
+    words: bool = False  # score the words of each text
+    choices: tuple[str, ...] = ()  # pick one of these answers, instead of decoding
+    verify: Verify | None = None  # ask about each object that a text names, after it or before it
+    schema: Schema | None = None  # each text follows it
+    needs_text: bool = False  # an empty text is an error of its picture; a benchmark scores it
+    fills: bool = False  # replace the prompt's `{names}` by each picture's columns
+    together: int = 1  # maximum number of pictures per prompt, as far as known before they are read
+    revision: str = ""  # of the model, and its server, where known (`at`)
     server: str = ""
 
     @classmethod
