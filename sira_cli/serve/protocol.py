@@ -32,7 +32,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("num_beams", "best_of", "length_penalty"), (1,)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
 }
-# Reasons of pydantic, one pattern after the other, and what clients that know JSON but not its types are told.
+# Messages of pydantic by pattern, replaced one after the other: clients know JSON, but no types of Python.
 _REASONS = {
     r"^Value error, ": "",
     r"^Input should be a valid boolean.*": "expected true or false",
