@@ -46,6 +46,7 @@ _REASONS = {
     r"^Field required$": "is missing",
     r"^List should have at least (\d+) item.*": r"expected at least \1",
 }
+_UNKNOWN = "not supported by this server; leave it out"
 _DECODED = (
     'is about a text as it is decoded, and verify: "guide" decodes parts again; leave it out, or take verify: "flag"'
 )
@@ -315,34 +316,21 @@ class ChatRequest(Options):
     def _supported(self) -> Self:
         """Refuse what this server does not do."""
         sira, more = self.sira, self.model_extra or {}
-        guides, outputs = sira.verify == "guide", more.get("structured_outputs")
-        json_alone = isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"}
+        guides, calibrated = sira.verify == "guide", "calibration" in sira.settings
+        threshold_alone = sira.verify is None and sira.min_support is not None
+        outputs = more.get("structured_outputs")
+        others = outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"})
         refusals = [
             ("n", self.n != 1, "one text per request; send the request several times, with other seeds"),
             ("top_logprobs", self.top_logprobs and not self.logprobs, "needs logprobs: true"),
             ("stop", len(self.stop) > MOST_STOPS or "" in self.stop, f"up to {MOST_STOPS} strings, none empty"),
-            (
-                "sira.calibration",
-                "calibration" in sira.settings,
-                "no file is opened for a client; leave it out to use the model's own",
-            ),
-            (
-                "sira.min_support",
-                sira.verify is None and sira.min_support is not None,
-                "is for a second look; also give verify",
-            ),
+            ("sira.calibration", calibrated, "no file is opened for a client; leave it out to use the model's own"),
+            ("sira.min_support", threshold_alone, "is for a second look; also give verify"),
             ("sira.verify", guides and sira.task == "ask", '"guide" is for captions; take "flag"'),
             ("stop", guides and self.stop, _DECODED),
             ("logprobs", guides and self.logprobs, _DECODED),
-            *(
-                (name, more.get(name) and more[name] not in neutral, "not supported by this server; leave it out")
-                for name, neutral in REFUSED.items()
-            ),
-            (
-                "structured_outputs",
-                outputs and not json_alone,
-                'only {"json": SCHEMA} is supported by this server; leave out the rest',
-            ),
+            *((name, more.get(name) and more[name] not in neutral, _UNKNOWN) for name, neutral in REFUSED.items()),
+            ("structured_outputs", others, 'only {"json": SCHEMA} is supported by this server; leave out the rest'),
         ]
         for param, wrong, reason in refusals:
             if wrong:

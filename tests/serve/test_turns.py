@@ -13,6 +13,8 @@ from transformers import AutoProcessor
 
 import sira_cli
 from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.serve.jobs import prompt_of
+from sira_cli.serve.protocol import ChatRequest
 from tests.serve.helpers import PICTURES, PROMPT, ask, said, streamed, text
 
 FOLLOWING = [{"role": "assistant", "content": "There is a dog."}, {"role": "user", "content": "What is on the left?"}]
@@ -96,9 +98,10 @@ def test_the_question_is_worded_and_the_caption_asked_for_as_by_the_commands(cli
     assert text(ask(client, said("Is there a dog?"), {"task": "ask"})) == lvlm.ask(PICTURES[0], "Is there a dog?").text
 
 
-def test_pictures_after_all_words_come_first(client):
+def test_pictures_after_all_words_come_first(client, lvlm):
     """As in the commands: many clients send a question, then its picture."""
     messages = [{"role": "user", "content": said()[0]["content"][::-1]}]
+    assert prompt_of(ChatRequest.read({"messages": messages}), lvlm.preset) == PROMPT
     assert text(ask(client, messages)) == text(ask(client))
 
 
