@@ -203,8 +203,10 @@ def suspicious(image: Image.Image) -> tuple[str, ...]:
     if getattr(image, "is_animated", False) and image.format != "MPO":  # phones store a preview or a depth map as MPO
         found.append("has several frames or pages: the first one was taken")
     image.load()
-    if image.has_transparency_data and any(_shines_through(strip) for _, strip in _strips(image)):
-        found.append("is transparent in parts: they were taken as white")
+    if image.has_transparency_data:
+        alphas = (strip.convert("RGBA").getchannel("A") for _, strip in _strips(image))
+        if any(alpha.getextrema() != (255, 255) for alpha in alphas):
+            found.append("is transparent in parts: they were taken as white")
     if min(image.size) < SMALL:
         found.append(f"is tiny: {image.width} x {image.height} pixels")
     return tuple(found)
@@ -223,9 +225,7 @@ def reduced(image: Image.Image) -> Image.Image:
     if factor == 1:
         return image
     width, height = image.width // factor, image.height // factor
-    scale = image.height / height
-    rows = max(1, _STRIP // image.width)
-    found = None
+    scale, rows, found = image.height / height, max(1, _STRIP // image.width), None
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
         first, last = math.floor(top * scale), min(math.ceil(bottom * scale), image.height)
@@ -266,28 +266,23 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
-def _shines_through(image: Image.Image) -> bool:
-    with_alpha = image if "A" in image.getbands() else image.convert("RGBA")
-    return with_alpha.getchannel("A").getextrema() != (255, 255)
-
-
 def _to_8_bit(image: Image.Image) -> Image.Image:
     """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
+
+    def samples(strip: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.nan_to_num(np.asarray(strip, dtype=np.float64))
+
     if image.mode.startswith("I;16"):
         scale = 65535.0
     else:
-        brightest = max(float(_samples(strip).max(initial=0.0)) for _, strip in _strips(image))
+        brightest = max(float(samples(strip).max(initial=0.0)) for _, strip in _strips(image))
         usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
         scale = next((full for full in usual if brightest <= full), brightest)
     grey = Image.new("L", image.size)
     for top, strip in _strips(image):
-        scaled = np.clip(np.rint(_samples(strip) / scale * 255), 0, 255)
+        scaled = np.clip(np.rint(samples(strip) / scale * 255), 0, 255)
         grey.paste(Image.fromarray(scaled.astype(np.uint8)), (0, top))
     return grey
-
-
-def _samples(image: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.nan_to_num(np.asarray(image, dtype=np.float64))
 
 
 def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
