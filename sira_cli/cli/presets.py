@@ -160,8 +160,7 @@ def new(
     from sira_cli.models.load import inspect_model
     from sira_cli.models.preset import Preset, SiraSettings
 
-    is_folder = from_home(model).is_dir()
-    if is_folder:
+    if is_folder := from_home(model).is_dir():
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
     model, revision = with_revision(model)
     preset = Preset(model=model, revision=revision or "main")

@@ -32,9 +32,8 @@ PARTS = {
     "image processor": ("preprocessor_config.json", "processor_config.json"),
 }
 SAMPLE, SAMPLE_EVERY = 1 << 16, 1 << 23  # bytes
-TIMEOUT = 10.0  # seconds for the first answer of the hub
+TIMEOUT, PATIENCE = 10.0, 3.0  # seconds for the first answer of the hub, and to find out whether there is one
 REACHABLE = "reachable"
-PATIENCE = 3.0  # seconds to find out whether there is a hub
 
 
 @dataclass(frozen=True)

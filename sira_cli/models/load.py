@@ -40,8 +40,7 @@ from sira_cli.models.vocabulary import Vocabulary
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
 LOAD_ERRORS = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
-    SafetensorError,
-    StrictDataclassError,
+    *(SafetensorError, StrictDataclassError),
 )
 MOST_LAYERS = 1_000  # building more would take hours
 _LOCK = threading.RLock()  # two simultaneous loads would reset each other's limit
@@ -88,8 +87,7 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 def own_dtype(config: Any) -> torch.dtype | None:
     """Return a config's precision for the whole model, or else (Qwen3-VL) for the text stack."""
-    dtype: torch.dtype | None = config.dtype or config.get_text_config(decoder=True).dtype
-    return dtype
+    return config.dtype or config.get_text_config(decoder=True).dtype  # type: ignore[no-any-return]
 
 
 def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = None, **options: Any) -> Any:
@@ -166,10 +164,9 @@ def _without_weights(folder: Path, attention: str | None = None) -> Any:
         config = read_config(folder)
         model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
         check_config(config, model_class.__name__)
+        how = {"dtype": own_dtype(config), "attn_implementation": attention, "trust_remote_code": False}
         with torch.device("meta"), no_init_weights():
-            return AutoModelForImageTextToText.from_config(
-                config, dtype=own_dtype(config), attn_implementation=attention, trust_remote_code=False
-            )
+            return AutoModelForImageTextToText.from_config(config, **how)
 
 
 def check_transformers() -> None:

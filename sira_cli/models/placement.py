@@ -110,13 +110,10 @@ def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfi
             f"outputs; this model has one with {odd[0].in_features} and {odd[0].out_features}: give `quantization=` "
             "8bit, or leave it out"
         )
+    in_4bit = {"quant_type": "nf4", "compute_dtype": torch.bfloat16, "use_double_quant": True}
     return BitsAndBytesConfig(
-        load_in_4bit=name == "4bit",
-        load_in_8bit=name == "8bit",
-        llm_int8_skip_modules=_beside_layers(model, layers),
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_compute_dtype=torch.bfloat16,
-        bnb_4bit_use_double_quant=True,
+        **{f"load_in_{name}": True, "llm_int8_skip_modules": _beside_layers(model, layers)},
+        **{f"bnb_4bit_{key}": value for key, value in in_4bit.items()},
     )
 
 

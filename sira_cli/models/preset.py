@@ -152,8 +152,7 @@ def check_text(what: str, text: str) -> None:
 # Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
 _LATER = {"top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think"}
 ONLY_IF_SET = (
-    "system",
-    "json_schema",
+    *("system", "json_schema"),
     *(f"image.{name}" for name in ImageSettings.model_fields if name != "max_pixels"),
     *(f"generation.{name}" for name in _LATER),
     *(f"text.{name}" for name in TextSettings.model_fields),

@@ -78,8 +78,7 @@ class NewTokens(BaseStreamer):
     """Passes on the new tokens of a step, once they are known."""
 
     def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
-        self._on_tokens = on_tokens
-        self._in_prompt = True
+        self._on_tokens, self._in_prompt = on_tokens, True
 
     def put(self, value: torch.Tensor) -> None:
         """Called by `generate` with the prompt, then with each token."""

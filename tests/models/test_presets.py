@@ -76,6 +76,10 @@ def test_everything_that_a_preset_may_say(tmp_path):
     assert preset.generation.model_dump() == generation
     assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
     assert presets.read(write(tmp_path / "again.yaml", presets.to_yaml(preset))) == preset
+    always = ["max_new_tokens", "temperature", "top_p", "seed", "num_beams"]  # in keys; the others only if they are set
+    assert [*Preset(model="x").decisive()["generation"]] == always
+    off = ("top_k", "min_p")
+    assert preset.decisive()["generation"] == {name: generation[name] for name in generation if name not in off}
 
 
 @pytest.mark.parametrize(
