@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -46,6 +47,7 @@ class ContinuedFile:
         self.path, self._is_unused = path, not path.exists()
         self._overwrite, self._copies = overwrite, dict[Path, Path]()  # copies of what is being replaced, by file
         self._file, self._end = open_locked(path), 0  # the second: of the whole lines
+        self._moving = threading.Lock()  # the file has one position, and pictures are looked up while others are added
         if not overwrite:
             try:
                 self._scan()
@@ -64,10 +66,11 @@ class ContinuedFile:
         """Append whole lines, all or nothing; when this returns, the system has them."""
         self._put_back()
         try:
-            self._file.seek(self._end)
-            rest = memoryview(data)
-            while rest:  # on a full disk a first write may be short and the next one fail
-                rest = rest[self._file.write(rest) :]
+            with self._moving:
+                self._file.seek(self._end)
+                rest = memoryview(data)
+                while rest:  # on a full disk a first write may be short and the next one fail
+                    rest = rest[self._file.write(rest) :]
         except OSError as error:
             self._file.truncate(self._end)
             raise cannot_write(self.path, error) from error
@@ -388,8 +391,9 @@ class Ledger(ContinuedFile):
         """Read the line of a record."""
         if (start := self._starts[number]) < 0:
             return self._failed[number]
-        self._file.seek(start)
-        data: bytes = self._file.read(self._sizes[number])
+        with self._moving:
+            self._file.seek(start)
+            data: bytes = self._file.read(self._sizes[number])
         return data
 
 

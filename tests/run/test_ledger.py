@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
 import shutil
+import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -65,6 +68,20 @@ def write(path, *records, order=None):
 
 def names(path) -> list[str]:
     return [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
+
+
+def test_records_are_looked_up_by_threads_while_others_are_added(path, request):
+    """As a server's requests do: a file has one position."""
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    names = [str(number) for number in range(200)]
+    with closing(begun(path, *map(record, names))) as ledger, ThreadPoolExecutor(4) as readers:
+        keys = readers.map(ledger.key, names * 5)
+        for number in range(200, 400):
+            ledger.append(record(str(number)))
+        assert list(keys) == [f"key of {name}" for name in names * 5]
+    written = [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
+    assert written == [str(number) for number in range(400)]
 
 
 def test_what_is_done_is_known_again(path):
