@@ -76,10 +76,10 @@ def test_records_are_looked_up_by_threads_while_others_are_added(path, request):
     sys.setswitchinterval(1e-6)
     names = [str(number) for number in range(200)]
     with closing(begun(path, *map(record, names))) as ledger, ThreadPoolExecutor(4) as readers:
-        keys = readers.map(ledger.key, names * 5)
+        keys = readers.map(ledger.key, names * 40)
         for number in range(200, 400):
             ledger.append(record(str(number)))
-        assert list(keys) == [f"key of {name}" for name in names * 5]
+        assert list(keys) == [f"key of {name}" for name in names * 40]
     written = [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
     assert written == [str(number) for number in range(400)]
 
