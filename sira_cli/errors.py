@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -140,4 +139,9 @@ def install(extra: str) -> str:
         origin = {}
     if origin.get("dir_info", {}).get("editable"):
         package = f"-e '{unquote(urlsplit(origin['url']).path)}[{extra}]'"
-    return f"{'uv pip' if find_spec('pip') is None and which('uv') else 'pip'} install {package}"
+    try:
+        metadata.version("pip")  # `find_spec("pip")` would make a later import of setuptools fail
+        command = "pip"
+    except metadata.PackageNotFoundError:
+        command = "uv pip" if which("uv") else "pip"
+    return f"{command} install {package}"

@@ -20,25 +20,25 @@ TERMINAL = {"typer", "rich", "click"}
 # Lines of Python in each room. Raise one on purpose only, with the reason in the commit: a feature enters with one that
 # leaves, and what shrinks keeps its room small.
 LINES = {
-    "core": 2_920,
-    "language": 250,
-    "pictures": 2_880,
-    "methods": 2_690,
-    "look": 1_580,
-    "models": 4_640,
-    "vllm": 1_080,
-    "run": 3_480,
-    "eval": 3_610,
-    "analysis": 5_760,
-    "demo": 1_090,
-    "serve": 1_740,
-    "cli": 4_650,
+    "core": 2_940,
+    "language": 230,
+    "pictures": 2_510,
+    "methods": 2_920,
+    "look": 1_420,
+    "models": 4_000,
+    "vllm": 1_090,
+    "run": 3_060,
+    "eval": 3_320,
+    "analysis": 4_990,
+    "demo": 1_020,
+    "serve": 1_560,
+    "cli": 4_220,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 36_900, "tests": 34_500, "tools": 3_500}
+WHOLE = {"sira_cli": 33_800, "tests": 30_560, "tools": 3_300}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 16_840
+DECODER_LINES = 15_660
 
 
 @functools.cache

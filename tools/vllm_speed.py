@@ -1,7 +1,8 @@
 """How fast vLLM decodes with SIRA: `python -m tools.vllm_speed`, where vLLM is, writes docs/bench/vllm.json.
 
-A random LLaVA; requests of mixed lengths, all there at once. In each of a few rounds vLLM decodes greedily, then with
-SIRA, then the engine in process, in batches, with SIRA: seconds for all texts, the fastest round.
+A random LLaVA; requests of mixed and of equal lengths, all there at once. In each of a few rounds vLLM decodes
+greedily, with SIRA, and every request twice, greedily (what a method with a second pass costs at least); then the
+engine in process with SIRA, in batches: seconds for all texts, the fastest round.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ SAVED = Path(__file__).parents[1] / "docs/bench/vllm.json"
 SIZES = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 8}
 SIZES |= {"num_key_value_heads": 8, "head_dim": 128}
 COUNTS, ROUNDS, BATCH, LONGEST = (1, 4, 16, 32), 2, 16, 64
-NAMES = {"greedy": "vLLM, greedy", "sira": "vLLM, SIRA", "here": "in process, SIRA"}
+NAMES = {"greedy": "vLLM, greedy", "sira": "vLLM, SIRA", "twice": "vLLM, two passes", "here": "in process, SIRA"}
 
 
-def lengths(count: int) -> list[int]:
-    """Return the new tokens of each request, between an eighth of the longest and the longest."""
+def lengths(count: int, equal: bool) -> list[int]:
+    """Return the new tokens of each request: the longest, or between an eighth of the longest and the longest."""
+    if equal:
+        return [LONGEST] * count
     return [LONGEST // 8 + (37 * index) % (LONGEST - LONGEST // 8 + 1) for index in range(count - 1)] + [LONGEST]
 
 
@@ -44,33 +47,34 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
     lvlm = load(str(folder), dtype="bfloat16")
     lvlm.model.generation_config.eos_token_id = None
 
-    def in_vllm(name: str) -> Callable[[int], None]:
-        def decode(count: int) -> None:
-            params = [SamplingParams(temperature=0, max_tokens=own, ignore_eos=True) for own in lengths(count)]
-            engines[name].generate([prompt] * count, params, use_tqdm=False)
+    def in_vllm(name: str, times: int = 1) -> Callable[[list[int]], None]:
+        def decode(tokens: list[int]) -> None:
+            params = [SamplingParams(temperature=0, max_tokens=own, ignore_eos=True) for own in tokens * times]
+            engines[name].generate([prompt] * len(params), params, use_tqdm=False)
 
         return decode
 
-    def here(count: int) -> None:
-        for start in range(0, count, BATCH):
-            own = lengths(count)[start : start + BATCH]
+    def here(tokens: list[int]) -> None:
+        for start in range(0, len(tokens), BATCH):
+            own = tokens[start : start + BATCH]
             inputs = lvlm.to_device(lvlm.prepare([picture] * len(own), ["Describe it."] * len(own)))
             lvlm.decode(inputs, max(own))
 
-    ways = {"greedy": in_vllm("greedy"), "sira": in_vllm("sira"), "here": here}
+    ways = {"greedy": in_vllm("greedy"), "sira": in_vllm("sira"), "twice": in_vllm("greedy", 2), "here": here}
     found: dict[str, dict[str, float]] = {}
     with torch.inference_mode():
         for decode in ways.values():
-            decode(2)
-        for count in COUNTS:
+            decode([2, 2])
+        for count, equal in [*((count, False) for count in COUNTS), (COUNTS[-1], True)]:
             best = dict.fromkeys(ways, float("inf"))
             for _ in range(ROUNDS):
                 for name, decode in ways.items():
                     began = time.perf_counter()
-                    decode(count)
+                    decode(lengths(count, equal))
                     best[name] = min(best[name], time.perf_counter() - began)
-            found[str(count)] = best
-            print(count, best, flush=True)
+            name = f"{count}, of equal length" if equal else str(count)
+            found[name] = best
+            print(name, best, flush=True)
     return found
 
 

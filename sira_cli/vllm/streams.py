@@ -219,11 +219,10 @@ class TwoStreamModel:
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """Contrast the logits of the rows to be sampled, one per request in vLLM's order: `[R, 2 d]` -> `[R, V]`."""
         compute: Any = super().compute_logits  # type: ignore[misc]
-        full, other = hidden_states.chunk(2, dim=-1)
-        z_full, z_cf = compute(full.contiguous()), compute(other.contiguous())  # [R, V]
-        if z_full is None:  # another process has them
+        z = compute(torch.cat(hidden_states.chunk(2, dim=-1)))  # [2 R, V]: the head's weights are read once
+        if z is None:  # another process has them
             return None
-        z_full, z_cf = z_full.float(), z_cf.float()
+        z_full, z_cf = z.float().chunk(2)  # [R, V]
         config = self.sira.config
         alpha: Any = torch.full((len(z_full), 1), float(config.alpha))
         whole = torch.zeros(len(z_full), 1, dtype=torch.bool)
