@@ -194,7 +194,7 @@ class _Terminal:
         }
         parts = [part for part, count in counted.items() if count] + written.remarks()
         if counts.worked or not counts.total:
-            speed = f"{in_words(written.seconds)} ({rate:.2f}/s)"
+            speed = f"{in_words(written.seconds)} ({rate:.2f}/s after loading)"
             parts.insert(0, f"{counts.ok} of {counts.total} pictures done in {speed}")
         method = f"under {self._method}: " if self._method else ""
         note(method + ", ".join(parts) + (f": {written.path}" if written.path is not None else ""))

@@ -351,7 +351,7 @@ def test_pictures_of_records_are_found_again_and_texts_are_strings(tmp_path):
 def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, tmp_path, options, message):
     monkeypatch.chdir(tmp_path)
     for name, record in {"empty": {"text": " "}, "texts": {"text": "A cat."}, "none": {}}.items():
-        Path(f"{name}.jsonl").write_text(json.dumps({"file_name": "a.png"} | record))
+        Path(f"{name}.jsonl").write_text(json.dumps({"file_name": "a.png"} | record), encoding="utf-8")
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, out, err = sira("trace", "--preset", "demo", *options)
     assert (code, out) == (2, "")

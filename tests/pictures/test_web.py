@@ -237,7 +237,9 @@ def test_a_certificate_is_of_the_host_and_not_of_its_address(monkeypatch):
 
 def test_urls_in_a_list(server, sira, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("list.txt").write_text("\n".join(url(server, name) for name in ("a.png", "status?404", "b.png")))
+    Path("list.txt").write_text(
+        "\n".join(url(server, name) for name in ("a.png", "status?404", "b.png")), encoding="utf-8"
+    )
     code, out, _ = sira("caption", "-p", "demo", "--max-new-tokens", 4, "--files-from", "list.txt", "--json")
     assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
 

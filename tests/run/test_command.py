@@ -118,7 +118,7 @@ def test_records_go_to_the_file_and_nothing_to_stdout(sira, folder, at_once, mon
     assert bad == "sira: 001-bad.png: is not a picture that Pillow can read; convert it to PNG or JPEG"
     again = r"\(--retry-errors tries them again\)"
     assert re.fullmatch(
-        rf"sira: 6 of 7 pictures done in \d+ s \([0-9.]+/s\), 1 failed {again}: captions.jsonl", summary
+        rf"sira: 6 of 7 pictures done in \d+ s \([0-9.]+/s after loading\), 1 failed {again}: captions.jsonl", summary
     )
     assert without_time(folder / "captions.jsonl") == at_once(6)
     records = read(folder / "captions.jsonl")
