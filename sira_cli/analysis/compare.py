@@ -9,6 +9,7 @@ for pair in comparison.changed:
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,22 +138,25 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     """
     first, second = files = RecordFile(Path(a)), RecordFile(Path(b))
     paired, rest = first.paired(second)
-    pairs = [(start, partner) for start, partner in paired if partner is not None]
+    both = 0
     places, gone, new, reasons = (
         list[tuple[int, int]](),
         Counter[str](),
         Counter[str](),
         (Counter[str](), Counter[str]()),
     )
-    sizes = {title: (list[float](), list[float]()) for title in _FIGURES.values()}
-    for place in pairs:
-        pair = Pair(first[place[0]], second[place[1]])
+    sizes = {title: (array("d"), array("d")) for title in _FIGURES.values()}  # of a million pictures, perhaps
+    for start, partner in paired:
+        if partner is None:
+            continue
+        both += 1
+        pair = Pair(first[start], second[partner])
         for side, record in enumerate((pair.a, pair.b)):
             reasons[side][str(record["finish_reason"])] += 1
             for name, title in _FIGURES.items() if pair.ok else ():
                 sizes[title][side].append(len(record["text"].split()) if name == "words" else record.get(name, 0))
         if pair.a["text"] != pair.b["text"] or pair.a["status"] != pair.b["status"]:
-            places.append(place)
+            places.append((start, partner))
             if pair.ok:
                 in_a, in_b = _vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])
                 gone.update(in_a - in_b)
@@ -164,8 +168,8 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         settings={
             name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)
         },
-        both=len(pairs),
-        equal=len(pairs) - len(places),
+        both=both,
+        equal=both - len(places),
         figures={title: (fmean(in_a), fmean(in_b)) for title, (in_a, in_b) in sizes.items() if in_a},
         finish_reasons={name: (reasons[0][name], reasons[1][name]) for name in sorted(reasons[0] | reasons[1])},
         words={word: (gone[word], new[word]) for word in order},
