@@ -140,7 +140,7 @@ def install(extra: str) -> str:
     if origin.get("dir_info", {}).get("editable"):
         package = f"-e '{unquote(urlsplit(origin['url']).path)}[{extra}]'"
     try:
-        metadata.version("pip")  # `find_spec("pip")` would make a later import of setuptools fail
+        metadata.distribution("pip")  # `find_spec("pip")` would make a later import of setuptools fail
         command = "pip"
     except metadata.PackageNotFoundError:
         command = "uv pip" if which("uv") else "pip"

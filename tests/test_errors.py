@@ -8,6 +8,7 @@ import inspect
 import json
 import pickle
 import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -142,3 +143,10 @@ def test_an_extra_is_installed_where_the_program_is(monkeypatch, tmp_path, prefi
     monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
     monkeypatch.setattr(errors, "which", lambda name: None)
     assert errors.install("data") == command
+
+
+@pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")
+def test_looking_for_pip_leaves_setuptools_as_it_is():
+    """vLLM imports it after us: a search for the module pip tells it to leave distutils alone."""
+    code = "from sira_cli import errors; errors.install('json'); import setuptools"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
