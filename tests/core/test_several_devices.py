@@ -30,7 +30,8 @@ from tests.support.tiny import Tiny
 
 pytestmark = pytest.mark.slow
 EVERYTHING = ("LLaVA-1.5", "Qwen2.5-VL")
-KINDS = ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note")  # of layers that no family has
+# Of layers that no family has; llama4 is broken by some versions of transformers.
+KINDS = [k for k in ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note") if k in census.HERE]
 NAMES = [*tiny.FAMILIES, *KINDS]
 TOKENS = 3
 Check = Callable[[Tiny, Callable[[Any], Any]], list[torch.Tensor]]
@@ -88,7 +89,7 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Check]]:
 
 def difference(one: list[torch.Tensor], other: list[torch.Tensor]) -> str:
     """What differs; nothing if tokens are equal and logits differ by rounding."""
-    for expected, value in zip(one, (getattr(each, "inner", each) for each in other), strict=True):
+    for expected, value in zip(one, (vars(each).get("inner", each) for each in other), strict=True):
         kept = expected.isfinite()
         if not torch.equal(kept, value.isfinite()):
             return "a cut-off differs"
