@@ -23,7 +23,7 @@ LINES = {
     "core": 2_940,
     "language": 230,
     "pictures": 2_510,
-    "methods": 2_920,
+    "methods": 2_910,
     "look": 1_420,
     "models": 4_000,
     "vllm": 1_090,
@@ -35,10 +35,10 @@ LINES = {
     "cli": 4_220,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 33_800, "tests": 30_570, "tools": 3_300}
+WHOLE = {"sira_cli": 33_790, "tests": 30_560, "tools": 3_300}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 15_660
+DECODER_LINES = 15_650
 
 
 @functools.cache

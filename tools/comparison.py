@@ -27,7 +27,6 @@ from sira_cli.run.lvlm import Lvlm
 from tools.choose import FOLDER, Chosen, method_of, read_chosen
 
 FILE = FOLDER / "figures.json"
-SHORT = ("CHAIRi", "coverage", "adversarial accuracy")
 FIGURES = (*CAPTION_FIGURES, "adversarial accuracy")
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 TIMED = 20  # scenes, unless fewer are measured; one more warms up

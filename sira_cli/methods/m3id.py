@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.core.rules import plausible
-from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
-from sira_cli.methods.text_only import without_image
+from sira_cli.methods.text_only import WithoutImage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +17,7 @@ LARGEST = 80.0  # limit of decay * t: float32 cannot hold e^88
 
 
 @dataclass(frozen=True)
-class M3id(TwoPasses):
+class M3id(WithoutImage):
     """l + ((1 - g_t) / g_t) (l - l'), g_t = exp(-decay t), then APC; log-softmaxes l, and l' without the image.
 
     Its authors published no code. This is the rule of AvisC's code: t = 1 at the first token, and log-softmaxes.
@@ -28,10 +27,6 @@ class M3id(TwoPasses):
     name = "m3id"
     decay: float = setting(0.02, "growth of the contrast from token to token", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
-
-    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Delete the image tokens, as `text-only` does."""
-        return without_image(batch.inputs, batch.image_tokens)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Apply the rule, with (1 - g) / g = exp(decay t) - 1."""

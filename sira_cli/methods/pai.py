@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
-from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
-from sira_cli.methods.text_only import without_image
+from sira_cli.methods.text_only import WithoutImage
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Pai(TwoPasses):
+class Pai(WithoutImage):
     """gamma (log p - log p') + log p' with APC; p' from the prompt without its image.
 
     In the passes of p, the newest row's attention scores a of image tokens become a + raise |a|, before the softmax, in
@@ -31,10 +30,6 @@ class Pai(TwoPasses):
     first_layer: int = setting(2, "first layer whose attention is raised", low=0)
     gamma: float = setting(1.1, "strength of the contrast with the text alone; 1: none", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
-
-    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Delete the image tokens from the prompts."""
-        return without_image(batch.inputs, batch.image_tokens)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast log-probabilities, then cut off."""
@@ -80,9 +75,8 @@ class Pai(TwoPasses):
         import torch
         from torch.nn import functional as F
 
-        output, weights = own(module, query, key, value, mask, **kwargs)  # [B, q, H, D]
         if passes.is_second or query.shape[2] not in (1, image.shape[1]):  # the second pass refuses other rows
-            return output, weights
+            return own(module, query, key, value, mask, **kwargs)  # type: ignore[no-any-return]
         last, columns = query[:, :, -1:], key.shape[2]
         keys = key.repeat_interleave(last.shape[1] // key.shape[1], dim=1)  # [B, H, kv, D]
         scores = (last @ keys.mT).float() * (kwargs.get("scaling") or last.shape[-1] ** -0.5)  # [B, H, 1, kv]
@@ -96,5 +90,8 @@ class Pai(TwoPasses):
             if rows.dtype == torch.bool:
                 rows = torch.zeros_like(bias).masked_fill(~rows, torch.finfo(bias.dtype).min)
             bias = bias + rows
-        raised, _ = own(module, last, key, value, bias, **kwargs)  # [B, 1, H, D]
+        raised, weights = own(module, last, key, value, bias, **kwargs)  # [B, 1, H, D]
+        if query.shape[2] == 1:
+            return raised, weights
+        output, weights = own(module, query, key, value, mask, **kwargs)  # [B, q, H, D]
         return torch.cat([output[:, :-1], raised], dim=1), weights

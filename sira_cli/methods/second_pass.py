@@ -73,7 +73,7 @@ class SecondPass:
         cache = cache_of(args, kwargs)
         seen = 0 if cache is None else cache.get_seq_length() - ids.shape[1]
         if seen == 0:
-            self._check_prompts(ids)
+            check_prompts(ids, self._prompts)
         elif ids.shape[1] != 1:
             raise UnsupportedModelError(
                 f"{ids.shape[1]} new tokens arrived on a cache that already holds {seen}: chunked prefill, assisted "
@@ -89,14 +89,6 @@ class SecondPass:
         z = output.logits[:, -1].float()  # [B, V]
         output.logits = self._rule(z, z_contrast.to(z.device), self.steps)[:, None]  # [B, 1, V]
         return output
-
-    def _check_prompts(self, ids: Tensor) -> None:
-        if ids.shape != self._prompts.shape or not torch.equal(ids, self._prompts.to(ids.device)):
-            raise UnsupportedModelError(
-                f"the model was called with prompts {tuple(ids.shape)} that are not the {tuple(self._prompts.shape)} "
-                "which the contrast branch was prepared for: beams, several returned sequences, use_cache=False "
-                "and chunked prefill are not supported"
-            )
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -138,3 +130,13 @@ class SecondPass:
         self.steps += 1
         z: Tensor = output.logits[:, -1].float()
         return z
+
+
+def check_prompts(ids: Tensor, prompts: Tensor) -> None:
+    """Check that the model was called with the prompts that a second pass was prepared for."""
+    if ids.shape != prompts.shape or not torch.equal(ids, prompts.to(ids.device)):
+        raise UnsupportedModelError(
+            f"the model was called with prompts {tuple(ids.shape)} that are not the {tuple(prompts.shape)} "
+            "which the contrast branch was prepared for: beams, several returned sequences, use_cache=False "
+            "and chunked prefill are not supported"
+        )

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextOnly(TwoPasses):
+class WithoutImage(TwoPasses):
+    """A method whose second pass runs on the prompt without its image."""
+
+    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
+        """Delete the image tokens from the prompts."""
+        return without_image(batch.inputs, batch.image_tokens)
+
+
+@dataclass(frozen=True)
+class TextOnly(WithoutImage):
     """SIRA's rule, (1 + alpha) z - alpha z', with z' from a prompt without the image.
 
     The image's placeholders are deleted and later positions move up. Markers around them are text, as for SIRA, and
@@ -24,10 +33,6 @@ class TextOnly(TwoPasses):
 
     name = "text-only"
     alpha: float = setting(0.5, "contrast strength", low=0)
-
-    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Delete the image tokens from the prompts."""
-        return without_image(batch.inputs, batch.image_tokens)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Return SIRA's contrast, without a cut-off."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import PromptBatch, TwoPasses
 from sira_cli.methods.settings import setting
-from sira_cli.methods.text_only import without_image
+from sira_cli.methods.text_only import WithoutImage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +21,7 @@ WINDOW = (25, 30)  # of LLaVA-1.5-7B's 32 layers, for the logits
 
 
 @dataclass(frozen=True)
-class Vista(TwoPasses):
+class Vista(WithoutImage):
     """(1 - mix) z + mix * mean of head(h_l) over late layers before the last, in a model that is steered.
 
     Steered: with v the change of a layer's output at the prompt's last token by the picture, an MLP's output x becomes
@@ -44,10 +43,6 @@ class Vista(TwoPasses):
         """Return the settings with the strength in force."""
         return self.for_task(task).settings()
 
-    def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
-        """Delete the image tokens from the prompts."""
-        return without_image(batch.inputs, batch.image_tokens)
-
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check that each layer has an MLP to steer."""
         _mlps(model)
@@ -61,7 +56,8 @@ class Vista(TwoPasses):
         from sira_cli.core.arguments import CACHE
         from sira_cli.core.families import find_backbone, position_state, positions_kept
         from sira_cli.core.hooks import attached_hooks
-        from sira_cli.core.upstream import position_ids
+        from sira_cli.core.upstream import last_logits_only, position_ids
+        from sira_cli.methods.second_pass import check_prompts
 
         backbone, head = find_backbone(model), model.get_output_embeddings()
         layers, mlps = backbone.decoder_layers, _mlps(model)
@@ -72,7 +68,8 @@ class Vista(TwoPasses):
         state, measuring = position_state(model), False
 
         def keep(number: int, layer: Any, args: Any, output: Any) -> None:
-            outputs[number] = (output[0] if isinstance(output, tuple) else output)[:, -1]
+            if measuring or first <= number <= last:  # a copy: a view would keep every row of the prompt
+                outputs[number] = (output[0] if isinstance(output, tuple) else output)[:, -1].clone()
 
         def steer(number: int, mlp: Any, args: Any, output: Any) -> Any:
             if number not in steering:
@@ -89,11 +86,7 @@ class Vista(TwoPasses):
             ids = kwargs.get("input_ids", args[0] if args else None)
             if measuring or ids is None or ids.shape[1] == 1:
                 return
-            if ids.shape != prompts.shape or not torch.equal(ids, prompts.to(ids.device)):
-                raise UnsupportedModelError(
-                    "method vista measures its steering on the prompts that it was prepared for: leave out beams, "
-                    "several returned sequences, use_cache=False and chunked prefill"
-                )
+            check_prompts(ids, prompts)
             steering.clear()
             measuring = True
             own = {name: value for name, value in kwargs.items() if name != CACHE}
@@ -102,7 +95,7 @@ class Vista(TwoPasses):
                     model(*args, **own | {"use_cache": False})
                     seen = dict(outputs)
                     where = position_ids(model, branch["input_ids"], dict(branch))
-                    model(**branch, position_ids=where, use_cache=False)
+                    model(**branch, position_ids=where, use_cache=False, **last_logits_only(model))
             finally:
                 measuring = False
             for number, output in outputs.items():

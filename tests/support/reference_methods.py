@@ -46,15 +46,19 @@ def decode(
         z = case.model(**inputs, use_cache=False).logits[0, -1].float()
         other = z if branch is None else second(**branch, use_cache=False).logits[0, -1].float()
         scores.append(rule(z, other, step))
-        chosen = scores[-1].clone()
-        seen = inputs["input_ids"][0].unique()
-        chosen[seen] = torch.where(chosen[seen] < 0, chosen[seen] * penalty, chosen[seen] / penalty)
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
+        tokens.append(chosen(scores[-1], inputs, penalty))
         inputs = extend(inputs, tokens[-1], case.grown)
         if branch is not None:
             branch = extend(branch, tokens[-1], {name: value for name, value in case.grown.items() if name in branch})
     return Texts(tokens, torch.stack(scores))
+
+
+def chosen(scores: Tensor, inputs: Inputs, penalty: float = 1.0) -> int:
+    """The best token after a repetition penalty over prompt and text, as a logits processor would put it."""
+    scores, seen = scores.clone(), inputs["input_ids"][0].unique()
+    scores[seen] = torch.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
+    scores[SUPPRESS] = -torch.inf
+    return int(scores.argmax())
 
 
 def layers_of(model: Any) -> Any:
@@ -112,9 +116,7 @@ def without_eyes(case: Tiny, alpha: float, steps: int = 6) -> Texts:
             blind = cap * torch.tanh(blind / cap)
         z = model(**inputs, use_cache=False).logits[0, -1].float()
         scores.append(z + alpha * (z - blind))
-        chosen = scores[-1].clone()
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
+        tokens.append(chosen(scores[-1], inputs))
         inputs = extend(inputs, tokens[-1], case.grown)
         text = torch.cat([text, torch.tensor([[tokens[-1]]])], dim=1)
     return Texts(tokens, torch.stack(scores))
@@ -237,11 +239,7 @@ def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, steps: int = 6, 
         hidden, z = outputs(inputs, steering)
         early = torch.stack([head(hidden[number]).float() for number in window]).mean(0)
         scores.append(mix * early + (1 - mix) * z)
-        chosen = scores[-1].clone()
-        ids = inputs["input_ids"][0].unique()
-        chosen[ids] = torch.where(chosen[ids] < 0, chosen[ids] * penalty, chosen[ids] / penalty)
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
+        tokens.append(chosen(scores[-1], inputs, penalty))
         inputs = extend(inputs, tokens[-1], case.grown)
     return Texts(tokens, torch.stack(scores))
 
@@ -277,9 +275,7 @@ def dola(case: Tiny, candidates: list[int], steps: int = 6) -> Texts:
             divergences.append(float(0.5 * (kl1 + kl2)))
         base = early[divergences.index(max(divergences))]
         scores.append(cut(z.log_softmax(0) - base.log_softmax(0), z.log_softmax(0), 0.1))
-        chosen = scores[-1].clone()
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
+        tokens.append(chosen(scores[-1], inputs))
         inputs = extend(inputs, tokens[-1], case.grown)
     return Texts(tokens, torch.stack(scores))
 
@@ -306,9 +302,7 @@ def sid(case: Tiny, visible: int, steps: int = 6) -> tuple[Texts, list[set[int]]
             blocked[row, sorted(hidden - choices[max(0, row - prompt + 1)])] = True
         z = output.logits[0, -1].float()
         scores.append(vcd_rule(0.5, 0.1)(z, blocked_pass(model, inputs, blocked), 0))
-        chosen = scores[-1].clone()
-        chosen[SUPPRESS] = -torch.inf
-        tokens.append(int(chosen.argmax()))
+        tokens.append(chosen(scores[-1], inputs))
         inputs = extend(inputs, tokens[-1], case.grown)
     return Texts(tokens, torch.stack(scores)), choices
 
@@ -372,11 +366,7 @@ def ict(case: Tiny, vectors: list[list[float]], steps: int = 6, penalty: float =
     try:
         for _ in range(steps):
             scores.append(case.model(**inputs, use_cache=False).logits[0, -1].float())
-            chosen = scores[-1].clone()
-            seen = inputs["input_ids"][0].unique()
-            chosen[seen] = torch.where(chosen[seen] < 0, chosen[seen] * penalty, chosen[seen] / penalty)
-            chosen[SUPPRESS] = -torch.inf
-            tokens.append(int(chosen.argmax()))
+            tokens.append(chosen(scores[-1], inputs, penalty))
             inputs = extend(inputs, tokens[-1], case.grown)
     finally:
         for handle in handles:
