@@ -50,7 +50,7 @@ _SINGULAR = ("a", "an", "another", "one")
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Return start and end of every sentence, with the white space after it: together they are the text."""
     breaks = (match.start() for match in _BREAK.finditer(text) if text[: match.start()].strip())
-    ends = sorted({*sentence_ends(text, "en"), *breaks})
+    ends = sorted({*sentence_ends(text), *breaks})
     starts = [0, *(end + len(text[end:]) - len(text[end:].lstrip()) for end in ends), len(text)]
     return [(start, end) for start, end in itertools.pairwise(dict.fromkeys(starts)) if text[start:end].strip()]
 
@@ -58,7 +58,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 def whole_sentences(text: str) -> str:
     """Return a text without an unfinished sentence at its end; an item of a list needs no full stop."""
     spans = sentence_spans(text)
-    if not spans or len(text.rstrip()) in sentence_ends(text, "en") or re.match(_ITEM, text[spans[-1][0] :]):
+    if not spans or len(text.rstrip()) in sentence_ends(text) or re.match(_ITEM, text[spans[-1][0] :]):
         return text
     return text[: spans[-1][0]].rstrip()
 

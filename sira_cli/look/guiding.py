@@ -79,7 +79,7 @@ class GuidedCaptions:
             whole = whole_sentences(answer.text)
             # Where its guide leaves no way on, a model may end a text within a sentence. One whose draft ends no
             # sentence writes without full stops.
-            cut = each.row in new and answer.finish_reason == "stop" and sentence_ends(each.draft, "en")
+            cut = each.row in new and answer.finish_reason == "stop" and sentence_ends(each.draft)
             if cut and whole != answer.text:
                 answer = replace(answer, text=whole, finish_reason="cut")
             answers.append(self._answer(answer, each, look, settings))

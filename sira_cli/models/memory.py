@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from transformers.cache_utils import DynamicCache, LinearAttentionLayer
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
@@ -26,60 +25,44 @@ TICK = 0.005  # seconds between two readings of the process's memory
 
 @dataclass
 class Peak:
-    """Peak memory of a block beyond the memory in use before, in bytes."""
+    """Memory in use before a block, and its peak inside, in bytes."""
 
-    bytes: int = 0
+    before: int
+    most: int
+
+    @property
+    def bytes(self) -> int:
+        """The peak beyond the memory in use before."""
+        return self.most - self.before
 
 
 @contextlib.contextmanager
 def peak_memory(*devices: torch.device) -> Iterator[Peak]:
     """Measure the block's peak memory: torch's allocations on GPUs, else the memory of the process."""
-    peak = Peak()
     if devices[0].type == "cuda":
         for device in devices:
             torch.cuda.synchronize(device)
-        before = restart_peak(devices) or 0
-        yield peak
+            torch.cuda.reset_peak_memory_stats(device)
+        yield (peak := Peak(sum(map(torch.cuda.memory_allocated, devices)), 0))
         for device in devices:
             torch.cuda.synchronize(device)
-        peak.bytes = _counted(devices) - before
+        peak.most = sum(map(torch.cuda.max_memory_allocated, devices))
         return
     ended, process = threading.Event(), psutil.Process()
-    before = process.memory_info().rss
+    peak = Peak(*[process.memory_info().rss] * 2)
 
-    def look() -> None:
+    def watch() -> None:
         while not ended.wait(TICK):
-            peak.bytes = max(peak.bytes, process.memory_info().rss - before)
+            peak.most = max(peak.most, process.memory_info().rss)
 
-    watcher = threading.Thread(target=look, name="sira-memory", daemon=True)
+    watcher = threading.Thread(target=watch, name="sira-memory", daemon=True)
     watcher.start()
     try:
         yield peak
     finally:
         ended.set()
         watcher.join()
-        peak.bytes = max(peak.bytes, process.memory_info().rss - before)
-
-
-def restart_peak(devices: Sequence[torch.device]) -> int | None:
-    """Restart the count of `peak_since`, without a thread that disturbs timing; on Linux also `peak_of_process`.
-    Return the bytes that torch has allocated so far, on GPUs."""
-    if devices[0].type == "cuda":
-        for device in devices:
-            torch.cuda.reset_peak_memory_stats(device)
-        return sum(map(torch.cuda.memory_allocated, devices))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak becomes the current use
-    return None
-
-
-def peak_since(devices: Sequence[torch.device]) -> int | None:
-    """Return the peak since `restart_peak` in bytes: torch's allocations on GPUs, else the process on Linux."""
-    if devices[0].type == "cuda":
-        return _counted(devices)
-    status = Path("/proc/self/status")
-    lines = status.read_text(encoding="utf-8").splitlines() if devices[0].type == "cpu" and status.is_file() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)
+        peak.most = max(peak.most, process.memory_info().rss)
 
 
 def peak_of_process() -> dict[str, int]:
@@ -91,12 +74,8 @@ def peak_of_process() -> dict[str, int]:
         unit = 1 if sys.platform == "darwin" else 1024
         peak["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     if torch.cuda.is_available():
-        peak["cuda"] = _counted([torch.device("cuda", number) for number in range(torch.cuda.device_count())])
+        peak["cuda"] = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     return peak
-
-
-def _counted(devices: Sequence[torch.device]) -> int:
-    return sum(map(torch.cuda.max_memory_allocated, devices))
 
 
 LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
@@ -105,8 +84,8 @@ LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', thei
 CUDA, OTHERS = (0.9, 256), (0.5, 16)
 
 
-def cache_bytes(cache: Any) -> tuple[int, int]:
-    """Return the bytes of a cache, all layers and streams, and those of one more column; sliding windows grow too."""
+def cache_bytes(cache: Any, columns: int = 1) -> tuple[int, int]:
+    """Return the bytes of a cache, all layers and streams, and those of more columns, as far as windows let it grow."""
     now = more = 0
     for layer in cache.layers:
         own = layer.states if isinstance(layer, LateStateLayer) else layer  # both streams'
@@ -117,8 +96,11 @@ def cache_bytes(cache: Any) -> tuple[int, int]:
             elif stream is not None and stream.keys is not None and stream.keys.numel():
                 tensors = stream.keys, stream.values, getattr(stream, "indexer_keys", None)
                 size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+                length, grown = stream.keys.shape[-2], columns
+                if isinstance(stream, DynamicSlidingWindowLayer):
+                    grown = min(columns, stream.sliding_window - length)
                 now += size
-                more += size // stream.keys.shape[-2]
+                more += size // length * grown
     return now, more
 
 
@@ -145,9 +127,10 @@ def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> Pi
     with peak_memory(*devices_of(model)) as peak:
         lvlm.decode(lvlm.to_device(inputs), 1, task, on_attach=decodings.append, **given)
     second = [each.cache for each in decodings if isinstance(each, SecondPass) and each.cache is not None]
-    now, more = map(sum, zip(*map(cache_bytes, [cache, *second]), strict=True))
+    columns = settings.max_new_tokens + ROOM
+    now, more = map(sum, zip(*(cache_bytes(each, columns) for each in (cache, *second)), strict=True))
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
-    return PictureMemory(max(peak.bytes, now), now + more * (settings.max_new_tokens + ROOM) + logits)
+    return PictureMemory(max(peak.bytes, now), now + more + logits)
 
 
 def free_memory(*devices: torch.device) -> int:

@@ -47,17 +47,6 @@ _SENTENCE_END = re.compile(
     "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
 )
 _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs to the number
-_TITLE = re.compile(r"\b(?:MM?|Mmes?|Mlles?|Pr)\.$")  # French ones that sentencex does not know
-_UNIT = re.compile(r"\d\s?(?:[ckm]?m|k?g|ft|in|lb|oz)\.$")  # "3 m." may end a sentence; sentencex takes m. for a title
-# Frequent words of languages whose abbreviations end in a full stop: most of its words tell a text's language.
-_FREQUENT = {
-    "en": "the is are of in on at with and its his her their a an to from by this that there",
-    "de": "der die das den dem des und ist sind auf mit von zu im ein eine einen einem einer ihr sein nicht sich",
-    "fr": "le la les des du un une et est sont dans sur avec au aux de qui en ses son sa",
-    "es": "el la los las un una unos unas y es son en con de del al su sus que por para está",
-    "pt": "o a os as um uma uns e é são em com de do da dos das no na nos nas ao que por para está",
-    "it": "il lo la gli le un una uno e è sono in con di del della dei delle al alla nel nella su sul sulla che per",
-}
 
 
 class TextSettings(BaseModel):
@@ -107,45 +96,19 @@ class TextSettings(BaseModel):
         return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
 
 
-def sentence_ends(text: str, language: str | None = None) -> list[int]:
-    """Return the ends of a text's sentences: positions after their full stops."""
+def sentence_ends(text: str) -> list[int]:
+    """Return the ends of a text's sentences, with the abbreviations of English: positions after their full stops."""
     found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
-    if not any(match[0].startswith(".") for match in found):
-        return [match.end() for match in found]
-    if language is None:
-        words = re.findall(r"[^\W\d_]+", text.lower())
-        language = max(_FREQUENT, key=lambda code: sum(word in _FREQUENT[code].split() for word in words))
-
-    def following(end: int) -> int:
-        return len(text) - len(text[end:].lstrip())
-
-    # Of sentences, without the white space before them.
-    starts = {0, len(text), *(following(one["end_index"]) for one in get_sentence_boundaries(language, text))}
+    # Of sentences, without the white space before them; sentencex leaves closing signs to the next sentence.
+    starts = {_following(text, one["end_index"]) for one in get_sentence_boundaries("en", text)} | {0, len(text)}
 
     def ends(match: re.Match[str]) -> bool:
-        """Return whether a full stop ends a sentence, and not an abbreviation within one."""
-        if language == "fr" and _TITLE.search(text[: match.end()]):
-            return False
-        after = following(match.end())  # sentencex leaves closing signs to the next sentence
-        is_end = any(match.start() < start <= after for start in starts)
-        return is_end or bool(_UNIT.search(text[: match.start() + 1]))
+        """Return whether a sign ends a sentence: a full stop may be that of an abbreviation."""
+        after = range(match.start() + 1, _following(text, match.end()) + 1)
+        return match[0][0] != "." or not starts.isdisjoint(after)
 
-    return [match.end() for match in found if match[0][0] != "." or ends(match)]
+    return [match.end() for match in filter(ends, found)]
 
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")  # or a sign that is one
-_TIMES, _LONGEST = 3, 12  # repetitions in a row; words of what is repeated
-
-
-def repetition(text: str) -> str:
-    """Return the words that a text says three times in a row or more; empty without any."""
-    words = _WORD.findall(text.lower())
-    for size in range(1, _LONGEST + 1):
-        equal = 0  # words in a row that are the same as those before
-        for place in range(size, len(words)):
-            equal = equal + 1 if words[place] == words[place - size] else 0
-            if equal == size * (_TIMES - 1):
-                said = words[place - size + 1 : place + 1]
-                if not "".join(said).isdecimal():
-                    return " ".join(said)
-    return ""
+def _following(text: str, end: int) -> int:
+    return len(text) - len(text[end:].lstrip())

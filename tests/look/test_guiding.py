@@ -284,7 +284,7 @@ def test_whole_sentences(text, whole):
     [
         ("A dog runs. A cat sits.", ["A dog runs.", "A cat sits."]),
         ("Mr. Smith has a dog. It barks", ["Mr. Smith has a dog.", "It barks"]),
-        ("It is 3.5 m. A dog!  A cat?", ["It is 3.5 m.", "A dog!", "A cat?"]),
+        ("It is 3.5 kg. A dog!  A cat?", ["It is 3.5 kg.", "A dog!", "A cat?"]),
         ("A dog\n\nA cat", ["A dog", "A cat"]),
         ("Seen:\n- a dog\n- a cat", ["Seen:", "- a dog", "- a cat"]),
         ("A dog that is\nquite long. A cat.", ["A dog that is\nquite long.", "A cat."]),

@@ -32,7 +32,7 @@ from sira_cli.errors import SiraError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models.memory import cache_bytes, peak_since, restart_peak
+from sira_cli.models.memory import cache_bytes, peak_memory
 from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
@@ -317,19 +317,17 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     devices = devices_of(model)
-    before = restart_peak(devices)
     cache, decodings = DynamicCache(config=text), list[Any]()
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
-    with _Clock.running(model, clock) as seen:
+    with peak_memory(*devices) as peak, _Clock.running(model, clock) as seen:
         output = lvlm.decode(inputs, tokens, on_attach=decodings.append, **given, streamer=seen)
     made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(seen.tokens) != tokens:
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
     caches = [cache, *(decoding.cache for decoding in decodings if isinstance(decoding, SecondPass))]
-    peak = peak_since(devices)
-    if peak is not None and before is not None:  # without the caches that other decoders keep
-        peak += stored_bytes(model) - before
-    return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(each)[0] for each in caches), peak)
+    # On GPUs without the caches that other decoders keep.
+    most = peak.bytes + stored_bytes(model) if devices[0].type == "cuda" else peak.most
+    return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(each)[0] for each in caches), most)
 
 
 class _Clock(BaseStreamer):
