@@ -64,9 +64,9 @@ class VerifiedReport:
         return cls(**content | {"report": SceneReport.from_json(content["report"]), "seconds": seconds})
 
     @classmethod
-    def shipped(cls, path: Path = FILE) -> VerifiedReport | None:
-        """Return the figures on the test scenes; None if not measured yet."""
-        return cls.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    def shipped(cls, path: Path = FILE) -> VerifiedReport:
+        """Return the figures on the test scenes."""
+        return cls.from_json(path.read_text(encoding="utf-8"))
 
     def table(self) -> str:
         """Return the figures in Markdown, a row per way to make captions."""
