@@ -40,7 +40,7 @@ WIDTH = 132
 
 def verified_figures() -> str:
     """Return the effect of a second look on captions of the test scenes."""
-    return _narrow(verified.VerifiedReport.shipped().table())
+    return _narrow(verified.VerifiedReport.shipped().table(), without=verified.COLUMNS["CHAIRs"])
 
 
 def families_table() -> str:
@@ -51,11 +51,9 @@ def families_table() -> str:
         preset = Preset(model=row.example)
         again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
         refused = ", ".join(f"`{name}`" for name, method in METHODS.items() if _is_refused(method, model, preset))
-        groups.setdefault((refused, "again" if again else "kept", row.note), []).append(
-            f"{row.name} (`{row.model_type}`)"
-        )
+        groups.setdefault((refused, "again" if again else "kept", row.note), []).append(row.name)
     rows = [[", ".join(names), *key] for key, names in groups.items()]
-    return _table([["families (`model_type`)", "refused", "picture's rows", "note"], *rows])
+    return _table([["families", "refused", "picture's rows", "note"], *rows])
 
 
 def families_line() -> str:
@@ -101,20 +99,14 @@ def methods_table() -> str:
 
 
 def settings_table() -> str:
-    """Return the table of all settings of all methods, from their declarations; a shared setting has one row."""
-    defaults: dict[tuple[str, str], dict[str, str]] = {}
+    """Return the table of the methods' settings with their defaults, as `--set` takes them."""
+    shared: dict[tuple[str, str], list[str]] = {}
     for name, method in METHODS.items():
-        own = method.settings()
-        for setting, declared in method.all_settings().items():
-            shared = defaults.setdefault((setting, declared.meaning), {})
-            shared[name] = str(own.get(setting, "")).replace("None", "none")
-    rows = [["setting", "of", "meaning", "default"]]
-    for (setting, meaning), found in defaults.items():
-        given = [default for default in dict.fromkeys(found.values()) if default]
-        names = {default: ", ".join(name for name in found if found[name] == default) for default in given}
-        shown = [default if len(given) == 1 else f"{default} ({names[default]})" for default in given]
-        rows.append([f"`{setting}`", ", ".join(found), meaning, "; ".join(shown)])
-    return _table(rows)
+        for setting, default in method.settings().items():
+            key = f"`{setting}={default}`".replace("None", "none"), method.all_settings()[setting].meaning
+            shared.setdefault(key, []).append(name)
+    rows = [[", ".join(names), *key] for key, names in shared.items()]
+    return _table([["`--method`", "setting, default", "meaning"], *rows])
 
 
 def presets_by_memory() -> str:
@@ -134,7 +126,7 @@ def presets_by_memory() -> str:
 def support_figures() -> str:
     """Return how well support separates objects, in whole texts."""
     lines = [line for line in shipped().splitlines() if " third " not in line and " first " not in line]
-    return _narrow("\n".join(lines))
+    return _narrow("\n".join(lines), without="")
 
 
 def doubt_figures() -> str:
@@ -151,10 +143,6 @@ COSTS = {
     "cpu-qwen2.5-vl-3b": "Qwen2.5-VL 3B",
     "cpu-qwen2.5-vl-3b-step": "the same, a small picture",
     "cpu-qwen2.5-vl-3b-batch-8": "the same, small pictures",
-    "cpu-qwen2.5-vl-3b-float32": "Qwen2.5-VL 3B, 8 of 36 layers, float32",
-    "cpu-qwen3.5-9b": "Qwen3.5 9B, 4 of 32 layers",
-    "cpu-gemma4-e4b": "Gemma 4 E4B, 14 of 42 layers",
-    "cpu-gemma4-26b-a4b": "Gemma 4 26B-A4B, 6 of 30 layers",
     "cpu-demo-methods": "the bundled model, float32",
 }
 
@@ -202,7 +190,7 @@ def bench_report(name: str) -> BenchReport:
 
 def methods_figures() -> str:
     """Return all figures of captions and answers, and the candidate settings."""
-    return _narrow(comparison.Comparison.shipped().tables())
+    return _narrow(comparison.Comparison.shipped().tables(), without="CHAIRs")
 
 
 def ledger_table() -> str:
@@ -234,9 +222,17 @@ def _table(rows: list[list[str]]) -> str:
     return _narrow(markdown(rows))
 
 
-def _narrow(text: str) -> str:
-    """Take out what makes columns of a table equally wide."""
-    return re.sub(r"-{4,}", "---", re.sub(r" {2,}\|", " |", text))
+def _narrow(text: str, without: str | None = None) -> str:
+    """Take out what makes columns of a table equally wide, and the column with a head."""
+    lines, at = [], None
+    for line in re.sub(r"-{4,}", "---", re.sub(r" {2,}\|", " |", text)).splitlines():
+        cells = line.strip("|").split("|")
+        if line.startswith("|") and at is None and without in (heads := [cell.strip() for cell in cells]):
+            at = heads.index(without)
+        if line.startswith("|") and at is not None:
+            line = f"|{'|'.join(cells[:at] + cells[at + 1 :])}|"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _record(name: str) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
 from tests.support.decoding import case_of
 from tests.support.helpers import generate, hooks
-from tools.part_of_shape import shortened
 
 HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_layouts.py
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -90,23 +89,6 @@ def test_a_shape_has_the_size_and_a_processor_of_the_real_model(name: str):
     # USER: ASSISTANT:, or user and assistant, or these and the eight words of a system's message
     others = 4 if processor.chat_template is None else 2 if name.startswith(("qwen3.5", "gemma")) else 9
     assert (len(set(words)), len(words)) == (1, 4 + others)  # all words are one token
-
-
-@pytest.mark.parametrize(
-    ("name", "layers", "kinds", "shared"),
-    [
-        ("qwen3.5-9b", 6, ["linear_attention"] * 3 + ["full_attention"] + ["linear_attention"], None),
-        ("gemma4-e4b", 14, ["sliding_attention"] * 5 + ["full_attention"], 6),
-    ],
-)
-def test_a_shape_with_fewer_layers_keeps_their_kinds(name: str, layers: int, kinds: list[str], shared):
-    whole = random_models.read(name)
-    text = shortened(whole, layers)["config"]["text_config"]
-    kinds = [*(kinds * layers)[: layers - 1], "full_attention"]
-    cut = {"num_hidden_layers": layers, "layer_types": kinds, "num_kv_shared_layers": shared}
-    assert {key: text.get(key) for key in cut} == cut
-    rest = [{k: v for k, v in each.items() if k not in cut} for each in (text, whole["config"]["text_config"])]
-    assert rest[0] == rest[1]
 
 
 # --- one request
