@@ -43,7 +43,6 @@ from sira_cli.models.memory import PictureMemory, peak_memory
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
-from sira_cli.pictures.cache import Cache
 from sira_cli.run.events import FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
@@ -244,11 +243,11 @@ def sweep(
     settings = decisive(lvlm.preset, questions, grid.alphas, captions)
     settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
     units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
-    prompts, reads = lvlm.preset.prompts, Cache[bytes](DECODED)  # questions about one picture follow each other
+    prompts = lvlm.preset.prompts
 
     def asking(number: int, question: Question) -> Item[list[str]]:
         prompt, unit = prompts.asking(question.text), ANSWER_UNIT.format(number)
-        return Item(questions.picture(question.picture).asking(prompt, unit, reads), question.picture, prompt, unit)
+        return Item(questions.picture(question.picture).known(prompt=prompt, id=unit), question.picture, prompt, unit)
 
     yield StageStarted("questions", len(questions.questions))
     asked = itertools.starmap(asking, enumerate(questions.questions))

@@ -26,13 +26,11 @@ from sira_cli.look.verify import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
-from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.selection import KEPT
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import Halved, PictureEvent, Started
-from sira_cli.run.ledger import Ledger
+from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import hash_of
 from sira_cli.run.run import Local, all_named, nothing_left, run
@@ -122,7 +120,7 @@ class _PartRun:
         del now["prompt"]
         prompts = {picture.id: picture.asked("") for picture in self.pictures}
         for record in self.ledger.records():
-            self.ledger.check(now, record)
+            check_same(self.ledger.path, now, record)
             prompt = prompts.get(record["id"], record["prompt"])
             if prompt != record["prompt"]:
                 raise SettingsError(
@@ -265,14 +263,14 @@ class Evaluation:
 
     def _pictures(self, part: Part, preset: Preset) -> list[Picture]:
         """Return the shard's pictures to ask about, one for each unit; questions in a row share a file's content."""
-        folder, reads = self._images.resolve(), Cache[bytes](KEPT)
+        folder = self._images.resolve()
         units: dict[str, Ask] = {}
         for ask in part.asks:
             if self._shard is None or self._shard.holds(ask.picture):
                 units.setdefault(ask.unit, ask)
         prompt = preset.prompts.asking if part.task == "ask" else str
         return [
-            located(str(folder / ask.picture)).asking(prompt(ask.prompt), ask.unit, reads) for ask in units.values()
+            located(str(folder / ask.picture)).known(prompt=prompt(ask.prompt), id=ask.unit) for ask in units.values()
         ]
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import text_in
-from sira_cli.pictures.datasets import is_data_file
+from sira_cli.pictures.datasets import is_data_file, recorded_sample
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.names import is_uri, joined, one_line
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.rows import name_of, read_rows, some, text_of, usual_column
+from sira_cli.pictures.rows import brief, name_of, read_rows, some, text_of, usual_column
 from sira_cli.pictures.selection import SEVERAL, names_in
 from sira_cli.pictures.sources import STDIN, recorded
 
@@ -62,13 +62,10 @@ def find_captions(
     Args:
         paths: files of captions (.jsonl, .json, .csv, .tsv), pictures, folders and globs with a text file next to each
             picture, and data sets (.tar, .parquet, .arrow).
-        recursive: include subfolders.
-        exclude: as for `find_pictures`.
+        recursive, exclude, shard, limit: as for `find_pictures`.
         caption_extension: of these text files, and of the members of a shard.
         image_column, text_column: of files of captions and data sets; None: the first usual name.
         images: the folder that names in these files start from; None: the file's own.
-        shard: keep this part only.
-        limit: keep this many at most.
 
     Raises:
         SettingsError: a path is of another kind, or no pictures were found.
@@ -100,7 +97,8 @@ def find_captions(
         for name, text, failed in _rows(path, image_column, text_column):
             if text is not None and limit is not None and len(found.pictures) >= limit:
                 continue
-            picture = recorded(name, images or path.parent)
+            folder = images or path.parent
+            picture = recorded_sample(str(folder / name)) or recorded(name, folder)
             if shard is not None and not shard.holds(picture.relative):
                 continue
             if failed:
@@ -130,10 +128,8 @@ def _is_caption_file(place: str) -> bool:
         return True
     if is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
         return False
-    raise SettingsError(
-        f"{one_line(place)}: is neither a picture nor a file of captions ({', '.join(_ENDINGS)}): "
-        "text files with captions are found by their pictures"
-    )
+    neither = f"is neither a picture nor a file of captions ({', '.join(_ENDINGS)})"
+    raise SettingsError(f"{one_line(place)}: {neither}: text files with captions are found by their pictures")
 
 
 def _caption_of(picture: Picture, extension: str, usual: Sequence[str]) -> str | None:
@@ -165,17 +161,16 @@ def _no_captions(place: str, pictures: Sequence[Picture], extension: str, usual:
         known = some(sample.columns()) or "none at all"
     except PictureError as error:
         return str(error)
-    wanted = ", ".join(usual) if len(usual) > 1 else repr(usual[0])
-    return f"{none} caption: looked for a column {wanted} (`text_column=`), found {known}"
+    return f"{none} caption: looked for a column {', '.join(usual)} (`text_column=`), found {known}"
 
 
 def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iterator[tuple[str, str | None, bool]]:
     """Yield a picture's name, its caption, and whether it failed; of sira's records, each picture's newest."""
-    names, records = dict[str, None](), None
+    names, records = dict[str, None](), False
     for _, values in read_rows(path):
+        records = records if names else _is_record(values)
         names.update(dict.fromkeys(values))
-        records = _is_record(values) if records is None else records
-    if records is None:
+    if not names:
         raise DataError(f"{path}: holds no captions")
     image = _column(path, names, "image_column", image_column, _IMAGE_COLUMNS)
     text = _column(path, names, "text_column", text_column, _TEXT_COLUMNS)
@@ -185,7 +180,7 @@ def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iter
         several = names_in(where, values, image) if listed else None
         name = joined(several) if several else name_of(where, values, image)
         if not name or "\0" in name:
-            raise DataError(f"{where}: {image} is empty or has a NUL byte: expected the name of a picture")
+            raise DataError(f"{where}: {image} is {brief(name)}: expected the name of a picture")
         failed = _is_record(values) and values.get("status", "ok") != "ok"
         caption = None if failed or values.get(text) is None else text_of(where, values, text)
         if records:
@@ -204,7 +199,5 @@ def _column(path: Path, names: Mapping[str, None], option: str, given: str | Non
         raise DataError(f"{path}: no column {given!r} (`{option}=`), but {some(names) or 'none at all'}")
     if name := given or usual_column(names, usual):
         return name
-    raise DataError(
-        f"{path}: expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}: "
-        f"name yours with `{option}=`"
-    )
+    expected = f"expected a column {', '.join(usual[:-1])} or {usual[-1]}, found {some(names) or 'none'}"
+    raise DataError(f"{path}: {expected}: name yours with `{option}=`")

@@ -33,13 +33,12 @@ TARS = (".tar", ".tar.gz", ".tgz")
 TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     ".parquet": ("parquet", {"batch_size": 8}),
     ".arrow": ("arrow", {}),
-    ".feather": ("arrow", {}),
     ".jsonl": ("json", {}),
     ".json": ("json", {}),
     ".csv": ("csv", {}),
     ".tsv": ("csv", {"sep": "\t"}),
 }
-IN_FOLDERS = (*TARS, ".parquet", ".arrow", ".feather")  # other tables are mostly about something else
+IN_FOLDERS = (*TARS, ".parquet", ".arrow")  # other tables are mostly about something else
 _TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
 # Columns that are looked for, if none is named.
 _NAMES = ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path"]
@@ -49,6 +48,8 @@ _HELD = 32  # samples: threads ask for them a little out of order
 _LOOKED_AT = 20  # rows of a table without types, which tell them
 # As WebDataset has it: the key ends at the first full stop of the file's name.
 _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
+
+_IN_DATA_FILE = re.compile(rf"(.*(?:{'|'.join(map(re.escape, (*TARS, *TABLES)))}))/.+", re.IGNORECASE | re.DOTALL)
 
 Sample = Mapping[str, Any]  # values by column, or bytes by extension
 _Member = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
@@ -109,12 +110,9 @@ class SampleSource(Source):
         return columns_of(self.shown, texts)
 
     def _sample(self) -> Sample:
-        place, version = self.container.location, None
-        with contextlib.suppress(OSError, ValueError):  # it is in a store, or gone
-            file = os.stat(place)  # noqa: PTH116 (for every picture)
-            version = file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
+        place = self.container.location
         try:
-            return _shared_pass(place, version).sample(self.number)
+            return _shared_pass(place, _version(place)).sample(self.number)
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
@@ -156,25 +154,29 @@ class _Pass:
                 self._rest = (sample for _, sample in _keys(place)) if is_tar(place) else iter(_table(place))
                 self._next, self._held, self._error = 0, {}, None
             while number not in self._held:
-                if self._error is None:
-                    self._advance()
                 if self._error is not None:  # so is each later sample
                     raise self._error
+                try:
+                    self._held[self._next] = next(self._rest)
+                    self._held.pop(self._next - _HELD, None)
+                    self._next += 1
+                except StopIteration:
+                    self._error = PictureError(f"{one_line(self._location)}: has changed: run the command again")
+                except Exception as error:
+                    self._error = error
             return self._held[number]
 
-    def _advance(self) -> None:
-        try:
-            self._held[self._next] = next(self._rest)
-            self._next += 1
-            self._held.pop(self._next - 1 - _HELD, None)
-        except StopIteration:
-            self._error = PictureError(f"{one_line(self._location)}: has changed: run the command again")
-        except Exception as error:
-            self._error = error
+
+def _version(location: str) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced; None for one in a store, or gone."""
+    try:
+        file = os.stat(location)  # noqa: PTH116 (for every picture)
+    except (OSError, ValueError):
+        return None
+    return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
 
 
-# Files that are read at once; a version changes when a file is replaced.
-_shared_pass = functools.lru_cache(maxsize=4)(lambda location, version: _Pass(location))
+_shared_pass = functools.lru_cache(maxsize=4)(lambda location, version: _Pass(location))  # files that are read at once
 
 
 def pictures_in(location: str, relative: str, image: str | None = None) -> Iterator[Picture]:
@@ -196,6 +198,19 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
         raise
     except Exception as error:  # of tarfile, pyarrow, pandas, a store
         yield whole.known(fault=f"{whole.shown}: cannot be read{after}: {_reason(error)}")
+
+
+def recorded_sample(path: str) -> Picture | None:
+    """Return the picture of a path in a data set, as records name it: `shard.tar/000.png`; None for any other path."""
+    match = _IN_DATA_FILE.fullmatch(path)
+    if match is None or (version := _version(match[1])) is None:
+        return None
+    return _samples(match[1], version).get(path)
+
+
+@functools.lru_cache(maxsize=1)  # records of a file follow each other
+def _samples(location: str, version: tuple[int, ...]) -> dict[str, Picture]:
+    return {picture.location: picture for picture in pictures_in(location, location)}
 
 
 def is_data_file(name: str) -> bool:
@@ -223,17 +238,18 @@ def _reason(error: Exception) -> str:
 def _members(location: str, image: str | None) -> Iterator[_Member]:
     """Yield the picture of each key in a tar file; keys without one are left out."""
     wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
-    count = len(wanted) or 1
+    count, expected = (
+        len(wanted) or 1,
+        f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`",
+    )
     for number, (key, sample) in enumerate(_keys(location)):
         named = [name for each in wanted for name in sample if name.lower() == each]
         found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
         if len(found) == count:
             yield f"{key}.{found[0]}" if count == 1 else key, number, tuple(found), False, ""
         elif found or (not wanted and (found := [name for name in sample if PurePath(name).suffix in endings()])):
-            shown = ", ".join(found[:8])
-            expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
-            fault = f"has {len(found)} picture{'s' * (len(found) > 1)} ({shown}), expected {expected}"
-            yield key, -1, (), False, fault
+            has = f"{len(found)} picture{'s' * (len(found) > 1)} ({', '.join(found[:8])})"
+            yield key, -1, (), False, f"has {has}, expected {expected}"
 
 
 def _keys(location: str) -> Iterator[tuple[str, Sample]]:
@@ -266,7 +282,14 @@ def _tar_files(location: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _rows(location: str, image: str | None) -> Iterator[_Member]:
-    kinds = _kinds(location)
+    """Yield the pictures of each row of a table."""
+    rows = _table(location)
+    if (features := rows.features) is None:
+        import pyarrow
+        from datasets import Features
+
+        features = Features.from_arrow_schema(pyarrow.Table.from_pylist([*rows.take(_LOOKED_AT)]).schema)
+    kinds = {name: _kind(feature) for name, feature in features.items()}
     columns = _picture_columns(one_line(location), kinds, image)
     listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
     if _ending(location) == ".parquet":
@@ -288,22 +311,19 @@ def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> 
         for each in names:
             if each not in kinds:
                 raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {known}")
-            if kinds[each].removeprefix("list of ") not in ("picture", "plain"):
-                raise DataError(
-                    f"{shown}: `image_column=` {each} is of type {kinds[each]}: expected bytes, paths, or a struct of "
-                    "both"
-                )
+            if (kind := kinds[each]).removeprefix("list of ") not in ("picture", "plain"):
+                expected = "expected bytes, paths, or a struct of both"
+                raise DataError(f"{shown}: `image_column=` {each} is of type {kind}: {expected}")
         return tuple(names)
     pictures = [each for each, kind in kinds.items() if kind == "picture"]
     usual = [each for each in _NAMES if kinds.get(each) == "plain"]
     lists = [each for each, kind in kinds.items() if kind == "list of picture"]
-    if not pictures and not usual and not lists:
+    several = pictures or usual[:1] or lists
+    if not several:
         raise DataError(f"{shown}: no column of pictures found: the columns are {known}: name one with `image_column=`")
-    if len(several := pictures or (usual[:1] or lists)) > 1:
-        raise DataError(
-            f"{shown}: several columns of pictures: {', '.join(map(one_line, several))}: name one with "
-            "`image_column=`, or several that are shown together"
-        )
+    if len(several) > 1:
+        way = "name one with `image_column=`, or several that are shown together"
+        raise DataError(f"{shown}: several columns of pictures: {', '.join(map(one_line, several))}: {way}")
     return (several[0],)
 
 
@@ -333,19 +353,8 @@ def _table(location: str) -> Any:
     return rows if rows.features is None else rows.decode(False)
 
 
-def _kinds(location: str) -> dict[str, str]:
-    """Return the kind of each column of a table: `picture`, `plain`, `list of ...`, or its type."""
-    rows = _table(location)
-    features = rows.features
-    if features is None:
-        import pyarrow
-        from datasets import Features
-
-        features = Features.from_arrow_schema(pyarrow.Table.from_pylist([*rows.take(_LOOKED_AT)]).schema)
-    return {name: _kind(feature) for name, feature in features.items()}
-
-
 def _kind(feature: Any) -> str:
+    """Return the kind of a column: `picture`, `plain`, `list of ...`, or its type."""
     from datasets import Image
 
     if isinstance(feature, Image) or (isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()):

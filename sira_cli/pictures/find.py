@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch, fnmatchcase
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.datasets import IN_FOLDERS, TARS, is_data_file, is_tar, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import STDIN, StdinSource, connected, located, scheme_source
+from sira_cli.pictures.rows import some
+from sira_cli.pictures.sources import STDIN, MemorySource, connected, located, scheme_source
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
@@ -73,8 +75,8 @@ def left_out_message(left_out: Mapping[str, int]) -> str:
     if system:
         parts.append(f"thumbnails and deleted files were left out: {', '.join(system)}")
     if inside:
-        named = ", ".join(inside[:3]) + f" and {len(inside) - 3} more" * (len(inside) > 3)
-        parts.append(f"{len(inside)} subfolder{'s' * (len(inside) > 1)} with pictures (-r includes them): {named}")
+        folders = f"{len(inside)} subfolder{'s' * (len(inside) > 1)} with pictures (-r includes them)"
+        parts.append(f"{folders}: {some(inside, 3)}")
     return "; ".join(parts)
 
 
@@ -101,23 +103,20 @@ def find_pictures(
 
     Args:
         paths: files, folders, globs (where no such file exists), URIs of stores, URLs, `-` for stdin. Missing files
-            are also listed: each becomes an error of its own when it is opened. WebDataset shards, Parquet, Arrow, JSON
-            and CSV files stand for the pictures in them, `{000..123}` for many files; a folder without pictures for the
-            shards, Parquet and Arrow files in it.
+            are also listed. WebDataset shards, Parquet, Arrow, JSON and CSV files stand for the pictures in them,
+            `{000..123}` for many files; a folder without pictures for the shards, Parquet and Arrow files in it.
         recursive: include subfolders, after the files of a folder; links to folders are not followed.
         exclude: patterns of names of files and folders, or of paths below the folder that was given, to leave out.
         shard: keep this part only. A file that holds many pictures belongs to one part as a whole.
         limit: keep at most this many; the rest is not looked at.
-        image_column: the column with the pictures; where a WebDataset shard has several per key, the extension of the
-            one to take. None: found by type and name.
+        image_column: the column with the pictures, or the extension where a key of a shard has several; None: found.
         repeats: keep a picture as often as it is named.
 
     Raises:
         DataError: a table has no column of pictures.
         SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
     """
-    paths = list(paths)
-    if "" in paths:
+    if "" in (paths := [*paths]):
         raise SettingsError("a picture's path is empty")
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
@@ -130,12 +129,11 @@ def find_pictures(
             continue
         if shard is not None and not shard.holds(relative):
             continue
+        inside: Iterable[Picture] = (located(location, relative),)
         if location == STDIN:
-            inside: Iterable[Picture] = (Picture((StdinSource(STDIN, "", sys.stdin.buffer.read()),)),)
+            inside = (Picture((MemorySource(STDIN, "", sys.stdin.buffer.read()),)),)
         elif is_data_file(location) and not scheme_source(location):
             any_data, inside = True, pictures_in(location, relative, image_column)
-        else:
-            inside = (located(location, relative),)
         for picture in inside:
             found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
             if len(found) == limit:
@@ -153,7 +151,7 @@ def find_pictures(
     return pictures
 
 
-Folder = tuple[str, list[str], list[str] | None]  # path below another (`sub/`), its folders, its files if readable
+Folders = Iterable[tuple[str, list[str], list[str]]]  # as from `os.walk`: the receiver may take subfolders out
 
 
 @dataclass
@@ -171,7 +169,8 @@ class _Looking:
         elif is_uri(path):
             yield from self._in_store(path)
         elif os.path.isdir(path):  # noqa: PTH112 (False also for names that no file can have)
-            inside = self._inside(_folders(path))
+            failed: list[OSError] = []
+            inside = self._inside(path, os.walk(path, onerror=failed.append), os.sep, failed)
             yield from _pictures_or_containers((str(Path(path, below)), below or ".") for below in inside)
         elif os.path.lexists(path) or not (matches := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 (a Path takes no absolute pattern)
             yield path, path
@@ -185,81 +184,47 @@ class _Looking:
 
     def _in_store(self, uri: str) -> Iterator[tuple[str, str]]:
         """Yield the files in a folder of a store; `*` in the last part of a URI stands for any characters."""
+        folder, inside, relative = uri.rstrip("/"), None, uri.partition("://")[2]
         try:
             with connected(uri) as (store, path):
+                above, _, last = path.rpartition("/")
                 if store.isdir(path):
-                    files, folder = store.find(path, maxdepth=None if self.recursive else 1), uri.rstrip("/")
-                elif "*" in path.rpartition("/")[2] and not store.exists(path):
-                    files, path, folder = store.glob(path), path.rpartition("/")[0], uri.rpartition("/")[0]
-                else:
-                    files, folder = None, uri.partition("://")[2]
+                    depth = None if self.recursive else 1
+                    inside = [*self._inside(path.rstrip("/"), store.walk(path, maxdepth=depth, on_error="raise"))]
+                elif "*" in last and not store.exists(path):
+                    folder, names = uri.rpartition("/")[0], [name.rpartition("/")[2] for name in store.glob(path)]
+                    inside = [*self._inside(above, [(above, [], names)])]
         except (OSError, SettingsError) as error:
             if self.alone:
                 text = f"{public(uri)}: cannot be listed: {error}" if isinstance(error, OSError) else str(error)
                 raise SettingsError(text) from error
-            files, folder = None, uri
-        if files is None:
-            yield uri, folder
-            return
-        names = (name[len(path.rstrip("/")) :].strip("/") for name in files)
-        inside = self._inside(_folders_of(names))
-        yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
+            relative = uri
+        if inside is None:
+            yield uri, relative
+        else:
+            yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
 
-    def _inside(self, folders: Iterable[Folder]) -> Iterator[str]:
+    def _inside(self, top: str, folders: Folders, sep: str = "/", failed: list[OSError] | None = None) -> Iterator[str]:
         """Yield the pictures and containers in a folder that are not hidden, and subfolders that cannot be read."""
-        for folder, below, files in folders:
+        for root, below, files in chain(folders, [(top, [], [])]):
+            while failed:  # of `os.walk`
+                yield str(failed.pop().filename)[len(top) :].strip(f"/{sep}")
+            folder = root[len(top) :].strip(f"/{sep}")
             system = [name for name in below if _system_folder(name) and name[0] != "."]
             below[:] = sorted(name for name in below if name[0] != "." and name not in system)
-            names = [folder + name for name in sorted(files or ()) if name[0] != "."]
+            names = [folder + sep * bool(folder) + name for name in sorted(files) if not name.startswith(".")]
             if folder and not self.recursive:
-                top = f"./{PurePath(folder).parts[0]}/"
-                self.left_out[top] |= any(PurePath(name).suffix.lower() in endings() for name in names)
-                below[:] = [] if self.left_out[top] else below
+                place = f"./{PurePath(folder).parts[0]}/"
+                self.left_out[place] |= any(PurePath(name).suffix.lower() in endings() for name in names)
+                below[:] = [] if self.left_out[place] else below
                 continue
             self.left_out.update(f"{name}/" for name in system)
-            if files is None:
-                yield folder[:-1]
             for name in names:
                 ending = PurePath(name).suffix.lower()
                 if ending in endings() or name.lower().endswith(IN_FOLDERS):
                     yield name
                 elif ending in _KNOWN:
                     self.left_out[ending] += 1
-
-
-def _folders(top: str, folder: str = "") -> Iterator[Folder]:
-    """Yield a folder and its subfolders, but links to folders; the receiver may take subfolders out."""
-    try:
-        with os.scandir(Path(top, folder)) as entries:
-            inside = list(entries)
-    except OSError:
-        yield folder, [], None
-        return
-    below = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
-    is_folder = {each.name: os.path.isdir(each) if each.is_symlink() else each.is_dir() for each in inside}  # noqa: PTH112
-    yield folder, below, [name for name, each in is_folder.items() if not each]
-    for name in below:
-        yield from _folders(top, folder + name + os.sep)
-
-
-def _folders_of(names: Iterable[str]) -> Iterator[Folder]:
-    """Yield the folders of a store, from the paths of its files; the receiver may take subfolders out."""
-    root: dict[str, Any] = {}  # by name: None for a file, a dictionary for a folder
-    for name in names:
-        *folders, file = name.split("/")
-        inside = root
-        for each in folders:
-            inside[each] = inside.get(each) or {}  # an object may have the name of a folder
-            inside = inside[each]
-        inside.setdefault(file, None)
-
-    def walk(inside: dict[str, Any], folder: str) -> Iterator[Folder]:
-        below = [name for name, each in inside.items() if each is not None]
-        yield folder, below, [name for name, each in inside.items() if each is None]
-        for name in below:
-            yield from walk(inside[name], f"{folder}{name}/")
-
-    return walk(root, "")
 
 
 def _system_folder(path: str) -> str:
@@ -312,16 +277,13 @@ def check_images(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:
-    """Return the paths of a list, in UTF-8 or UTF-16: one per line, or ended by NUL bytes (`find -print0`)."""
+    """Return the paths of a list in UTF-8 or UTF-16, one per line."""
     data = file.read(_MOST + 1)
     whole = len(data) <= _MOST
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = os.fsencode(data.decode("utf-16", "replace"))
-    data = data.removeprefix(codecs.BOM_UTF8)
-    if b"\0\0" in data:
-        raise DataError(f"{shown}: is not a list of paths: two NUL bytes follow each other")
-    lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
-    if not whole or any(len(line) > _LONGEST for line in lines):
+    lines = [line.removesuffix(b"\r") for line in data.removeprefix(codecs.BOM_UTF8).split(b"\n")]
+    if not whole or b"\0" in data or any(len(line) > _LONGEST for line in lines):
         raise DataError(
             f"{shown}: is not a list of paths: expected lines of at most {_LONGEST:,} bytes, and {_MOST:,} in all"
         )

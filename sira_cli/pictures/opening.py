@@ -6,7 +6,6 @@ and whatever needs a second copy of the samples is done strip by strip.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import functools
@@ -40,8 +39,6 @@ RAW = frozenset(f".{kind}" for kind in _RAW.split())
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 _VIDEO_KINDS = "mp4 mov m4v mkv webm avi wmv mpg mpeg mts m2ts 3gp flv"
 VIDEOS = frozenset(f".{kind}" for kind in _VIDEO_KINDS.split())
-_EVERYWHERE = {"JPEG": "jpeg", "PNG": "png"}  # read by every server, as kinds of `image/`
-_LOSSLESS = 2**22  # pixels; a larger picture that is encoded again becomes a JPEG
 
 
 class Memory:
@@ -80,7 +77,15 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
     for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
         with MEMORY.taken(share):
             try:
-                return _decoded(opened_header(name, data), side)
+                image = opened_header(name, data)
+                if side is not None:
+                    image.draft("RGB", (2 * side, 2 * side))
+                if (factor := reduction(image)) > 1:
+                    image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: decoded smaller
+                warnings = suspicious(image)
+                image = upright(image)  # step by step, so that the larger one is gone before the next is made
+                image = reduced(image)
+                return in_rgb(image), warnings
             except _DECODING_ERRORS as error:
                 raise _damaged(name, error) from None
             except MemoryError:
@@ -88,21 +93,8 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
             finally:
                 if needed > _MUCH:
                     give_back()
-    raise PictureMemoryError(
-        f"{one_line(name)}: memory does not suffice to decode it: it may take {needed / 1e9:.1f} GB; close other "
-        "programs, or scale the picture down"
-    )
-
-
-def _decoded(image: Image.Image, side: int | None) -> tuple[Image.Image, tuple[str, ...]]:
-    if side is not None:
-        image.draft("RGB", (2 * side, 2 * side))
-    if (factor := reduction(image)) > 1:
-        image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: it is decoded smaller
-    warnings = suspicious(image)
-    image = upright(image)  # one after the other, so that the larger one is gone before the next is made
-    image = reduced(image)
-    return in_rgb(image), warnings
+    takes = f"it may take {needed / 1e9:.1f} GB; close other programs, or scale the picture down"
+    raise PictureMemoryError(f"{one_line(name)}: memory does not suffice to decode it: {takes}")
 
 
 def picture_size(name: str, data: bytes) -> tuple[int, int]:
@@ -151,34 +143,27 @@ def opened_header(name: str, data: bytes) -> Image.Image:
         remedy = HEIF if heif else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        has = f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which may be a decompression bomb"
         raise HugePictureError(
-            f"{shown}: has more than {limit:,} pixels, which may be a decompression bomb: scale it down, or raise "
-            "PIL.Image.MAX_IMAGE_PIXELS in Python"
+            f"{shown}: {has}: scale it down, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None
     except (*_DECODING_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
+    pixels, needed, has = image.width * image.height, _needed(image), ""
     if max(image.size) > _LONGEST:
-        raise HugePictureError(
-            f"{shown}: has {image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}: scale "
-            "it down, or cut it"
-        )
-    if (needed := _needed(image)) > MEMORY.size:
-        most = MEMORY.size * image.width * image.height // needed
-        raise HugePictureError(
-            f"{shown}: has {image.width * image.height:,} pixels, expected at most {most:,}, because {image.format} "
-            f"takes {needed / 1e9:.1f} GB to decode: scale it down, or convert it to JPEG or PNG"
-        )
+        has = f"{image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}"
+    elif needed > MEMORY.size:
+        has = f"{pixels:,} pixels, expected at most {MEMORY.size * pixels // needed:,} of {image.format}"
+    if has:
+        raise HugePictureError(f"{shown}: has {has}: scale it down, or convert it to JPEG or PNG")
     return image
 
 
 def check_no_video(name: str) -> None:
     """Check, by its name, that a file is not a video."""
     if PurePath(name).suffix.lower() in VIDEOS:
-        raise PictureError(
-            f"{one_line(name)}: is a video, expected a picture: write its frames into a folder with ffmpeg, then "
-            "`sira caption FOLDER`, one by one or all together"
-        )
+        way = "write its frames into a folder with ffmpeg, then `sira caption FOLDER`"
+        raise PictureError(f"{one_line(name)}: is a video, expected a picture: {way}")
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:
@@ -225,7 +210,7 @@ def reduced(image: Image.Image) -> Image.Image:
     if factor == 1:
         return image
     width, height = image.width // factor, image.height // factor
-    scale, rows, found = image.height / height, max(1, _STRIP // image.width), None
+    scale, rows, small = image.height / height, max(1, _STRIP // image.width), image
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
         first, last = math.floor(top * scale), min(math.ceil(bottom * scale), image.height)
@@ -234,11 +219,11 @@ def reduced(image: Image.Image) -> Image.Image:
             strip = strip.convert("RGBA" if strip.has_transparency_data else "RGB")
         box = (0, top * scale - first, image.width, bottom * scale - first)
         strip = strip.resize((width, bottom - top), Image.Resampling.BOX, box)
-        if found is None:
-            found = Image.new(strip.mode, (width, height))
-            found.info = strip.info
-        found.paste(strip, (0, top))
-    return found or image
+        if top == 0:
+            small = Image.new(strip.mode, (width, height))
+            small.info = strip.info
+        small.paste(strip, (0, top))
+    return small
 
 
 def reduction(image: Image.Image) -> int:
@@ -269,38 +254,15 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 def _to_8_bit(image: Image.Image) -> Image.Image:
     """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
 
-    def samples(strip: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.nan_to_num(np.asarray(strip, dtype=np.float64))
+    def samples() -> Iterator[tuple[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]]:
+        return ((top, np.nan_to_num(np.asarray(strip, dtype=np.float64))) for top, strip in _strips(image))
 
-    if image.mode.startswith("I;16"):
-        scale = 65535.0
-    else:
-        brightest = max(float(samples(strip).max(initial=0.0)) for _, strip in _strips(image))
+    scale = 65535.0
+    if not image.mode.startswith("I;16"):
+        brightest = max(float(strip.max(initial=0.0)) for _, strip in samples())
         usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
         scale = next((full for full in usual if brightest <= full), brightest)
     grey = Image.new("L", image.size)
-    for top, strip in _strips(image):
-        scaled = np.clip(np.rint(samples(strip) / scale * 255), 0, 255)
-        grey.paste(Image.fromarray(scaled.astype(np.uint8)), (0, top))
+    for top, strip in samples():
+        grey.paste(Image.fromarray(np.clip(np.rint(strip / scale * 255), 0, 255).astype(np.uint8)), (0, top))
     return grey
-
-
-def data_url(name: str, data: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return a picture as a data URL, and warnings: an upright JPEG or PNG in RGB or grey is sent as it is."""
-    image, warnings = decode_picture(name, data)
-    with Image.open(io.BytesIO(data)) as file:
-        plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
-        if plain and file.format in _EVERYWHERE and file.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-            return _encoded(_EVERYWHERE[file.format], data), warnings
-    return encoded(image), warnings
-
-
-def encoded(image: Image.Image) -> str:
-    """Encode a picture as a data URL: PNG, or JPEG if it is large."""
-    kind, file = "png" if image.width * image.height <= _LOSSLESS else "jpeg", io.BytesIO()
-    image.save(file, kind, **({} if kind == "png" else {"quality": 95, "subsampling": 0}))
-    return _encoded(kind, file.getvalue())
-
-
-def _encoded(kind: str, data: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
-from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.names import as_text, joined, one_line, parted
 from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
 
@@ -125,15 +124,10 @@ class Picture:
     id: str = ""  # unique in a run, if it differs from the name
     fault: str = ""  # why it is known to be unreadable, as a message
     fields: Mapping[str, Any] | None = field(default=None, compare=False)  # texts about a group, for `{names}`
-    reads: Cache[bytes] | None = field(default=None, compare=False, repr=False)  # shared by the questions of a run
 
     def known(self, **about: Any) -> Picture:
         """Return the picture with more about it."""
         return replace(self, **about)
-
-    def asking(self, prompt: str, number: str | int, reads: Cache[bytes]) -> Picture:
-        """Return the picture with a question about it, of this id. Consecutive questions read it once."""
-        return replace(self, prompt=prompt, id=str(number), reads=reads)
 
     def asked(self, prompt: str) -> str:
         """Return the prompt for this picture in a run with `prompt`; with a caption, both: they decide the result."""
@@ -207,10 +201,8 @@ class Picture:
         if self.id:  # there may be several questions
             raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
         if len(self.sources) > 1:
-            raise SettingsError(
-                f"{self.shown}: a text about several pictures is written as a record, not as a text file: give "
-                "`output=`"
-            )
+            several = "a text about several pictures is written as a record, not as a text file"
+            raise SettingsError(f"{self.shown}: {several}: give `output=`")
         return self.sources[0].text_file(extension)
 
     def mirrored(self, extension: str) -> Path:
@@ -227,13 +219,14 @@ class Picture:
 
     def read(self) -> bytes:
         """Return the bytes of its file, those of several packed. Safe in threads."""
-        reads, place = self.reads, tuple(source.identity for source in self.sources)
-        return self._read() if reads is None else reads.get(place, self._read)
-
-    def _read(self) -> bytes:
         self._check()
         files = [source.read() for source in self.sources]
         return files[0] if len(files) == 1 else marshal.dumps(files)
+
+    def file(self) -> tuple[bytes, str]:
+        """Return what `read` returns, and its hash."""
+        data = self.read()
+        return data, self.digest(data)
 
     def _check(self) -> None:
         if self.fault:
@@ -256,10 +249,8 @@ class Picture:
         sizes = [size for source, own in self._each(data) for size in source.sizes(own)]
         total = sum(min(width * height, BOUND) for width, height in sizes)
         if len(sizes) > 1 and total > MOST_PIXELS:
-            raise HugePictureError(
-                f"{self.shown}: {len(sizes)} pictures have {total:,} pixels together, expected at most "
-                f"{MOST_PIXELS:,}: give fewer, or scale them down"
-            )
+            have = f"{len(sizes)} pictures have {total:,} pixels together, expected at most {MOST_PIXELS:,}"
+            raise HugePictureError(f"{self.shown}: {have}: give fewer, or scale them down")
         return total
 
     def opened(self, data: bytes) -> OpenedPicture:
@@ -269,10 +260,9 @@ class Picture:
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""
-        data = self.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return self.opened(data)
+            return self.opened(self.read())
 
 
 def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = None) -> Picture:

@@ -32,9 +32,8 @@ def _json_rows(path: Path) -> Iterator[Row]:
     lines, begun = enumerate(_lines(path), start=1), False
     for number, line in lines:
         if not begun and line.lstrip().startswith("["):
-            content = line + "".join(more for _, more in lines)
-            rows = enumerate(parse_json(path, content, number), start=1)
-            yield from (_object(f"{path}: row {place}", row) for place, row in rows)
+            rows = parse_json(path, line + "".join(more for _, more in lines), number)
+            yield from (_object(f"{path}: row {place}", row) for place, row in enumerate(rows, start=1))
         elif line.strip() == "{":
             raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
         elif line.strip():
@@ -64,15 +63,12 @@ def _table_rows(path: Path) -> Iterator[Row]:
         for number, row in enumerate(cells, start=2):
             line = cells.line_num + 1
             if len(row) > len(columns):
-                raise DataError(
-                    f"{path}: row {number} has {len(row)} cells, expected {len(columns)} ({some(columns)}): "
-                    "a text with a comma or a tab needs quotes"
-                )
+                has = f"row {number} has {len(row)} cells, expected {len(columns)} ({some(columns)})"
+                raise DataError(f"{path}: {has}: a text with a comma or a tab needs quotes")
             if row:
                 yield f"{path}: row {number}", dict(zip(columns, row, strict=False))
     except csv.Error as error:
-        advice = "" if "larger" in str(error) else ": quotes around a cell come in pairs, those inside it are doubled"
-        raise DataError(f"{path}: line {line}: is not a table: {error}{advice}") from error
+        raise DataError(f"{path}: line {line}: is not a table: {error}") from error
 
 
 def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
@@ -169,10 +165,8 @@ def name_of(where: str, row: dict[str, Any], *names: str) -> str:
     """Return the name of a picture, in the first of some fields that a row has."""
     name, text = _first(where, row, names)[0], text_of(where, row, *names)
     if is_base64(text):
-        raise DataError(
-            f"{where}: {name} holds a picture as base64, expected its name: write the picture to a file, or give the "
-            "table as a data set: sira caption TABLE"
-        )
+        way = "write the picture to a file, or give the table as a data set: sira caption TABLE"
+        raise DataError(f"{where}: {name} holds a picture as base64, expected its name: {way}")
     return text
 
 

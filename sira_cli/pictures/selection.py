@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.rows import brief, name_of, read_rows, text_of
 from sira_cli.pictures.sources import STDIN, located
 
-KEPT = 8  # pictures whose bytes wait for the next question about them
 SEVERAL = "images"  # the field of a row with pictures that are shown together
 _NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
@@ -45,21 +43,17 @@ class Selection:
         together, questions, listed = self.together, self.questions, self.files_from or ""
         groups = Path(listed) if listed.endswith(".jsonl") else None
         choosing = "shard" if self.shard is not None else "limit" if self.limit is not None else ""
-        group = "says itself which pictures are shown together"
-        for refused, message in (
-            (questions and together, f"`questions=` {group}: leave out `together=`"),
-            (
-                questions and (self.paths[1:] or listed),
-                "`questions=` names the pictures: give only their folder, or nothing",
-            ),
-            (groups and (self.paths or together), f"`files_from=` {listed} {group}: give nothing else"),
-            (
-                choosing and together,
-                f"`{choosing}=` chooses among pictures, but `together=` shows all of them at once: leave it out",
-            ),
-        ):
-            if refused:
-                raise SettingsError(message)
+        group, wrong = "says itself which pictures are shown together", ""
+        if questions and together:
+            wrong = f"`questions=` {group}: leave out `together=`"
+        elif questions and (self.paths[1:] or listed):
+            wrong = "`questions=` names the pictures: give only their folder, or nothing"
+        elif groups and (self.paths or together):
+            wrong = f"`files_from=` {listed} {group}: give nothing else"
+        elif choosing and together:
+            wrong = f"`{choosing}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
+        if wrong:
+            raise SettingsError(wrong)
         part: dict[str, Any] = {"shard": self.shard, "limit": self.limit}
         if questions is not None:
             pictures = Pictures(listed_pictures(questions, asking, folder="".join(self.paths), **part))
@@ -108,9 +102,7 @@ def listed_pictures(
 
     Rows are questions (`question_id, image, text`), whose prompts `asking` returns, or groups: `images`, or `image`.
     """
-    folder = folder.rstrip("/") or str(file.parent)
-    reads, found = Cache[bytes](KEPT), dict[str, Picture]()
-    where = ""
+    folder, where, found = folder.rstrip("/") or str(file.parent), "", dict[str, Picture]()
     for where, row in read_rows(file, (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)):
         names, given = names_in(where, row), {name: value for name, value in row.items() if str(value or "").strip()}
         if asking is None:
@@ -122,7 +114,7 @@ def listed_pictures(
         pictures = [_below(folder, each) for each in names or [name]]
         picture = group_of(pictures, row if asking is None else None) if names else pictures[0]
         if asking is not None:
-            picture = picture.asking(asking(question), _id(where, row) or f"{name}: {question}", reads)
+            picture = picture.known(prompt=asking(question), id=_id(where, row) or f"{name}: {question}")
             if picture.id in found:
                 raise DataError(
                     f"{where}: the question {picture.id!r} stands twice: give each a `question_id` of its own"
@@ -164,26 +156,23 @@ def _id(where: str, row: dict[str, Any]) -> str:
             return str(int(value))
         if value in (None, "") or value != value:
             continue
-        if not isinstance(value, int | str):
-            raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
-        return str(value)
+        if isinstance(value, int | str):
+            return str(value)
+        raise DataError(f"{where}: {name} is {brief(value)}: expected a text or a whole number")
     return ""
 
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     """Return whether a prompt must be filled: it has `{names}`, and pictures have columns or files next to them."""
-    names = set(_braces(prompt))
-    if not names:
+    if not (names := set(_braces(prompt))):
         return False
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
         return any(names.intersection(_columns_of(picture)) for picture in pictures)
     known = list(dict.fromkeys(name for picture in rows for name in _columns_of(picture)))
-    missing = sorted(names.difference(known))
-    if known and missing:
-        raise SettingsError(
-            f"the prompt holds {{{missing[0]}}}, but {rows[0].shown} has only the columns {', '.join(known)}"
-        )
+    if known and (missing := sorted(names.difference(known))):
+        has = f"{rows[0].shown} has only the columns {', '.join(known)}"
+        raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}")
     return True
 
 
@@ -213,10 +202,8 @@ def _columns_of(picture: Picture) -> Mapping[str, Any]:
 
 
 def _as_words(value: Any) -> str:
-    if value is None:
-        return ""
     if isinstance(value, list) and not any(isinstance(each, dict | list) for each in value):
         return ", ".join(map(_as_words, value))
     if isinstance(value, dict | list | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+    return "" if value is None else str(value)

@@ -76,10 +76,9 @@ class FileSource(Source):
         """Read the file."""
         try:
             mode = os.stat(self.location).st_mode  # noqa: PTH116 (a Path costs more than the call, and there are many)
-            if stat.S_ISDIR(mode):
-                raise PictureError(f"{self.shown}: is a folder, expected a picture")
             if not stat.S_ISREG(mode):
-                raise PictureError(f"{self.shown}: is not a regular file")
+                kind = "is a folder, expected a picture" if stat.S_ISDIR(mode) else "is not a regular file"
+                raise PictureError(f"{self.shown}: {kind}")
             check_no_video(self.location)  # before gigabytes are read
             with open(self.location, "rb") as file:  # noqa: PTH123
                 return file.read()
@@ -109,14 +108,16 @@ class StoreSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class MemorySource(Source):
-    """What a program gives: a binary stream that has been read, or a PIL image."""
+    """What a program gives, or stdin: a binary stream that has been read, or a PIL image."""
 
     content: bytes | Image.Image = b""
+    label: str = "stdin"  # its name in messages
+    no_text_file = "{shown} has no place for a text file: leave out `sidecar=`"
 
     @property
     def shown(self) -> str:
         """Its name in a message."""
-        return "the picture's bytes" if isinstance(self.content, bytes) else self.location
+        return self.label
 
     def read(self) -> bytes:
         """Return the stream's bytes, or the image's samples."""
@@ -124,21 +125,13 @@ class MemorySource(Source):
 
     def sizes(self, data: bytes) -> list[tuple[int, int]]:
         """Return the size of the bytes' picture, or the image's."""
-        return Source.sizes(self, data) if isinstance(self.content, bytes) else [self.content.size]
+        return [self.content.size] if isinstance(self.content, Image.Image) else Source.sizes(self, data)
 
     def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
         """Decode the bytes; an image is decoded already."""
         if isinstance(self.content, bytes):
             return Source.decoded(self, data)
         return [(to_rgb(self.content), suspicious(self.content))]
-
-
-@dataclass(frozen=True, slots=True)
-class StdinSource(MemorySource):
-    """The picture that was piped into the process."""
-
-    shown = "stdin"
-    no_text_file = "'-' (stdin) has no place for a text file: leave out `sidecar=`"
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
@@ -168,12 +161,9 @@ def _seen_from(folder: Path, own: str) -> str:
     return relative(Path(own), folder)
 
 
-# --- object stores and the Hugging Face Hub (`s3://`, `gs://`, `hf://`, ...), by way of fsspec
-
-
 @contextmanager
 def connected(uri: str) -> Iterator[tuple[Any, str]]:
-    """Yield the store of a URI, and the path in it; its errors of every kind become an OSError."""
+    """Yield the store of a URI, by fsspec, and the path in it; its errors of every kind become an OSError."""
     from fsspec.core import url_to_fs
 
     try:
@@ -241,17 +231,15 @@ def as_picture(source: PictureSource) -> Picture:
         case str() | os.PathLike():
             return located(os.fspath(source))
         case Image.Image():
-            return Picture((MemorySource("<image>", "<image>", source),))
+            return Picture((MemorySource("<image>", "<image>", source, "<image>"),))
         case np.ndarray():
             if source.dtype != np.uint8 or not source.size or (source.ndim != 2 and source.shape[2:] != (3,)):
-                raise PictureError(
-                    f"an array of {source.dtype} {list(source.shape)} is not a picture: expected uint8, [H, W] grey or "
-                    "[H, W, 3] RGB"
-                )
-            return Picture((MemorySource("<array>", "<array>", Image.fromarray(source)),))
+                found = f"an array of {source.dtype} {list(source.shape)}"
+                raise PictureError(f"{found} is not a picture: expected uint8, [H, W] grey or [H, W, 3] RGB")
+            return Picture((MemorySource("<array>", "<array>", Image.fromarray(source), "<array>"),))
     data = source.read() if hasattr(source, "read") else source
     if isinstance(data, bytes | bytearray | memoryview):
-        return Picture((MemorySource(STDIN, STDIN, bytes(data)),))
+        return Picture((MemorySource(STDIN, STDIN, bytes(data), "the picture's bytes"),))
     raise PictureError(
         f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"

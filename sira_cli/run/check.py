@@ -1,17 +1,18 @@
 """A second look at existing captions: each object that a caption names is asked about.
 
-captions = find_captions("photos/")
-for event in check_captions(load("llava-1.5-7b"), captions, output="checks.jsonl"):
-    print(event)
+lvlm, pictures = load("llava-1.5-7b"), find_captions("photos/").pictures
+task = Check.under(lvlm.preset).about(pictures)
+with Output(task, pictures, Files("checks.jsonl")) as output:
+    for event in run(task, pictures, Local(lvlm), output):
+        print(event)
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli.look.verify import Verify
@@ -19,19 +20,14 @@ from sira_cli.methods import find
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.captions import Captions
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Event
-from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.run import Local, run
-from sira_cli.run.runner import Batch, BatchSize, Item, message
+from sira_cli.run.runner import Batch, Item, message
 from sira_cli.run.task import PictureTask
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
-    from sira_cli.run.lvlm import Lvlm
 
 TOGETHER = 8  # pictures, as an automatic batch size
 EMPTY = "the caption is empty"
@@ -40,13 +36,9 @@ NOT_RECOGNISED = "names nothing that the list of words has"
 
 @dataclass(frozen=True)
 class Check(PictureTask):
-    """A second look at the caption of each picture. `Check.under` makes it.
+    """A second look at the caption of each picture. `Check.under` makes it."""
 
-    Attributes:
-        source: of a server's answers: `logprobs`, or `answer` without probabilities; empty for a model here.
-    """
-
-    source: str = ""
+    source: str = ""  # of a server's answers: `logprobs`, or `answer` without probabilities; empty for a model here
 
     kind = "check"
 
@@ -118,35 +110,3 @@ class Check(PictureTask):
             remarks.append(NOT_RECOGNISED if result.text.strip() else EMPTY)
         support = min((one["support"] for one in objects if one["spans"]), default=1.0)
         return replace(result, prompt=self.how["question"], warnings=remarks or None, support=support if ok else 0.0)
-
-
-def check_captions(
-    lvlm: Lvlm,
-    captions: Captions,
-    *,
-    verify: Verify | None = None,
-    batch_size: BatchSize | None = None,
-    fail_fast: bool = False,
-    output: str | Path | None = None,
-    overwrite: bool = False,
-    retry_errors: bool = False,
-) -> Generator[Event, None, None]:
-    """Ask about each object that captions name, and yield events. The same call goes on where a run stopped.
-
-    Args:
-        lvlm: the loaded model.
-        captions: from `find_captions`.
-        verify: how to look; None: as in the preset.
-        batch_size: pictures prepared together, as for `Runner`.
-        fail_fast: stop at the first picture that fails.
-        output: the file of records; None: events only.
-        overwrite, retry_errors: as for `Files`.
-
-    Raises:
-        SettingsError: a setting is wrong, or the file holds records of another configuration.
-        SiraError: the run cannot go on.
-    """
-    task = Check.under(lvlm.preset, verify).about(captions.pictures)
-    files = Files(output, overwrite=overwrite, retry_errors=retry_errors)
-    with Output(task, captions.pictures, files) as written:
-        yield from run(task, captions.pictures, Local(lvlm, batch_size), written, fail_fast=fail_fast)

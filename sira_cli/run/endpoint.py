@@ -5,38 +5,44 @@ The package `openai` sends the requests: it reads the key (`OPENAI_API_KEY`), tr
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from PIL import Image
+from PIL import ExifTags, Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError, install
+from sira_cli.look import claims
 from sira_cli.look.claims import Claim, best_of
 from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.opening import MEMORY, data_url, encoded
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
-from sira_cli.run.events import PictureEvent
+from sira_cli.run.events import Halved, PictureEvent
 from sira_cli.run.records import Result
-from sira_cli.run.run import Engine, event_of, item_of
-from sira_cli.run.runner import Item, ahead, is_final
+from sira_cli.run.run import Engine, Together
+from sira_cli.run.runner import Batch, Item
 from sira_cli.run.task import PictureTask
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 T = TypeVar("T")
 
 CONCURRENCY = 4  # questions at once, each about another picture
+_EVERYWHERE = {"JPEG": "jpeg", "PNG": "png"}  # read by every server, as kinds of `image/`
+_LOSSLESS = 2**22  # pixels; a larger picture that is encoded again becomes a JPEG
 _SHORT = 200  # characters of a server's message
 _TOPS = [20, 5, 0]  # likeliest tokens to ask for: OpenAI's limit, that of stricter servers, and none
 _COMPLETION = "max_completion_tokens"  # the name that some servers have for `max_tokens`
@@ -87,15 +93,16 @@ class Endpoint(Engine):
 
     def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result:
         """Ask the server a first question, to learn how it answers."""
-        assert isinstance(task, Check)
         assert task.verify is not None
-        self._done, self._finder = done, ObjectFinder(task.verify, task.preset)
+        self._finder, self._words = ObjectFinder(task.verify, task.preset), task.preset.verify.answers
         try:
             source = self.learn(self._finder.question(Thing("dog", (), "dog")))
         except BaseException:
             self.end()
             raise
-        self._task = replace(task, source=source).at(self.revision, self.server)
+        about = {each.name: getattr(task, each.name) for each in fields(Check)} | {"source": source}
+        self._task = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
+        self._runner = Together(None, self._task, CONCURRENCY, done=done)
         return self._task.blank()
 
     def facts(self) -> dict[str, Any]:
@@ -107,15 +114,12 @@ class Endpoint(Engine):
         self._ended.set()
         self._client.close()
 
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
+    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
         """Yield the event of every picture, in order."""
-        pool = ThreadPoolExecutor(CONCURRENCY, "sira-endpoint")
-        items = (item_of(self._task, *picture) for picture in pictures)
         try:
-            yield from map(event_of, ahead(pool, self._work, items, 2 * CONCURRENCY))
+            yield from super().results(pictures)
         finally:
             self.end()
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def learn(self, question: str) -> str:
         """Ask about an empty picture, and return where the support of answers comes from: `logprobs` or `answer`."""
@@ -168,52 +172,28 @@ class Endpoint(Engine):
             raise NoAnswerError(f"{self.server} sent an empty answer to {text!r}")
         return Reply(answer, top)
 
-    def _work(self, item: Item[Result]) -> Item[Result]:
+    def check(self, files: Sequence[tuple[str, bytes]], shown: Shown, text: str) -> claims.Check:
         """Ask about each object of a caption, separately for each picture."""
-        began, task = time.perf_counter(), self._task
-        failure: Exception | None = None
-        try:
-            with MEMORY.taken(item.picture.file_size()):
-                item.data = item.picture.read()
-            item.sha256 = item.picture.digest(item.data)
-            item.prompt = task.asked(item.picture)
-        except Exception as error:
-            failure = error
-        if self._done(item.id) == task.key(item.name, item.sha256, item.prompt):
-            item.skipped = True
-            return item
-        try:
-            if failure is not None:
-                raise failure
-            files = [data_url(*file) for file in item.picture.files(item.data)]
-            item.warnings = tuple(warning for _, warnings in files for warning in warnings)
-            urls, text = [url for url, _ in files], item.picture.caption or ""
+        images = shown if isinstance(shown, tuple) else (shown,)
+        urls = [data_url(data, image) for (_, data), image in zip(files, images, strict=True)]
 
-            def claims(named: Sequence[Thing]) -> list[Claim]:
-                return best_of([[self._claim(url, thing) for thing in named] for url in urls])
+        def asked(named: Sequence[Thing]) -> list[Claim]:
+            return best_of([[self._claim(url, thing) for thing in named] for url in urls])
 
-            check = self._finder.check(text, claims, lambda ask: self.reply(urls[0], ask, LIST_TOKENS).text, {})
-            answer = check.added_to(Answer(text, "stop"), task.how)
-        except Exception as error:
-            if is_final(error):
-                raise
-            answer = task.failed(item, error)
-        task.settle(None, item, answer, 1000 * (time.perf_counter() - began))
-        return item
+        return self._finder.check(text, asked, lambda ask: self.reply(urls[0], ask, LIST_TOKENS).text, {})
 
     def _claim(self, url: str, thing: Thing) -> Claim:
         """Return an object with the probability of yes against no."""
-        question, answers = self._finder.question(thing), self._task.preset.verify.answers
-        reply = self.reply(url, question)
+        reply = self.reply(url, question := self._finder.question(thing))
         words = [(token.strip(_SPACES), logprob) for token, logprob in reply.top]
         if not words and (word := re.search(r"\w+", reply.text)):
             words = [(word[0], 0.0)]
-        support = read_answers(words, answers)
+        support = read_answers(words, self._words)
         if support is None:
             sent = _line(reply.text or (reply.top[0][0] if reply.top else ""))
             raise NoAnswerError(
                 f"{self.model} begins its answer to {question!r} with {sent!r}, expected "
-                f"{' or '.join(some[0].lower() for some in answers)}: choose a model that does not reason first"
+                f"{' or '.join(some[0].lower() for some in self._words)}: choose a model that does not reason first"
             )
         return Claim(thing.name, thing.spans, *support)
 
@@ -261,6 +241,46 @@ class Endpoint(Engine):
     def _message(self, text: str) -> str:
         """Return a server's message on one line, without the key."""
         return _line(text.replace(self._key, "...") if self._key else text)
+
+
+@dataclass(frozen=True)
+class ServerCheck(Check):
+    """A check whose questions a server answers."""
+
+    endpoint: Endpoint = field(kw_only=True, compare=False, repr=False)
+
+    def inputs(self, lvlm: Any, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
+        """Return True: questions are made when the objects are known."""
+        return True
+
+    def answers(self, lvlm: Any, batch: Batch[Result], on_text: Callable[[str], None] | None = None) -> list[Answer]:
+        """Return the caption of each picture, with the objects that it names."""
+        answers = []
+        for item, shown in zip(batch.items, batch.images, strict=True):
+            text = item.picture.caption or ""
+            check = self.endpoint.check(item.picture.files(item.content()), shown, text)
+            answers.append(check.added_to(Answer(text, "stop"), self.how))
+        return answers
+
+
+def data_url(data: bytes, image: Image.Image) -> str:
+    """Return a picture's file, decoded as `image`, as a data URL: as it is if all servers can read and show it."""
+    with Image.open(io.BytesIO(data)) as file:
+        plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
+        if plain and file.format in _EVERYWHERE and file.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return _encoded(_EVERYWHERE[file.format], data)
+    return encoded(image)
+
+
+def encoded(image: Image.Image) -> str:
+    """Encode a picture as a data URL: PNG, or JPEG if it is large."""
+    kind, file = "png" if image.width * image.height <= _LOSSLESS else "jpeg", io.BytesIO()
+    image.save(file, kind, **({} if kind == "png" else {"quality": 95, "subsampling": 0}))
+    return _encoded(kind, file.getvalue())
+
+
+def _encoded(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[str]]) -> tuple[float, float] | None:

@@ -6,6 +6,7 @@ file of records: one line of JSON per picture, appended and flushed as soon as i
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -14,7 +15,6 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,10 +31,6 @@ _log = logging.getLogger(__name__)
 
 Numbers = NDArray[np.int64]
 
-MANY = 10  # pictures
-WARNING = f"has the text of {MANY} pictures or more"
-FAILED, MARKED = 1, 2  # flags of a record: its picture failed; it has the warning that many pictures share its text
-
 
 class ContinuedFile:
     """An open, locked file of lines that a later run continues; a subclass reads the lines."""
@@ -50,7 +46,7 @@ class ContinuedFile:
         self._moving = threading.Lock()  # the file has one position, and pictures are looked up while others are added
         if not overwrite:
             try:
-                self._scan()
+                self._read_lines(path)
             except BaseException:
                 self.close()
                 raise
@@ -100,10 +96,6 @@ class ContinuedFile:
             if os.fstat(file.fileno()).st_size:
                 self._copies[path] = _copied(file, path)
 
-    def _scan(self) -> None:
-        """Read what an earlier run has written."""
-        self._read_lines(self.path)
-
     def _read_lines(self, path: Path) -> None:
         """Read all lines of a file; the rest after the last newline is torn."""
         with path.open("rb") as file:
@@ -142,7 +134,7 @@ class ContinuedFile:
             )
         if current is None:
             make_folder(self.path.parent)
-            _copy(self._file, self.path)
+            _copied(self._file, self.path)
             _log.warning("%s was removed or moved away: it has been put back, with all records", self.path)
             self._file.close()
             self._file = open_locked(self.path)
@@ -193,19 +185,13 @@ def open_locked(path: Path) -> Any:
         raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another `output=`") from error
 
 
-def _copy(file: Any, path: Path) -> None:
-    """Write the content of an open, perhaps already removed, file to a path."""
-    with replacing(path) as new:
+def _copied(file: Any, path: Path) -> Path:
+    """Write the content of an open, perhaps already removed, file to a path; under an unused name if it is taken."""
+    names = (path.with_stem(f"{path.stem}-kept-{number}") for number in itertools.count(1))
+    copy = next(each for each in itertools.chain([path], names) if not each.exists())
+    with replacing(copy) as new:
         file.seek(0)
         shutil.copyfileobj(file, new)
-
-
-def _copied(file: Any, path: Path) -> Path:
-    """Copy an open file under an unused name in the folder of its path."""
-    number = 1
-    while (copy := path.with_stem(f"{path.stem}-kept-{number}")).exists():
-        number += 1
-    _copy(file, copy)
     return copy
 
 
@@ -213,7 +199,7 @@ class Ledger(ContinuedFile):
     """An open, locked file of records, found `by` a field; `configuration` has the fields that are equal in all.
 
     A file may have millions of records, so only numbers about each are in memory, in arrays: where its line starts (-1:
-    it is in the file of failures), its size, hashes of name, picture and text, and flags.
+    it is in the file of failures), its size, the hash of its name, and whether its picture failed.
     """
 
     beginning = b'{"schema": "sira.'
@@ -230,8 +216,8 @@ class Ledger(ContinuedFile):
     ) -> None:
         self._by, self._failures = by, failures
         self._same = [name for name in CONFIGURATION if name != "prompt" or (same_prompt and by == "file_name")]
-        self._columns = tuple(array("q") for _ in range(6))
-        self._starts, self._sizes, self._names, self._images, self._texts, self._flags = self._columns
+        self._columns = tuple(array("q") for _ in range(4))
+        self._starts, self._sizes, self._names, self._errors = self._columns
         self._newest: dict[int, int] = {}  # number of the newest record of each picture, by the hash of its name
         self._failed: dict[int, bytes] = {}  # the lines of the file of failures, by number
         self.configuration: dict[str, Any] = {}
@@ -242,9 +228,9 @@ class Ledger(ContinuedFile):
     def __len__(self) -> int:
         return len(self._newest)
 
-    def check(self, now: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
+    def check(self, now: Mapping[str, Any]) -> None:
         """Check that records of a configuration belong in the file."""
-        check_same(self.path, now, self.configuration if there is None else there)
+        check_same(self.path, now, self.configuration)
 
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
@@ -261,7 +247,7 @@ class Ledger(ContinuedFile):
     def is_error(self, file_name: str) -> bool:
         """Return whether a picture's record is a failure."""
         number = self._newest.get(hash(file_name))
-        return number is not None and bool(self._flags[number] & FAILED)
+        return number is not None and bool(self._errors[number])
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record; when this returns, the system has it."""
@@ -282,38 +268,26 @@ class Ledger(ContinuedFile):
         record: dict[str, Any] = json.loads(self._line(self._newest[hash(file_name)]))
         return record
 
-    def finish(self, order: Iterable[str], *, repeated: bool = False) -> None:
-        """Bring the file into the state after an uninterrupted run.
-
-        Replaced records are dropped, captions shared by many pictures get a warning, and records are put in order, in a
-        new file that replaces this one. Nothing is written if nothing changes.
-        """
+    def finish(self, order: Iterable[str]) -> None:
+        """Drop replaced records and put the others in order, as after an uninterrupted run; else write nothing."""
         self._put_back()
         numbers = self._in_order(order)
         if self._failures is not None:
-            failed = _numbers(self._flags)[numbers] & FAILED != 0
+            failed = _numbers(self._errors)[numbers] != 0
             self._put_aside(self._failures, numbers[failed].tolist())
             numbers = numbers[~failed]
-        marks = self._wrong_marks(numbers) if repeated else set[int]()
-        starts, sizes = _numbers(self._starts), _numbers(self._sizes)
-        ends = np.cumsum(sizes[numbers])
-        if marks or self._end != sum(ends[-1:]) or (starts[numbers] != ends - sizes[numbers]).any():
+        starts, sizes = _numbers(self._starts), _numbers(self._sizes)[numbers]
+        ends = np.cumsum(sizes)
+        if self._end != sum(ends[-1:]) or (starts[numbers] != ends - sizes).any():
             with replacing(self.path) as file:
-                for place, number in enumerate(numbers):
-                    data = self._line(number)
-                    if number in marks:
-                        data = as_line(marked(json.loads(data)))
-                        sizes[number] = len(data)
-                        self._flags[number] ^= MARKED
-                    file.write(data)
-                    ends[place] = file.tell()
+                file.writelines(map(self._line, numbers))
                 file.flush()
                 os.fsync(file.fileno())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
-            starts[numbers], self._end = ends - sizes[numbers], int(sum(ends[-1:]))
+            starts[numbers], self._end = ends - sizes, int(sum(ends[-1:]))
             self._newest.clear()
-            for number in chain(self._failed, array("q", numbers)):
+            for number in itertools.chain(self._failed, array("q", numbers)):
                 self._newest[self._names[number]] = number
         os.fsync(self._file.fileno())
         self.complete()
@@ -342,22 +316,13 @@ class Ledger(ContinuedFile):
         places = np.where(places < 0, 2 * np.maximum.accumulate(places) + 1, 2 * places)
         return numbers[np.argsort(places, kind="stable")]
 
-    def _wrong_marks(self, numbers: Numbers) -> set[int]:
-        """Return the records whose warning has to be added or removed; copies of a picture count once."""
-        texts, images, flags = (_numbers(column)[numbers] for column in (self._texts, self._images, self._flags))
-        shared, counts = np.unique(texts[texts != 0], return_counts=True)
-        often = np.isin(texts, shared[counts >= MANY])
-        pairs = np.unique(np.stack([texts[often], images[often]]), axis=1)
-        shared, counts = np.unique(pairs[0], return_counts=True)
-        return set(numbers[np.isin(texts, shared[counts >= MANY]) != (flags & MARKED != 0)].tolist())
-
-    def _scan(self) -> None:
+    def _read_lines(self, path: Path) -> None:
         """Note every record, its place and the configuration, beginning with the file of failures."""
         if self._failures is not None and self._failures.exists():
             self._is_aside = True
-            self._read_lines(self._failures)
+            super()._read_lines(self._failures)
             self._is_aside, self._end = False, 0
-        super()._scan()
+        super()._read_lines(path)
 
     def _read_line(self, number: int, line: bytes) -> None:
         """Note a line, and check that its configuration is the file's."""
@@ -375,14 +340,10 @@ class Ledger(ContinuedFile):
             self._failed[noted] = line
 
     def _note(self, record: Mapping[str, Any], start: int, size: int) -> int:
-        failed = record["status"] == "error"
-        is_caption = not failed and record["schema"].startswith("sira.caption/")  # others may share an answer
-        text, image = (hash(record.get("text")) or 1) * is_caption, hash(record.get("image_sha256"))
-        flags = FAILED * failed + MARKED * (WARNING in (record.get("warnings") or ()))
         name, number = hash(record[self._by]), len(self._names)
         if self._newest.get(name) in self._failed:
             del self._newest[name]  # this record is the last in the file
-        for column, value in zip(self._columns, (start, size, name, image, text, flags), strict=True):
+        for column, value in zip(self._columns, (start, size, name, record["status"] == "error"), strict=True):
             column.append(value)
         self._newest[name] = number
         return number
@@ -400,10 +361,3 @@ class Ledger(ContinuedFile):
 def _numbers(column: array[int]) -> Numbers:
     """Return a column for arithmetic; as long as it is in use, nothing can be added."""
     return np.frombuffer(column, dtype=np.int64)
-
-
-def marked(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with the warning if it had none, else without it."""
-    before = record.pop("warnings", [])
-    after = [warning for warning in before if warning != WARNING] if WARNING in before else [*before, WARNING]
-    return record | ({"warnings": after} if after else {})

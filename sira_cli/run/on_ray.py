@@ -50,22 +50,14 @@ class OnRay(Engine):
     """Workers with the model, on the machines of a Ray cluster."""
 
     def __init__(
-        self,
-        loading: dict[str, Any],
-        batch_size: BatchSize | None = None,
-        *,
-        workers: int | None = None,
-        quiet: bool = True,
+        self, loading: dict[str, Any], batch_size: BatchSize | None, *, workers: int | None, quiet: bool = True
     ) -> None:
         """Choose the workers; `loading` are arguments of `load`, without preset and method."""
         self._loading, self._batch_size, self._workers, self._quiet = loading, batch_size, workers, quiet
         self._facts: dict[str, Any] = {}
 
-    def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> None:
-        """Connect to the cluster of `RAY_ADDRESS` or of this machine; without one, start one on this machine.
-
-        The workers load the model, so nothing is known before the first result.
-        """
+    def begin(self, task: PictureTask, done: Callable[[str], str]) -> None:
+        """Connect to the cluster of `RAY_ADDRESS` or of this machine, or start one; the workers load the model."""
         self._task, self._done = task, done
         self._ray = _connect(self._workers, self._quiet)
         try:

@@ -92,23 +92,19 @@ class Sidecars:
             if place in taken and suffix != Path(taken[place].relative).suffix:  # IMG_1.heic and IMG_1.jpg
                 place = place.with_name(place.name.removesuffix(extension) + suffix + extension)
                 self.apart[picture.identity] = place
+            wrong, name = "", output_dir and reserved(picture.mirrored(extension))
             if place == Path(picture.location):
-                raise SettingsError(f"{picture.shown}: its text would replace it: choose another extension")
-            if too_long(place):
-                raise SettingsError(
-                    f"{picture.shown}: the name of its text file would be too long: rename it, choose a shorter "
-                    f"`caption_extension=`, or {_RECORDS}"
-                )
-            if output_dir is not None and (name := reserved(picture.mirrored(extension))) is not None:
-                raise SettingsError(
-                    f"{picture.shown}: its text file would be named {name}, which Windows does not allow: rename it, "
-                    f"or {_RECORDS}"
-                )
-            if place in taken:
-                raise SettingsError(
-                    f"{picture.shown} and {taken[place].shown} would both be described in "
-                    f"{one_line(str(place))}: rename one, or {_RECORDS}"
-                )
+                wrong = ": its text would replace it: choose another extension"
+            elif too_long(place):
+                shorter = "choose a shorter `caption_extension=`"
+                wrong = f": the name of its text file would be too long: rename it, {shorter}, or {_RECORDS}"
+            elif name:
+                wrong = f": its text file would be named {name}, which Windows does not allow: rename it, or {_RECORDS}"
+            elif place in taken:
+                file = f"described in {one_line(str(place))}: rename one, or {_RECORDS}"
+                wrong = f" and {taken[place].shown} would both be {file}"
+            if wrong:
+                raise SettingsError(picture.shown + wrong)
             taken[place] = picture
         to_write = [place for place, picture in taken.items() if not self.keeps(picture)]
         for place in to_write:
@@ -156,7 +152,7 @@ class Output:
 
     def __init__(self, task: PictureTask, pictures: Sequence[Picture], files: Files, *, report: bool = True) -> None:
         """Check and open the files, before the model is loaded; without `report` they are those of a benchmark."""
-        self._task, self._pictures, self._files, self._is_benchmark = task, pictures, files, not report
+        self._task, self._pictures, self._files = task, pictures, files
         self.counts, self.any = Counts(len(pictures)), files.any
         self.more: Mapping[str, Any] | None = None  # further fields of each record
         self.facts: Callable[[], Mapping[str, Any]] = dict  # the engine's, for the report
@@ -282,19 +278,18 @@ class Output:
         """Put the records in the order of the pictures."""
         self.begin(None)
         if self.ledger is not None:
-            names = (picture.id or self.name(picture) for picture in self._pictures)
-            self.ledger.finish(names, repeated=not self._is_benchmark)
+            self.ledger.finish(picture.id or self.name(picture) for picture in self._pictures)
 
     def report(self, state: str) -> None:
         """Write how the records were made, and how fast, if the run has begun."""
         if self._report is None or not self._begun:
             return
-        counts, seconds, before = self.counts, self.seconds, self._before
+        counts, seconds, before = self.counts, max(self.seconds, 1e-9), self._before
         times: dict[str, Any] = {
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
             "seconds": round(seconds, 3),
-            "pictures_per_second": round(counts.worked / max(seconds, 1e-9), 3),
-            "tokens_per_second": round(counts.tokens / max(seconds, 1e-9), 2),
+            "pictures_per_second": round(counts.worked / seconds, 3),
+            "tokens_per_second": round(counts.tokens / seconds, 2),
         }
         if before.keys() >= {*TIMES} and before["pictures_per_second"] * before["seconds"] > counts.worked:
             times = {name: before[name] for name in TIMES}
@@ -317,11 +312,11 @@ class Output:
         """Return the remarks on the text files for the summary of a run."""
         if self._sidecars is None:
             return []
-        joined, apart, remarks = self._sidecars.joined, self._sidecars.apart, []
+        joined, apart, remarks = self._sidecars.joined, [*self._sidecars.apart.values()], []
         if joined:
             number = f"{joined} text of several lines is" if joined == 1 else f"{joined} texts of several lines are"
             remarks.append(f"{number} one line (setting `text.lines`: keep)")
         if apart:
             number = "1 text file is" if len(apart) == 1 else f"{len(apart)} text files are"
-            remarks.append(f"{number} named like {next(iter(apart.values())).name}, next to another picture's")
+            remarks.append(f"{number} named like {apart[0].name}, next to another picture's")
         return remarks

@@ -6,6 +6,7 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from sira_cli.pictures.selection import Selection
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.runner import READERS, BatchSize, Item, ahead
+from sira_cli.run.runner import READERS, Batch, BatchSize, Item, Runner, ahead
 from sira_cli.run.task import TASKS, Ask, PictureTask
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Engine(ABC):
 
     revision: str | None = None  # of the model, if it is known before the model is; None: that of the files here
     server: str = ""  # the address of the model; empty: on this machine
+    _task: PictureTask  # with `_runner`, made by `begin`
+    _runner: Runner[Result]
 
     @abstractmethod
     def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result | None:
@@ -43,9 +46,11 @@ class Engine(ABC):
         `done` returns the key of an earlier result by a picture's id, or its name.
         """
 
-    @abstractmethod
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, with its name in the record."""
+        """Yield the event of every picture, with its name in the record, in order."""
+        with closing(self._runner.run(item_of(self._task, *picture) for picture in pictures)) as items:
+            for item in items:
+                yield item if isinstance(item, Halved) else event_of(item)
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -100,17 +105,44 @@ class Local(Engine):
             "peak_memory_bytes": peak_of_process(),
         }
 
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, in order."""
-        with closing(self._runner.run(item_of(self._task, *picture) for picture in pictures)) as items:
-            for item in items:
-                yield item if isinstance(item, Halved) else event_of(item)
-
     def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
         """Fail a picture without opening it."""
         item = item_of(self._task, picture, name)
         self._task.fail(self._lvlm, item, PictureError(f"{picture.shown}: {message}"))
         return event_of(item)
+
+
+class Together(Runner[Result]):
+    """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
+
+    def __init__(
+        self,
+        lvlm: Any,
+        task: PictureTask,
+        at_once: int,
+        *,
+        ahead: int = 0,
+        done: Callable[[str], str] = lambda name: "",
+    ) -> None:
+        """Prepare a run; `ahead` more pictures are read while the answers about `at_once` are on their way."""
+        super().__init__(lvlm, task, at_once, done=done)
+        self._threads = self.batch_size + ahead
+
+    def run(self, todo: Iterable[Item[Result]]) -> Generator[Item[Result] | Halved, None, None]:
+        """Work on items, and yield each when it is settled, in order."""
+        pool = ThreadPoolExecutor(self._threads, "sira-picture")
+        try:
+            yield from ahead(pool, self._work, todo, self._threads)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, item: Item[Result]) -> Item[Result]:
+        began = time.perf_counter()
+        if not self._read(item).settled and (batch := self._prepare(Batch([item]))).items:
+            batch.seconds = time.perf_counter() - began
+            if (failure := self._answered(batch)) is not None:
+                self._fail(item, failure)
+        return item
 
 
 def item_of(task: PictureTask, picture: Picture, name: str) -> Item[Result]:
@@ -208,8 +240,7 @@ def nothing_left(
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
         # Where this fails, an earlier run that has it as done has failed in the same way.
         with suppress(Exception):
-            data = picture.read()
-            sha256 = picture.digest(data)
+            _, sha256 = picture.file()
             prompt = task.asked(picture)
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 

@@ -15,9 +15,8 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from sira_cli import interrupts
@@ -45,10 +44,9 @@ WINDOW = 4  # batches, within which pictures are sorted by size
 FIRST = 32  # pictures, the largest of which decides an automatic batch size
 READERS = 4
 FLUSH = 64  # pictures that an earlier run has done are given out together
-HELD = 256  # pictures on their way when one that is slow to read is waited for
 LARGE = 2**24  # pixels; the samples of larger pictures do not wait
+READ = 8  # pictures whose bytes wait for the next question about them
 KEPT = 2**22  # bytes; larger files are read again when they are decoded
-PATIENCE = 0.05  # seconds, after which a picture is slow to read
 _LOOK = 0.5  # seconds between looks for an interrupt
 
 
@@ -60,7 +58,6 @@ class Item(Generic[R]):
     name: str
     prompt: str  # given to the model word by word
     id: str = ""  # the name, unless a picture has several prompts
-    read: bool = False  # whether its reading has ended
     data: bytes = b""  # the file's content, until it is settled; also empty if it is large and can be read again
     sha256: str = ""  # of these bytes (`Picture.digest`)
     pixels: int = 0  # of a group all together
@@ -76,8 +73,8 @@ class Item(Generic[R]):
         """Return the file's content."""
         if self.data:
             return self.data
-        data = self.picture.read()
-        if self.picture.digest(data) != self.sha256:
+        data, sha256 = self.picture.file()
+        if sha256 != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data
 
@@ -248,10 +245,12 @@ class Runner(Generic[R]):
         self._lvlm, self._task, self._done = lvlm, task, done
         if batch_size is None:
             batch_size = usual_batch_size(lvlm.model.device) if on_text is None else 1
-        self._undecided = batch_size == AUTO and lvlm.batches
-        self.batch_size = batch_size if isinstance(batch_size, int) and lvlm.batches else 1
-        self._on_text = on_text if self._one_by_one and task.streams(lvlm) else None
-        self._opened: Cache[OpenedPicture] = Cache(task.opened)
+        batches = lvlm is None or lvlm.batches
+        self._undecided = batch_size == AUTO and batches
+        self.batch_size = batch_size if isinstance(batch_size, int) and batches else 1
+        self._on_text = on_text if self._window == 1 and task.streams(lvlm) else None
+        self._opened: Cache[OpenedPicture] = Cache(task.opened)  # questions about one picture follow each other
+        self._files: Cache[tuple[bytes, str]] = Cache(READ if task.opened else 0)
         self._halvings: deque[Halved] = deque()
         self._given_out: deque[Item[R]] = deque()  # in order, waiting for their results
 
@@ -266,7 +265,7 @@ class Runner(Generic[R]):
                 self._decode(batch)
                 while self._halvings:
                     yield self._halvings.popleft()
-                while given_out and given_out[0].read and given_out[0].settled:
+                while given_out and given_out[0].settled:
                     yield given_out.popleft()
             while given_out:  # skipped, all of them
                 yield given_out.popleft()
@@ -276,66 +275,45 @@ class Runner(Generic[R]):
 
     def batches(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Batch[R]]:
         """Read items ahead, and put those that are left to do into batches; an empty batch lets out the others."""
-        read, window = self._read_ahead(readers, todo), list[Item[R]]()
-        while True:
-            window.clear()
-            for item in read:
-                if item is None:  # the next one is slow: those that are read do not wait for it
-                    if window:
-                        break
-                    yield Batch([])
-                    continue
-                if not item.settled:
-                    window.append(item)
-                if len(window) == self._window:
-                    break
-                if not window and (not item.skipped or len(self._given_out) >= FLUSH):
-                    yield Batch([])
-            if not self._one_by_one:
-                window.sort(key=lambda item: item.pixels)  # stable
-            if self._undecided and len(window) > 1:
-                self._decide(window)
-            yield from _portions(window, self.batch_size)
-            if not window:
-                return
+        window = list[Item[R]]()
+        for item in self._read_ahead(readers, todo):
+            self._given_out.append(item)
+            if not item.settled:
+                window.append(item)
+            elif not window and (not item.skipped or len(self._given_out) >= FLUSH):
+                yield Batch([])
+            if len(window) == self._window:
+                yield from self._portions(window)
+                window = []
+        yield from self._portions(window)
 
     @property
     def _window(self) -> int:
         """Number of pictures that are sorted by size."""
-        return FIRST if self._undecided else WINDOW * self.batch_size
+        return FIRST if self._undecided else 1 if self.batch_size == 1 else WINDOW * self.batch_size
 
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether pictures are decoded one by one."""
-        return self.batch_size == 1 and not self._undecided
+    def _read_ahead(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Item[R]]:
+        """Yield items in order as they are read; the window may grow meanwhile."""
+        waiting: deque[Future[Item[R]]] = deque()
+        for item in todo:
+            waiting.append(readers.submit(self._read, item))
+            if len(waiting) >= READERS + self._window:
+                yield _settled(waiting.popleft())
+        while waiting:
+            yield _settled(waiting.popleft())
 
-    def _read_ahead(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Item[R] | None]:
-        """Yield items in order as they are read; where they are decoded one by one, none waits for one that is slow."""
-        left, waiting = iter(todo), list[Future[Item[R]]]()
-        while True:
-            for item in islice(left, max(0, READERS + self._window - len(waiting))):
-                self._given_out.append(item)
-                waiting.append(readers.submit(self._read, item))
-            if not waiting:
-                return
-            place = 0
-            if self._one_by_one:
-                reach = 1 if self._on_text is not None or len(self._given_out) >= HELD else len(waiting)
-                wait(waiting[:reach], PATIENCE, FIRST_COMPLETED)
-                place = next((place for place, each in enumerate(waiting[:reach]) if each.done()), -1)
-            if place < 0:
-                yield None
-                continue
-            item = _settled(waiting.pop(place))
-            item.read = True
-            yield item
+    def _portions(self, window: list[Item[R]]) -> Iterator[Batch[R]]:
+        """Sort a window by size, and yield its batches."""
+        window.sort(key=lambda item: item.pixels)  # stable
+        if self._undecided and len(window) > 1:
+            self._decide(window)
+        yield from portions(window, self.batch_size)
 
     def _read(self, item: Item[R]) -> Item[R]:
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with MEMORY.taken(item.picture.file_size()):
-                item.data = item.picture.read()
-                item.sha256 = item.picture.digest(item.data)
+                item.data, item.sha256 = self._files.get(item.picture.location, item.picture.file)
                 self._task.complete(self._lvlm, item)
                 if not self._is_done(item):
                     item.pixels = item.picture.pixels(item.data)
@@ -391,7 +369,7 @@ class Runner(Generic[R]):
 
         try:
             large = item.pixels > LARGE
-            opened = decoded() if large else self._opened.get((item.picture.shown, item.sha256), decoded)
+            opened = decoded() if large else self._opened.get((item.picture.location, item.sha256), decoded)
         except Exception as error:
             self._fail(item, error)
             return None
@@ -471,7 +449,7 @@ class Runner(Generic[R]):
         return None
 
 
-def _portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
+def portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
     """Yield batches of at most `size` pictures, fewer if their samples would fill the memory."""
     batch, free = Batch[R]([]), size * LARGE
     for item in window:

@@ -14,9 +14,8 @@ import atexit
 import itertools
 import math
 import os
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
@@ -36,9 +35,8 @@ from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import load_processor
 from sira_cli.models.texts import Answer
-from sira_cli.run.events import Halved
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import Batch, Item, Runner, ahead, is_final
+from sira_cli.run.run import Together
 from sira_cli.vllm.plugin import DRAW, KEY
 
 if TYPE_CHECKING:
@@ -218,7 +216,7 @@ class VllmLvlm(Lvlm):
         self, task: Any, batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
     ) -> Together:
         """Return a runner that keeps vLLM busy."""
-        return Together(self, task, self.texts.at_once, done=done)
+        return Together(self, task, self.texts.at_once, ahead=AHEAD, done=done)
 
     def chat_inputs(self, images: Sequence[Shown], prompts: Sequence[Prompt], **how: Any) -> Any:
         """Return prompts for vLLM, which makes the tensors itself."""
@@ -315,35 +313,3 @@ class VllmLvlm(Lvlm):
         """Return the number of image tokens and of all tokens in a prompt."""
         ids = torch.tensor([output.prompt_token_ids])
         return int(self.find_image(ids).sum()), ids.shape[1]
-
-
-class Together(Runner[Any]):
-    """Pictures through vLLM, as many at once as it takes, a thread for each; otherwise as `Runner`."""
-
-    def run(self, todo: Iterable[Item[Any]]) -> Generator[Item[Any] | Halved, None, None]:
-        """Work on items, and yield each when it is settled, in order."""
-        size = self.batch_size + AHEAD
-        pool = ThreadPoolExecutor(size, "sira-vllm")
-        try:
-            yield from ahead(pool, self._work, todo, size)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _work(self, item: Item[Any]) -> Item[Any]:
-        began = time.perf_counter()
-        self._read(item)
-        if item.settled:
-            return item
-        batch = self._prepare(Batch([item]))
-        if not batch.items:
-            return item
-        try:
-            (answer,) = self._task.answers(self._lvlm, batch)
-        except Exception as error:
-            if is_final(error):
-                raise
-            self._fail(item, error)
-        else:
-            self._task.settle(self._lvlm, item, answer, 1000 * (time.perf_counter() - began))
-            item.data = b""
-        return item

@@ -115,7 +115,7 @@ def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
         ("x.csv", "image,text\n", {}, "holds no captions"),
         ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
         ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
-        ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is empty"),
+        ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is ''"),
         ("x.jsonl", '{"image": "a.png", "text": null}', {}, "holds no captions"),
         ("x.jsonl", '["x"]', {}, "row 1: expected a JSON object"),
     ],

@@ -64,6 +64,7 @@ def run(lvlm, paths: str | list[str], prompt: str, output: str = "captions.jsonl
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     reads, once = [], FileSource.read
     monkeypatch.setattr(FileSource, "read", lambda picture: reads.append(picture.location) or once(picture))
+    monkeypatch.setattr("sira_cli.cli.loading.note_bundled", lambda *rest: None)  # it reads them, too
     command = ("ask", "photos", "--questions", "q.jsonl", "-p", "demo", "-o", "answers.jsonl", "-b", 4)
     code, _, err = sira(*command)
     assert (code, "6 of 9 pictures done" in err) == (3, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -33,7 +32,7 @@ from sira_cli.run import on_ray, runner
 from sira_cli.run.events import FailedPicture, Halved, Skipped
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.on_ray import OnRay
-from sira_cli.run.runner import Item, _portions, check_batch_size, usual_batch_size
+from sira_cli.run.runner import Item, check_batch_size, portions, usual_batch_size
 from sira_cli.run.task import Caption
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.runs import key_of, local
@@ -241,7 +240,7 @@ def test_batches_of_large_pictures_are_smaller():
 
     def sizes(sides: list[int], size: int) -> list[list[int]]:
         items = [Item(located("x"), "x", "", pixels=min(side * side, BOUND)) for side in sides]
-        return [[math.isqrt(item.pixels) for item in batch.items] for batch in _portions(items, size)]
+        return [[math.isqrt(item.pixels) for item in batch.items] for batch in portions(items, size)]
 
     assert sizes([4000] * 5, 2) == [[4000, 4000], [4000, 4000], [4000]]
     assert sizes([100, 100, 5000, 5000, 5000], 3) == [[100, 100, 5000], [5000, 5000]]
@@ -269,7 +268,7 @@ def test_pictures_are_read_a_little_ahead_and_no_further(brief, scenes, monkeypa
             taken.append(1)
             yield located(str(scenes / "0.jpg")), "0.jpg"
 
-    events = local(brief, "ask", PROMPT, batch_size=2).results(endless())
+    events = local(brief, batch_size=2).results(endless())
     for _ in range(4):
         next(events)
     events.close()
@@ -306,35 +305,6 @@ def test_the_next_batch_is_prepared_while_the_model_works(brief, scenes, monkeyp
     monkeypatch.setattr(brief, "answer", wait_for_the_next)
     records(brief, scenes, 2, task="ask")
     assert answered == [True] * 5
-
-
-@dataclasses.dataclass(frozen=True)
-class SlowSource(FileSource):
-    """A picture that cannot be read before the others have been decoded, as at a URL that hangs."""
-
-    others: threading.Event = dataclasses.field(default_factory=threading.Event)
-
-    def read(self) -> bytes:
-        assert self.others.wait(60)
-        return super().read()
-
-
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_picture_that_is_slow_to_read_does_not_delay_others_that_are_decoded_alone(brief, scenes, monkeypatch, place):
-    expected, pictures = records(brief, scenes, 1, count=5), named(scenes, 5)
-    decoded, others, answer = [], threading.Event(), brief.answer
-
-    def note(*args, **kwargs):
-        answers = answer(*args, **kwargs)
-        decoded.append(1)
-        if len(decoded) == len(expected) - 1:
-            others.set()
-        return answers
-
-    monkeypatch.setattr(brief, "answer", note)
-    slow, name = pictures[place]
-    pictures[place] = (Picture((SlowSource(slow.location, slow.relative, others),)), name)
-    assert of_run(local(brief, batch_size=1), pictures) == expected
 
 
 def test_texts_that_are_shown_as_they_are_decoded_come_in_order(brief, scenes):
@@ -411,9 +381,9 @@ def test_workers_that_share_memory_cannot_find_it(monkeypatch):
     cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
     monkeypatch.setattr(on_ray, "_connect", lambda workers, quiet: cluster)
     task = Caption.of(resolve("demo"), find("sira"))
-    OnRay({"device": "auto"}, "auto", workers=1).begin(task)
+    OnRay({"device": "auto"}, "auto", workers=1).begin(task, str)
     with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
-        OnRay({"device": "auto"}, "auto", workers=2).begin(task)
+        OnRay({"device": "auto"}, "auto", workers=2).begin(task, str)
 
 
 def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch):

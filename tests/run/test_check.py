@@ -18,9 +18,11 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
 from sira_cli.look.verify import Verify
 from sira_cli.pictures.captions import find_captions
-from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check, check_captions
+from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.on_ray import Captioner, Row
+from sira_cli.run.output import Files, Output
+from sira_cli.run.run import Local, run
 from tests.support.shards import write_tar
 
 FIRST = VALIDATION_SEEDS[500_000]  # a bicycle, tables, a bowl, a clock
@@ -64,7 +66,11 @@ def records(path):
 
 
 def events(lvlm, folder, output, **settings):
-    return list(check_captions(lvlm, find_captions(folder), output=output, **settings))[1:]
+    verify, fail_fast = settings.pop("verify", None), settings.pop("fail_fast", False)
+    pictures, engine = find_captions(folder).pictures, Local(lvlm)
+    task = Check.under(lvlm.preset, verify).about(pictures)
+    with Output(task, pictures, Files(output, **settings)) as written:
+        return list(run(task, pictures, engine, written, fail_fast=fail_fast))[1:]
 
 
 def test_records_hold_what_the_library_says_of_the_captions(sira, demo, scenes, tmp_path):

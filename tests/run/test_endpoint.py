@@ -20,8 +20,8 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.models.presets import BUNDLED_FOLDER
-from sira_cli.pictures.opening import data_url, decode_picture
-from sira_cli.run.endpoint import Endpoint
+from sira_cli.pictures.opening import decode_picture
+from sira_cli.run.endpoint import Endpoint, data_url
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
@@ -373,24 +373,23 @@ GRADIENT, TURNED = Image.linear_gradient("L"), Image.Exif()
 TURNED[0x0112] = 6
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_files_that_every_server_reads_are_sent_as_they_are(kind):
-    data = saved(GRADIENT.convert("RGB"), kind)
-    expected = f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"
-    assert data_url("a", data) == (expected, ())
-
-
 @pytest.mark.parametrize(
-    "data",
+    ("data", "as_it_is"),
     [
-        *(saved(GRADIENT.convert(mode), kind) for mode, kind in [("RGB", "WEBP"), ("RGBA", "PNG"), ("CMYK", "JPEG")]),
-        saved(GRADIENT.convert("P"), "GIF"),
-        saved(GRADIENT.resize((60, 40)), "JPEG", exif=TURNED),
+        *((saved(GRADIENT.convert("RGB"), kind), True) for kind in ("JPEG", "PNG")),
+        *(
+            (saved(GRADIENT.convert(mode), kind), False)
+            for mode, kind in [("RGB", "WEBP"), ("RGBA", "PNG"), ("CMYK", "JPEG")]
+        ),
+        (saved(GRADIENT.convert("P"), "GIF"), False),
+        (saved(GRADIENT.resize((60, 40)), "JPEG", exif=TURNED), False),
     ],
-    ids=["webp", "transparent", "cmyk", "gif", "turned"],
+    ids=["jpeg", "png", "webp", "transparent", "cmyk", "gif", "turned"],
 )
-def test_other_files_are_sent_as_the_model_would_see_them(data):
-    url, _ = data_url("a", data)
-    sent = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
+def test_a_file_is_sent_as_it_is_if_every_server_reads_it_else_as_the_model_would_see_it(data, as_it_is):
     seen, _ = decode_picture("a", data)
-    assert (sent.mode, sent.size, sent.tobytes()) == ("RGB", seen.size, seen.tobytes())
+    kind, _, sent = data_url(data, seen).partition(";base64,")
+    image = Image.open(io.BytesIO(base64.b64decode(sent)))
+    assert (base64.b64decode(sent) == data) is as_it_is
+    assert kind == f"data:image/{image.format.lower()}"
+    assert (image.mode, image.size, image.tobytes()) == ("RGB", seen.size, seen.tobytes())

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError, SettingsError, SiraError
-from sira_cli.run.ledger import MANY, WARNING, Ledger
+from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.records import CONFIGURATION
 
 COMMON = {
@@ -135,7 +135,7 @@ def test_another_configuration_is_refused_with_what_differs(path):
         with pytest.raises(SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 .* 7 now.*`overwrite=`"):
             ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
         with pytest.raises(SettingsError, match="all texts of a file have the same limit, also those that it has cut"):
-            ledger.check({"max_new_tokens": 100}, {"max_new_tokens": 50})
+            check_same(path, {"max_new_tokens": 100}, {"max_new_tokens": 50})
     for name in ("schema", *(name for name in CONFIGURATION if name in COMMON and name != "schema"), "system"):
         path.write_text("".join(json.dumps(record("b.jpg") | each) + "\n" for each in ({}, {name: "sira.other"})))
         with pytest.raises(SettingsError, match=f"{name} is .* there and 'sira.other' now"):
@@ -251,20 +251,6 @@ def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
     assert (names(path), names(aside)) == (["a", "c"], ["b"])
 
 
-def test_a_text_that_many_pictures_share_is_marked_until_fewer_do(path):
-    """Copies of a picture count once; what is read after the end is what the file then holds."""
-    every = [record(str(number), text="Alike.", image_sha256=str(number)) for number in range(MANY)]
-    order = [str(number) for number in range(MANY)]
-    for last, warnings in ({}, [WARNING]), ({"image_sha256": "0"}, None), ({}, [WARNING]), ({"text": "Other."}, None):
-        with closing(begun(path, *every[:-1], every[-1] | last)) as ledger:
-            ledger.finish(order, repeated=True)
-            assert list(ledger.records()) == [json.loads(line) for line in path.read_text().splitlines()]
-            assert [each.get("warnings") for each in ledger.records()] == [warnings] * MANY
-            before = path.stat().st_ino
-            ledger.finish(order, repeated=True)
-            assert path.stat().st_ino == before
-
-
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     with pytest.raises(SiraError, match="cannot be opened for writing"):
         Ledger(tmp_path / "nowhere/captions.jsonl")
@@ -279,7 +265,7 @@ def test_a_record_is_not_kept_in_memory(path):
     tracemalloc.start()
     with closing(Ledger(path)) as ledger:
         opened, most = tracemalloc.get_traced_memory()
-        ledger.finish(reversed(every), repeated=True)
+        ledger.finish(reversed(every))
         _, most_of_all = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert names(path) == every[::-1]

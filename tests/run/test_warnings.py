@@ -12,7 +12,6 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.pictures.opening import decode_picture
-from sira_cli.run.ledger import MANY, WARNING
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 FAST = ("-p", "demo", "--max-new-tokens", 4)
@@ -72,39 +71,3 @@ def test_records_and_the_terminal_say_it(sira, tmp_path, monkeypatch):
     assert (result.text, result.warnings) == (records[1]["text"], [TRANSPARENT])
     err = sira("caption", "pictures/b.png", *FAST)[2]
     assert f"sira: pictures/b.png: {TRANSPARENT}" in err
-
-
-@pytest.fixture
-def alike(tmp_path) -> Path:
-    """Pictures of one colour each, of which the model says the same; one of them is there twice."""
-    folder = tmp_path / "alike"
-    folder.mkdir()
-    for number in range(MANY):
-        save(Image.new("RGB", (64, 64), (number, 0, 0)), folder / f"{number:02}.png")
-    shutil.copy(folder / "00.png", folder / "00-copy.png")
-    return folder
-
-
-def test_captions_of_many_pictures_are_marked(sira, alike, tmp_path):
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-
-    def warnings_in(path: Path) -> list[list[str] | None]:
-        return [json.loads(line).get("warnings") for line in path.read_text(encoding="utf-8").splitlines()]
-
-    assert sira("caption", alike, *FAST, "-o", whole, "-b", 8)[0] == 0
-    texts = {json.loads(line)["text"] for line in whole.read_text().splitlines()}
-    assert len(texts) == 1
-    assert warnings_in(whole) == [[WARNING]] * (MANY + 1)
-    # One less, the copy does not count: no warning. Then the last one comes: the file is that of one run.
-    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8, "--limit", MANY)[0] == 0
-    assert warnings_in(parts) == [None] * MANY
-    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8)[0] == 0
-    assert warnings_in(parts) == warnings_in(whole)
-    before = parts.read_bytes()
-    assert sira("caption", alike, *FAST, "-o", parts, "-b", 8)[0] == 0
-    assert parts.read_bytes() == before
-
-
-def test_equal_answers_are_not_suspicious(sira, alike, tmp_path):
-    assert sira("ask", alike, "Is there a dog?", *FAST, "-o", tmp_path / "answers.jsonl", "-b", 8)[0] == 0
-    assert "warnings" not in (tmp_path / "answers.jsonl").read_text()

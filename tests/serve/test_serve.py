@@ -212,7 +212,7 @@ def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(l
         assert not any(each in private for each in ("127.0.0.1", "::1", "allow"))  # where a name leads is not told
         monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
         there = post(address, messages=said(picture=f"{address}/metrics"))
-        assert "failed_to_decode" in there.text  # it was fetched, and is no picture
+        assert "is not a picture" in there.text  # it was fetched, and is no picture
 
 
 def test_limits_of_bodies_and_pictures(lvlm):

@@ -38,7 +38,6 @@ from sira_cli.methods.calibrated import Calibration, Origin
 from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel
-from sira_cli.pictures.cache import Cache
 from sira_cli.run.events import Advanced, StageStarted
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.runner import Batch, Item, Task
@@ -122,11 +121,11 @@ def train(
     lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
     if len(questions.questions) < 2:
         raise SettingsError("directions need two questions or more")
-    prefills, reads = [*prefills_of(questions)], Cache[bytes](DECODED)
+    prefills = [*prefills_of(questions)]
 
     def item(prefill: Prefill) -> Item[Tensor]:
         name, asked = prefill.question.picture, lvlm.preset.prompts.asking(prefill.question.text)
-        return Item(questions.picture(name).asking(asked, prefill.id, reads), name, asked, prefill.id)
+        return Item(questions.picture(name).known(prompt=asked, id=prefill.id), name, asked, prefill.id)
 
     yield StageStarted("prefills", len(prefills))
     for answer in (YES, NO):
