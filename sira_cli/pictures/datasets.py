@@ -168,7 +168,7 @@ class _Pass:
 
 
 def _version(location: str) -> tuple[int, ...] | None:
-    """Return what changes when a file is replaced; None for one in a store, or gone."""
+    """Return numbers that change when a file is replaced; None for one in a store, or gone."""
     try:
         file = os.stat(location)  # noqa: PTH116 (for every picture)
     except (OSError, ValueError):

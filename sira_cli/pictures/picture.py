@@ -224,7 +224,7 @@ class Picture:
         return files[0] if len(files) == 1 else marshal.dumps(files)
 
     def file(self) -> tuple[bytes, str]:
-        """Return what `read` returns, and its hash."""
+        """Read it, and return the bytes and their hash."""
         data = self.read()
         return data, self.digest(data)
 
